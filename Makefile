@@ -25,9 +25,10 @@ ARGS ?=
 TEST_SECONDS ?= 2400
 BOUNDED := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_SECONDS))
 
-# `make chaos DURATION=600 SEED=7`
+# `make chaos DURATION=600 SEED=7 REDIS=sentinel`; REDIS is pair, sentinel or cluster. `make dashboards DURATION=120`
 DURATION ?= 60
 SEED ?= 1
+REDIS ?= pair
 
 # $(call install,<environment>,<extra>)
 define install
@@ -68,11 +69,20 @@ properties: $(STAMP) ## Convert 5,000 generated messages between each pair of me
 
 .PHONY: chaos
 chaos: $(STAMP) ## Kill, pause and disconnect processes and servers for DURATION seconds, then check every promise
-	$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED)
+	$(BIN)/python -m tests.chaos --duration $(DURATION) --seed $(SEED) --redis $(REDIS)
 
 .PHONY: growth
 growth: $(STAMP) ## Load a large deployment, and check that speed and idle load are those of a small one
 	$(BIN)/python -m tests.growth
+
+.PHONY: sizing
+sizing: $(STAMP) ## Measure what runs, tokens, suspended runs, forks, streams and processes cost
+	$(BIN)/python -m benchmarks.sizing $(ARGS)
+
+.PHONY: dashboards
+dashboards: $(STAMP) ## Play a deployment for DURATION seconds, and draw each dashboard from a real Prometheus in build/dashboards
+	$(BIN)/python -m pip install --quiet "matplotlib>=3.9"
+	$(BIN)/python -m tests.monitoring --seconds $(DURATION) --out build/dashboards
 
 .PHONY: schema
 schema: $(STAMP) ## Write schema.sql, the page that shows what all migrations and functions amount to

@@ -27,6 +27,7 @@ SCENARIOS = (
     "transactional_enqueue",
     "idle",
     "streaming",
+    "traces",
     "http",
 )
 

@@ -10,6 +10,7 @@ import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import asyncpg
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +25,7 @@ from runyard.models import ToolCallPart
 from runyard.ports.commands import Cut, ForkRequest
 from runyard.ports.stores import Backend
 from runyard.support.settings import Settings
+from runyard.worker.health_server import METRICS_CACHE_SECONDS
 from runyard_api.worker.process import MAIN_CONNECTION, run_worker
 from runyard_backends.postgres.backend import connect
 from runyard_backends.postgres.codec import new_message
@@ -122,6 +124,11 @@ class RunyardQueue:
     async def answer(self, slot: int, key: str) -> None:
         await self._client.respond(self._thread(key), True)
 
+    async def cpu_seconds(self) -> float:
+        """Return the CPU time of the worker's process. The worker keeps its metrics for a moment, which this call waits for."""
+        await asyncio.sleep(METRICS_CACHE_SECONDS)
+        return await asyncio.to_thread(_metric, self._metrics, "process_cpu_seconds_total")
+
     async def enqueue_in_transaction(self, slot: int, key: str) -> int:
         async with self._database.acquire() as connection:
             transaction = connection.transaction()
@@ -139,15 +146,19 @@ def _metric(url: str, name: str) -> float:
 
 
 @asynccontextmanager
-async def queue(lab: Lab, board: Board, *, slots: int) -> AsyncIterator[RunyardQueue]:
-    """Start a worker process with ``slots`` slots, and connect a client."""
+async def queue(
+    lab: Lab, board: Board, *, slots: int, environment: dict[str, str] | None = None, redis_database: int = 0
+) -> AsyncIterator[RunyardQueue]:
+    """Start a worker process with ``slots`` slots and further variables, and connect a client. ``redis_database``: another one
+    for each deployment that runs at the same time."""
+    redis = urlsplit(lab.redis_url)._replace(path=f"/{redis_database}").geturl()
     url = await lab.database("runyard")
     await migrate(url)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     async with (
-        worker_process([__name__, url, lab.redis_url, str(slots), str(port)], board),
-        Client.connect(url, redis=lab.redis_url) as client,
+        worker_process([__name__, url, redis, str(slots), str(port)], board, environment=environment),
+        Client.connect(url, redis=redis) as client,
         asyncpg.create_pool(url, min_size=1, max_size=2) as database,
     ):
         yield RunyardQueue(client, database, board.path.stem, f"http://127.0.0.1:{port}/metrics")

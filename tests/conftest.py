@@ -23,6 +23,7 @@ from runyard_backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
 from tests.support.fleet import Fleet
 
 if TYPE_CHECKING:
+    from tests.support.mariadb import PrivateMariaDB
     from tests.support.providers.server import Providers
 
 # No deadline: a machine under load must not fail a property that holds.
@@ -97,13 +98,24 @@ def databases(request: pytest.FixtureRequest) -> Databases:
 
 
 @pytest.fixture(scope="session")
-def migrated_template(databases: Databases) -> Iterator[str]:
-    """The name of a database with the current schema, to copy from."""
+def app_role(databases: Databases) -> Iterator[str]:
+    """The name of a role that may only log in. Its password is its name."""
+    role = f"app_{secrets.token_hex(6)}"
+    asyncio.run(databases.run(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'"))
+    yield role
+    asyncio.run(databases.run(f"DROP ROLE {role}"))
+
+
+@pytest.fixture(scope="session")
+def migrated_template(databases: Databases, app_role: str) -> Iterator[str]:
+    """The name of a database with the current schema, to copy from. `app_role` has its rights there."""
     from runyard_backends.postgres.migrate import migrate
+    from runyard_backends.postgres.rights import grant
 
     async def make() -> str:
         url = await databases.create()
         await migrate(url)
+        await grant(url, app_role)
         return url
 
     url = asyncio.run(make())
@@ -117,6 +129,13 @@ async def postgres_url(databases: Databases, migrated_template: str) -> AsyncIte
     url = await databases.create(migrated_template)
     yield url
     await databases.drop(url)
+
+
+@pytest.fixture
+def app_url(postgres_url: str, app_role: str) -> str:
+    """The same database, for the role that has only the rights of workers and API processes."""
+    parts = urlsplit(postgres_url)
+    return urlunsplit(parts._replace(netloc=f"{app_role}:{app_role}@{parts.netloc.rpartition('@')[2]}"))
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +152,55 @@ async def empty_postgres_url(databases: Databases) -> AsyncIterator[str]:
     url = await databases.create()
     yield url
     await databases.drop(url)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> "Iterator[PrivateMariaDB]":
+    """This process's private MariaDB, with `start` and `stop`. The machine must have `mariadbd`."""
+    from tests.support.mariadb import PrivateMariaDB
+
+    with PrivateMariaDB() as server:
+        yield server
+
+
+def make_mysql_database(server: "PrivateMariaDB") -> str:
+    """Make a database with the current schema, and return its URL."""
+    from runyard_backends.sql.mysql import migrate
+
+    async def make() -> str:
+        url = server.url(await server.create())
+        await migrate(url)
+        return url
+
+    return asyncio.run(make())
+
+
+@pytest.fixture(scope="session")
+def migrated_mysql(mariadb_server: "PrivateMariaDB") -> str:
+    """A database with the current schema, which the tests of this process share."""
+    return make_mysql_database(mariadb_server)
+
+
+@pytest.fixture
+def new_sqlite_url(tmp_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+@pytest.fixture
+def new_mysql_url(mariadb_server: "PrivateMariaDB") -> str:
+    """A fresh database with the current schema, for one test. It takes longer than `mysql_url`."""
+    return make_mysql_database(mariadb_server)
+
+
+@pytest.fixture
+async def mysql_url(mariadb_server: "PrivateMariaDB", migrated_mysql: str) -> str:
+    """A database with the current schema and no rows, for one test."""
+    database = urlsplit(migrated_mysql).path[1:]
+    tables = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'runyard%' AND table_schema = "
+    found = [name for (name,) in await mariadb_server.run(f"{tables} '{database}'")]
+    await mariadb_server.run(*(f"DELETE FROM {database}.{name}" for name in found if name != "runyard_schema"))
+    return migrated_mysql
 
 
 @pytest.fixture

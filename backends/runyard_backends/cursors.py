@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import suppress
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 from uuid import UUID
 
 from runyard.errors import InvalidCursorError
@@ -58,4 +58,19 @@ def numbers(cursor: str, count: int, *, below: int) -> list[int]:
     found = decode(cursor)
     if isinstance(found, list) and len(found) == count and all(type(n) is int and 0 <= n < below for n in found):
         return found
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
+START: Final = (datetime(1970, 1, 1, tzinfo=UTC), -1, "")
+"""The place before the first entry of a timeline."""
+
+
+def place(cursor: str) -> tuple[datetime, int, str]:
+    """Decode a cursor that consists of a time, the kind of an entry and its key. Raises InvalidCursorError."""
+    match decode(cursor):
+        case [str(text), int(kind), str(key)] if type(kind) is int and 0 <= kind < 10 and "\0" not in key:
+            at, key = moment(encode([text, key]))
+            with suppress(UnicodeEncodeError):
+                key.encode()
+                return at, kind, key
     raise InvalidCursorError("not a cursor of this list", field="cursor")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .agents.budgets import Budget as Budget
     from .agents.default_model import default_model as default_model
     from .agents.engine import serve as serve
+    from .app import AgentOptions as AgentOptions
     from .app import App as App
     from .app import load_app as load_app
     from .client.client import Client as Client
@@ -59,7 +60,7 @@ _HOMES = {
     "agents.budgets": ("Budget",),
     "agents.default_model": ("default_model",),
     "agents.engine": ("serve",),
-    "app": ("App", "load_app"),
+    "app": ("AgentOptions", "App", "load_app"),
     "client.client": ("Client",),
     "client.run_handle": ("RunHandle", "RunResult"),
     "client.sync": ("SyncClient",),
@@ -77,6 +78,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # __getattr__ imports these names
     "Agent",
+    "AgentOptions",
     "AgentState",
     "App",
     "AudioPart",

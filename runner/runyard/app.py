@@ -4,40 +4,65 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, overload
+from typing import TypeVar, get_args, overload
+
+from pydantic import ValidationError
 
 from .domain.quoting import brief
-from .domain.runs import RetryPolicy, VersionPolicy
-from .domain.validation import check_id
-from .errors import AgentNotFoundError, InvalidInputError
+from .domain.runs import DEFAULT_AGENT, RetryPolicy, RunOptions, VersionPolicy
+from .domain.validation import check_id, first_problem
+from .errors import AgentNotFoundError, AppImportError, InvalidInputError
+from .support.agent_adapters import AgentFunction, adapted, frameworks
+from .support.tracebacks import TracebackFilter, place_of, traceback_text
 
-if TYPE_CHECKING:
-    from pydantic_ai.agent import AbstractAgent
+AgentT = TypeVar("AgentT")
 
-    from .execution.context import RunContext
 
-AgentFunction: TypeAlias = "Callable[[RunContext], Awaitable[None]]"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The options of an agent. None: no value.
 
-DEFAULT_AGENT = "default"
-"""The agent that serves a run without an agent. If no agent has this name, the first registered one serves it."""
+    ``queue``: the queue in which the runs of the agent wait. ``timeout`` (seconds for one attempt), ``max_attempts`` (the
+    number of errors after which a run fails) and ``retry`` (the backoff between attempts) each apply to a run that does not
+    give the same option. Raises InvalidInputError for a value that a run could not have.
+    """
+
+    queue: str | None = None
+    timeout: float | None = None
+    max_attempts: int | None = None
+    retry: RetryPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if self.queue is not None:
+            check_id(self.queue, "queue")
+        try:
+            RunOptions(timeout=self.timeout, max_attempts=self.max_attempts, retry=self.retry or RetryPolicy())
+        except ValidationError as error:
+            name, problem, value = first_problem(error)
+            raise InvalidInputError(f"{name}: {problem.lower()}, got {brief(value)}", field=name) from None
+
+    def over(self, other: AgentOptions) -> AgentOptions:
+        """Return these options, with the values of ``other`` in place of None."""
+        mine = {name: value for name in AgentOptions.__slots__ if (value := getattr(self, name)) is not None}
+        return replace(other, **mine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
     """One agent as registered.
 
-    ``timeout`` (seconds for one attempt), ``max_attempts`` and ``retry`` each apply to a run that leaves the same option at its
-    default. ``hitl``: the agent may ask a human.
+    ``timeout``, ``max_attempts`` and ``retry``: see :class:`AgentOptions`. ``hitl``: the agent may ask a human.
     """
 
     name: str
     function: AgentFunction
     queue: str = "default"
     timeout: float | None = None
-    max_attempts: int = 1
+    max_attempts: int | None = None
     retry: RetryPolicy | None = None
     hitl: bool = False
 
@@ -46,23 +71,29 @@ class App:
     """The registry of the agents of one program.
 
     ``agents``: a map from names to async functions of a :class:`~runyard.RunContext`, to objects that can be called like such a
-    function, or to pydantic-ai agents. :func:`~runyard.agents.engine.serve` gives a pydantic-ai agent dependencies and budgets.
-    ``version``: the name of the code. A run records the version of the process that accepted it. When an attempt begins, the
-    run records the version of the attempt's worker instead. ``on_version_mismatch``: the treatment of a run that another
-    version began, after a suspension or a crash. ``run`` executes the run here. ``wait`` leaves the run to a worker of the
-    other version. ``fail`` fails the run with VersionMismatchError. A redriven run starts on any version. ``default_queue``:
-    the queue of agents without a queue of their own.
+    function, or to agents of a framework with an adapter (:mod:`runyard.support.agent_adapters`), for example pydantic-ai.
+    :func:`~runyard.agents.engine.serve` gives a pydantic-ai agent dependencies and budgets. ``version``: the name of the code.
+    A run records the version of the process that accepted it. When an attempt begins, the run records the version of the
+    attempt's worker instead. ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or
+    a crash. ``run`` executes the run here. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run
+    with VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue of
+    their own. ``options``: the options of all agents, or a map from the names of some agents to their options. The options of
+    ``serve`` have precedence over those of all agents, and the options of a map have precedence over those of ``serve``.
+    ``traceback_filter``: a function of the traceback of an agent's error, which returns the text to store, or None to store
+    none. Without it, the traceback is stored, at most 8 KiB.
 
     Raises InvalidInputError for an invalid version, queue, agent name, agent or ``on_version_mismatch``.
     """
 
     def __init__(
         self,
-        agents: Mapping[str, AgentFunction | AbstractAgent[Any, Any]] | None = None,
+        agents: Mapping[str, object] | None = None,
         *,
         version: str = "0",
         on_version_mismatch: VersionPolicy = "run",
         default_queue: str = "default",
+        options: AgentOptions | Mapping[str, AgentOptions] | None = None,
+        traceback_filter: TracebackFilter | None = None,
     ) -> None:
         self.version = check_id(version, "version")
         if on_version_mismatch not in get_args(VersionPolicy):
@@ -72,10 +103,14 @@ class App:
             )
         self.on_version_mismatch = on_version_mismatch
         self.default_queue = check_id(default_queue, "default_queue")
+        self.traceback_filter = traceback_filter
         self.agents: dict[str, AgentSpec] = {}
+        self._options = options if isinstance(options, AgentOptions) else AgentOptions()
+        named = options if isinstance(options, Mapping) else {}
+        if unknown := sorted(named.keys() - (agents or {}).keys()):
+            raise InvalidInputError(f"options name agents that are not in agents: {', '.join(unknown)}", field="options")
         for name, agent in (agents or {}).items():
-            function = as_function(agent)
-            self.register(AgentSpec(name=name, function=function, queue=default_queue, hitl=may_ask(function)))
+            self._add(name, as_function(agent), named.get(name, AgentOptions()), hitl=False)
 
     def register(self, spec: AgentSpec) -> None:
         """Add an agent. Raise :class:`InvalidInputError` if its name is taken, or if its name or its queue is no valid id."""
@@ -95,10 +130,10 @@ class App:
         *,
         queue: str | None = None,
         timeout: float | None = None,
-        max_attempts: int = 1,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         hitl: bool = False,
-    ) -> Callable[[AgentFunction], AgentFunction]: ...
+    ) -> Callable[[AgentT], AgentT]: ...
 
     def agent(
         self,
@@ -106,38 +141,47 @@ class App:
         *,
         queue: str | None = None,
         timeout: float | None = None,
-        max_attempts: int = 1,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         hitl: bool = False,
-    ) -> AgentFunction | Callable[[AgentFunction], AgentFunction]:
+    ) -> AgentFunction | Callable[[AgentT], AgentT]:
         """Register the decorated function as an agent, by default under the function's name.
 
-        ``queue``: the queue in which its runs wait. ``timeout``: seconds for one attempt. ``max_attempts``: the number of
-        errors after which a run fails. Crashes, releases and questions are no errors. ``retry``: the backoff between attempts.
-        ``hitl``: the agent may ask a human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by
-        ``app.agent("support", timeout=60)(agent)``.
+        ``queue``, ``timeout``, ``max_attempts``, ``retry``: see :class:`AgentOptions`. They have precedence over the options of
+        ``serve`` and of the App. Crashes, releases and questions are no errors. ``hitl``: the agent may ask a human. A probe of
+        such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support", timeout=60)(agent)``.
 
         Raises InvalidInputError if the name is taken or invalid.
         """
         if callable(name):
             return self.agent()(name)
+        options = AgentOptions(queue=queue, timeout=timeout, max_attempts=max_attempts, retry=retry)
 
-        def decorate(agent: AgentFunction) -> AgentFunction:
+        def decorate(agent: AgentT) -> AgentT:
             function = as_function(agent)
             own_name = name if name is not None else getattr(function, "__name__", type(function).__name__)
-            spec = AgentSpec(
-                name=own_name,
-                function=function,
-                queue=queue or self.default_queue,
-                timeout=timeout,
-                max_attempts=max_attempts,
-                retry=retry,
-                hitl=hitl or may_ask(function),
-            )
-            self.register(spec)
+            self._add(own_name, function, options, hitl=hitl)
             return agent
 
         return decorate
+
+    def _add(self, name: str, function: AgentFunction, options: AgentOptions, *, hitl: bool) -> None:
+        """Register an agent. ``options`` have precedence over those of ``serve``, and these over those of the App."""
+        served = getattr(function, "options", None)
+        if isinstance(served, AgentOptions):
+            options = options.over(served)
+        options = options.over(self._options)
+        self.register(
+            AgentSpec(
+                name=name,
+                function=function,
+                queue=options.queue or self.default_queue,
+                timeout=options.timeout,
+                max_attempts=options.max_attempts,
+                retry=options.retry,
+                hitl=hitl or may_ask(function),
+            )
+        )
 
     def find(self, name: str | None) -> AgentSpec | None:
         """Return the agent that serves runs for ``name`` (None: the default agent), or None if there is no such agent."""
@@ -167,18 +211,19 @@ class App:
         return {name: spec.queue for name, spec in self.agents.items()}
 
 
-def as_function(agent: AgentFunction | AbstractAgent[Any, Any]) -> AgentFunction:
-    """Return ``agent`` as a function of a RunContext. Wrap a pydantic-ai agent. Raise InvalidInputError for anything else."""
-    if "pydantic_ai" in sys.modules:  # an agent of pydantic-ai exists only after that import
-        from pydantic_ai.agent import AbstractAgent
+def as_function(agent: object) -> AgentFunction:
+    """Return ``agent`` as a function of a RunContext. An adapter wraps an agent of another framework.
 
-        if isinstance(agent, AbstractAgent):
-            from .agents.engine import serve
-
-            return serve(agent)
+    Raises InvalidInputError for anything else.
+    """
+    if (function := adapted(agent)) is not None:
+        return function
     if not callable(agent):
+        known = ", ".join(frameworks())
         raise InvalidInputError(
-            f"an agent is an async function of a RunContext or an agent of pydantic-ai, got {brief(agent)}", field="agent"
+            f"an agent is an async function of a RunContext, or an agent of a framework with an adapter ({known}), "
+            f"got {brief(agent)}",
+            field="agent",
         )
     return agent
 
@@ -201,7 +246,8 @@ def name_of(app: App) -> str | None:
 def load_app(path: str) -> App:
     """Import the :class:`App` named ``module:attribute``, also from the current directory.
 
-    Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App.
+    Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App, and
+    :class:`AppImportError` if the import raises an error.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
@@ -212,10 +258,24 @@ def load_app(path: str) -> App:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _import_error(path, error) from error
         raise InvalidInputError(f"there is no module {module_name!r} to load the app from", field="app") from error
+    except (Exception, SystemExit) as error:
+        raise _import_error(path, error) from error
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
         raise InvalidInputError(f"{path} is {type(app).__name__}, not a runyard.App", field="app")
     return app
+
+
+def _import_error(path: str, error: BaseException) -> AppImportError:
+    """Return the error for an app whose import raised ``error``."""
+    place = place_of(error)
+    words = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    return AppImportError(
+        f"the import of {path} failed{f' at {place}' if place else ''}: {words}",
+        app=path,
+        place=place,
+        traceback=traceback_text(error),
+    )

@@ -1,4 +1,4 @@
-"""Checkpointers, each of which connects to one backend (R13 to R15).
+"""Checkpointers. Each checkpointer connects to one backend (R13 to R15).
 
 ::
 
@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from urllib.parse import quote
 
 from .domain.messages import Message
 from .domain.requests import HitlRequest
@@ -23,10 +25,18 @@ from .ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECT
 from .support import backend_urls
 
 if TYPE_CHECKING:
+    from .ports.commands import ForkOptions
     from .ports.results import Aborted, Responded
     from .ports.stores import Backend, RequestStore
 
-__all__ = ["CheckpointData", "Checkpointer", "MemoryCheckpointer", "PostgresCheckpointer"]
+__all__ = [
+    "CheckpointData",
+    "Checkpointer",
+    "MemoryCheckpointer",
+    "MySQLCheckpointer",
+    "PostgresCheckpointer",
+    "SQLiteCheckpointer",
+]
 
 
 class _Connected:
@@ -63,7 +73,7 @@ class _Connected:
         return await (await self._open()).load(thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all messages or none, each under its own run id.
+        """Store all messages, or no message. Each message has its own run id.
 
         Raises RunAlreadyCompletedError, RunAlreadyClaimedError.
         """
@@ -89,7 +99,7 @@ class _Connected:
         return await (await self._open()).load_pending_run_id(thread_id)
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the pending request and its run id, read together, or None without a pending request."""
+        """Return the pending request and its run id, from one read. Return None without a pending request."""
         return await (await self._open()).load_pending(thread_id)
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
@@ -97,7 +107,7 @@ class _Connected:
         await (await self._open()).claim_run(thread_id, run_id)
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
-        """Complete a run. Do nothing if it has completed. Raises RunNotClaimedError, RunAlreadyClaimedError (R13)."""
+        """Complete a run. Do nothing if the run has completed. Raises RunNotClaimedError, RunAlreadyClaimedError (R13)."""
         await (await self._open()).mark_run_complete(thread_id, run_id)
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
@@ -105,20 +115,29 @@ class _Connected:
         return await (await self._open()).snapshot(thread_id, after_run_id=after_run_id)
 
     async def fork(
-        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+        self,
+        src_thread_id: str,
+        new_thread_id: str,
+        *,
+        after_run_id: str,
+        metadata: JsonObject | None = None,
+        **options: Unpack[ForkOptions],
     ) -> None:
         """Fork the thread after a completed run (F1, F4).
 
+        ``options``: ``title``, ``tags``, ``agent`` and ``reset_usage`` of the new thread, as for :meth:`runyard.Client.fork`.
+
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError.
         """
-        await (await self._open()).fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata)
+        checkpointer = await self._open()
+        await checkpointer.fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata, **options)
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
         """Add the requests of a run. A request whose id is already stored stays unchanged."""
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
-        """Return the pending and answered requests of a run, or without ``run_id`` of the thread, the oldest first."""
+        """Return the pending and answered requests of a run, the oldest first. ``run_id``: None for all of the thread."""
         return await (await self._requests()).load_requests(thread_id, run_id=run_id)
 
     async def answer_request(
@@ -153,11 +172,41 @@ class MemoryCheckpointer(_Connected):
         return await self._connect()
 
 
+class SQLiteCheckpointer(_Connected):
+    """Threads in a SQLite file, for agents on one machine. Several processes may use one file. Install ``runyard[sqlite]``.
+
+    ``path``: the file. A missing file is made, with its tables. Use a checkpointer with ``async with``. It raises
+    BackendUnavailableError if the file cannot be used, SchemaMismatch, and DataCorruptedError if the file is not a SQLite file.
+    A write waits up to ten seconds for the writer of another process, and then raises LockedError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, tenant: str = "") -> None:
+        super().__init__(f"sqlite:///{quote(os.fspath(path))}", tenant=tenant)
+
+
+class MySQLCheckpointer(_Connected):
+    """Threads in MySQL or MariaDB, in the tables that ``runyard migrate`` makes. Install ``runyard[mysql]``.
+
+    ``dsn``: ``mysql://user:password@host:3306/database``. ``min_pool_size``, ``max_pool_size``: bounds of the number of
+    connections. Use a checkpointer with ``async with``. It raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
+        max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
+        tenant: str = "",
+    ) -> None:
+        super().__init__(dsn, tenant=tenant, min_pool_size=min_pool_size, max_pool_size=max_pool_size)
+
+
 class PostgresCheckpointer(_Connected):
     """Threads in Postgres, in the schema that ``runyard migrate`` makes. Workers and clients read the same threads.
 
     ``dsn``: ``postgresql://…``. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Use a checkpointer
-    with ``async with``, which raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    with ``async with``. It raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ from .domain.runs import (
 )
 from .domain.size_limits import JsonObject, JsonValue
 from .domain.threads import Branch, CheckpointData, Thread
+from .domain.timeline import Timeline, TimelineEntry
 from .domain.tool_cycles import cycles_closed, open_tool_calls
 from .domain.validation import (
     ALLOWED_YEARS,
@@ -64,6 +65,7 @@ from .domain.validation import (
     check_uuid,
     new_id,
 )
+from .domain.waits import Signal, Wait
 
 __all__ = [
     "ALLOWED_YEARS",
@@ -108,16 +110,20 @@ __all__ = [
     "Run",
     "RunKind",
     "RunOptions",
+    "Signal",
     "Source",
     "StopAt",
     "StopReason",
     "TextPart",
     "ThinkingPart",
     "Thread",
+    "Timeline",
+    "TimelineEntry",
     "ToolCallPart",
     "ToolResultPart",
     "Usage",
     "VersionPolicy",
+    "Wait",
     "by_run",
     "check_fields",
     "check_id",

@@ -191,7 +191,7 @@ async def test_h3_which_question_an_answer_is_for(cp: Checkpointer) -> None:
         await agent.respond(True)
 
 
-@pytest.mark.parametrize("cp_url", ["memory", "postgres"], indirect=True)
+@pytest.mark.parametrize("cp_url", ["memory", "sqlite", "postgres", "mysql"], indirect=True)
 async def test_h4_two_who_answer_at_once(cp: Checkpointer) -> None:
     """H4: exactly one wins, and the tool runs once. The documented methods alone cannot decide between two processes."""
     till = Till()
@@ -220,7 +220,7 @@ async def test_h5_parallel_approvals_are_each_asked_and_each_applied_to_their_ow
     assert sorted(str(content) for content, _ in await results(cp)) == ["refunded 2", "refunded 3", "too little"]
 
 
-@pytest.mark.parametrize("cp_url", ["memory", "postgres"], indirect=True)
+@pytest.mark.parametrize("cp_url", ["memory", "sqlite", "postgres", "mysql"], indirect=True)
 async def test_h4_h5_approvals_that_are_answered_at_once_by_two(cp: Checkpointer) -> None:
     """H4, H5, I7: each in its own process; one of them goes on with the run, and each tool runs once."""
     for n in range(5):

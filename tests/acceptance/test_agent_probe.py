@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -144,6 +146,8 @@ def _dump_of(cp: Any, url: str) -> Callable[[], Awaitable[object]]:
     """What reads everything that the checkpointer's store holds."""
     if url.startswith("postgres"):
         return lambda: _rows(url)
+    if url.startswith(("sqlite", "mysql")):
+        return lambda: _rows_without_schemas(cp, url)
 
     async def memory() -> object:
         inner = cp if url == "memory" else cp._kept
@@ -162,6 +166,21 @@ async def _rows(url: str) -> object:
         return {name: sorted(row[0] for row in found) for name, found in rows.items()}
     finally:
         await connection.close()
+
+
+async def _rows_without_schemas(cp: Any, url: str) -> object:
+    """Every row of SQLite or of MariaDB, read beside the checkpointer."""
+    names = ["threads", "branches", "levels", "messages", "runs", "requests", "unclaimed", "labels", "thread_tags"]
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            return {name: sorted(map(str, connection.execute(f"SELECT * FROM runyard_{name}"))) for name in names}
+    async with cp._backend.db.pool.acquire() as connection:
+        rows = {}
+        for name in names:
+            cursor = connection.cursor()
+            await cursor.execute(f"SELECT * FROM runyard_{name}")
+            rows[name] = sorted(map(str, await cursor.fetchall()))
+        return rows
 
 
 async def test_f9_a_closed_set_of_stop_reasons(cp: Checkpointer) -> None:

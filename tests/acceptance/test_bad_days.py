@@ -29,7 +29,7 @@ def model(conversation: Conversation) -> Reply:
 
 def forecaster(name: str) -> Agent[None, str]:
     """The SDKs, too, would ask again by themselves."""
-    agent = Agent(name, model_settings={"max_retries": 0}, defer_model_check=True)
+    agent = Agent(name, model_settings={"max_retries": 0, "timeout": 3}, defer_model_check=True)
 
     @agent.tool_plain
     def weather() -> str:
@@ -101,6 +101,50 @@ async def test_r7_a_run_gets_over_it(client: Client, providers: Providers, name:
         assert types.count("run.rewound") == 1 and types.count("tool.started") == 1
     assert len(providers.requests) == 3 * len(MODELS)
     assert providers.refused == []
+
+
+OUTAGES = {
+    "too many requests": Fault(status=429, retry_after=2),
+    "a server error": Fault(status=500),
+    "no answer": Fault(hang=0),
+    "a stream that breaks": Fault(cut=1),
+}
+
+
+async def test_r7_without_options_a_run_gets_over_an_outage(client: Client, providers: Providers) -> None:
+    """R7, R11: each provider has each outage once, after a tool call. The tool's effect happens once, and the next attempt
+    waits as long as the provider asks."""
+    failed: dict[tuple[str, str], float] = {}
+    again: dict[tuple[str, str], float] = {}
+
+    def trouble(received: Received) -> Fault | None:
+        assert received.conversation is not None
+        if received.conversation.steps == 0:
+            return None
+        name = (received.protocol, next(name for name in OUTAGES if name in str(received.body)))
+        if name in failed:
+            again[name] = received.at
+            return None
+        failed[name] = received.at
+        return OUTAGES[name[1]]
+
+    providers.trouble = trouble
+    names = [(protocol, outage) for protocol in MODELS for outage in OUTAGES]
+    handles = [await client.enqueue(f"{protocol} {outage}", outage, agent=protocol) for protocol, outage in names]
+    for name, handle in zip(names, handles, strict=True):
+        result = await handle.result(BOUND)
+        assert result.ok and result.text == SAID, (name, result.error)
+        assert (result.run.attempt, result.run.error_count, result.run.options.max_attempts) == (2, 1, None), name
+        assert [message.role for message in result.messages] == ["user", "assistant", "tool", "assistant"]
+        if name[1] == "too many requests":
+            assert again[name] - failed[name] >= 2
+    assert len(failed) == len(names) and providers.refused == []
+
+
+async def test_r11_max_attempts_of_one_forbids_it(client: Client, providers: Providers) -> None:
+    providers.trouble = lambda received: Fault(status=500)
+    handle = await client.enqueue("t", "hi", agent="openai-chat", max_attempts=1)
+    assert ((await handle.result(BOUND)).status, len(providers.requests)) == (RunStatus.FAILED, 1)
 
 
 async def test_r7_a_provider_that_stays_away_fails_the_run(client: Client, providers: Providers) -> None:

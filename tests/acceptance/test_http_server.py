@@ -86,6 +86,19 @@ async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
         await until(refused, 20)
 
 
+async def test_a_second_port_serves_metrics_and_nothing_else(fleet: Fleet) -> None:
+    """A Prometheus needs no key of a tenant; the port of the API goes on to ask for one."""
+    port = free_port()
+    async with api(fleet, RUNYARD_API_METRICS_PORT=str(port)) as (url, _), httpx.AsyncClient() as http:
+        metrics = await http.get(f"http://127.0.0.1:{port}/metrics")
+        assert metrics.status_code == 200 and "\nrunyard_http_request_seconds_count{" in metrics.text
+        for path in ("/", "/livez", "/stacks", "/v1/threads"):
+            assert (await http.get(f"http://127.0.0.1:{port}{path}")).status_code == 404
+        assert (await http.get(f"{url}/metrics")).status_code == 401
+        taken = await asyncio.to_thread(runyard, fleet, "api", "--port", "0", code=5, RUNYARD_API_METRICS_PORT=str(port))
+        assert "cannot listen on 0.0.0.0" in taken
+
+
 async def test_without_keys_only_on_loopback(fleet: Fleet) -> None:
     assert "127.0.0.1" in runyard(fleet, "api", "--auth", "off", "--host", "0.0.0.0", code=2)
 

@@ -58,9 +58,9 @@ async def test_r2_r3_i3_i4_a_thousand_runs_in_order_and_none_twice(fleet: Fleet)
         said = [message.text for message in (await client.messages(thread)).items]
         assert said == [words(thread, n) for n in range(PROMPTS) for _ in ("asked", "answered")]
 
-    started = Counter(await fleet.metric("runyard_attempts_started_total"))
-    assert started.total() == THREADS * PROMPTS
-    assert len(+started) > 1, "one worker did everything: this proves nothing"
+    ended = Counter(await fleet.metric("runyard_attempts_ended_total"))
+    assert ended.total() == THREADS * PROMPTS
+    assert len(+ended) > 1, "one worker did everything: this proves nothing"
 
     again = await asyncio.gather(*(prompt(client, thread) for thread in threads))
     assert not any(any(answers) for answers in again)
@@ -71,7 +71,7 @@ async def test_r2_r3_i3_i4_a_thousand_runs_in_order_and_none_twice(fleet: Fleet)
     assert all([(await handle.result(BOUND)).ok for handle in behind])
     assert {thread: (await runs_of(client, thread))[:PROMPTS] for thread in threads} == finished
     async with asyncio.timeout(BOUND):  # a worker shows its metrics as they were up to a second ago
-        while (total := Counter(await fleet.metric("runyard_attempts_started_total")).total()) < THREADS * (PROMPTS + 1):  # noqa: ASYNC110
+        while (total := Counter(await fleet.metric("runyard_attempts_ended_total")).total()) < THREADS * (PROMPTS + 1):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert total == THREADS * (PROMPTS + 1)
     assert set((await fleet.metric("runyard_rescues_total")).values()) == {0.0}

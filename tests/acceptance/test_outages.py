@@ -14,7 +14,7 @@ from runyard.client.run_handle import RunHandle
 from runyard.domain.states import RunStatus
 from runyard.errors import BackendUnavailableError
 from runyard.models import Run, new_id
-from runyard.worker.rescue import MIN_HEAD_AGE
+from runyard.worker.lost_jobs import MIN_HEAD_AGE
 from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.support.fleet import SLACK, Fleet, until
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from runyard.domain.states import RunStatus
 from tests.support.fleet import Fleet, until
 
-SCHEDULING = {"job", "later", "due", "turns", "lock", "wait", "wake", "rouse"}
+SCHEDULING = {"job", "later", "due", "turns", "lock", "wait", "wake", "end_wait"}
 SUSPENDED, SLOTS = 1000, 100
 WAITING, IO_SECONDS = 2000, 10
 BOUND = 60.0

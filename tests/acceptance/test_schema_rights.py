@@ -26,12 +26,15 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def test_functions_set_their_search_path(admin: asyncpg.Connection) -> None:
-    """And hands it on to whatever it calls. An operator or function of another schema that fits better is not taken."""
+async def test_functions_have_a_search_path_and_the_rights_of_their_owner(admin: asyncpg.Connection) -> None:
+    """Both are handed on to whatever they call. An operator or function of another schema that fits better is not taken, and
+    a caller needs no right to the tables. A function that clients do not call has the rights of its caller."""
     rows = await admin.fetch(
-        "SELECT proname, coalesce(proconfig, '{}') AS settings FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace"
+        "SELECT proname, prosecdef, coalesce(proconfig, '{}') AS settings FROM pg_proc "
+        "WHERE pronamespace = 'runyard'::regnamespace"
     )
     fixed = {row["proname"] for row in rows if OWN_PATH in row["settings"]}
+    assert fixed == {row["proname"] for row in rows if row["prosecdef"]}
     assert called_functions() - fixed == set() and len(called_functions()) > 50
     assert called_functions() <= {row["proname"] for row in rows}
 

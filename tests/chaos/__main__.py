@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runyard.support.logging import configure
 from tests.chaos.driver import run_chaos
+from tests.chaos.redis_setups import SETUPS
 from tests.chaos.report import failure, table
 
 
@@ -18,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--duration", type=float, default=60, help="seconds of faults")
     parser.add_argument("--seed", type=int, default=1, help="what the faults and the load are drawn from")
+    parser.add_argument("--redis", choices=SETUPS, default="pair", help="how Redis fails over")
     parser.add_argument("--keep", type=Path, help="a directory for the agents' trace and the logs")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -25,7 +27,7 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / "clients.log").open("w") as log:
             configure("warning", "json", log)
-            report = asyncio.run(run_chaos(arguments.duration, arguments.seed, directory))
+            report = asyncio.run(run_chaos(arguments.duration, arguments.seed, directory, arguments.redis))
     print(table(report))
     if report.violations:
         print(failure(report))

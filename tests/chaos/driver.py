@@ -8,23 +8,23 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
-from redis.asyncio import Redis
 
 from runyard import Client
-from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
+from runyard_backends.embedded import EmbeddedPostgres
 from runyard_backends.postgres.migrate import migrate
 from tests.chaos.checker import Violation, violations
 from tests.chaos.faults import CLIENTS, WORKERS, Fault, counts, schedule
 from tests.chaos.history import HOST_TABLE, History, collect, leftovers
 from tests.chaos.load import Load
+from tests.chaos.redis_setups import SETUPS, Kind, RedisSetup
 from tests.support.agents.chaos import TRACE_VARIABLE
-from tests.support.failovers import PostgresPair, RedisPair, through
+from tests.support.failovers import PostgresPair, through
 from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import Fleet, WorkerProcess, scrape, total, until
 
@@ -61,50 +61,45 @@ class Report:
 
 @dataclass
 class Servers:
-    """Both pairs of servers, and a proxy per owner (the clients, each worker, the observer) and server."""
+    """The servers, and a proxy before Postgres for each owner (the clients, each worker, the observer)."""
 
     postgres_pair: PostgresPair
-    redis_pair: RedisPair
-    proxies: dict[tuple[str, str], FaultProxy] = field(default_factory=dict)
+    redis: RedisSetup
+    proxies: dict[str, FaultProxy]
 
     @property
     def postgres(self) -> EmbeddedPostgres:
         """The primary."""
         return self.postgres_pair.primary
 
-    @property
-    def redis(self) -> EmbeddedRedis:
-        """The primary."""
-        return self.redis_pair.primary
-
     def url(self, owner: str, server: str) -> str:
         """Return the URL at which ``owner`` reaches ``server``."""
-        url = self.postgres.url if server == "postgres" else self.redis.url
-        return through(url, self.proxies[owner, server].port)
+        if server == "redis":
+            return self.redis.url(owner)
+        return through(self.postgres.url, self.proxies[owner].port)
 
-    def lead_to_primaries(self) -> None:
-        """Let every address lead to the primaries. Open connections do not change."""
-        for (_, server), proxy in self.proxies.items():
-            proxy.upstream_port = self.postgres.port if server == "postgres" else self.redis.port
+    def lead_to_primary(self) -> None:
+        """Let every address of Postgres lead to the primary. Open connections do not change."""
+        for proxy in self.proxies.values():
+            proxy.upstream_port = self.postgres.port
 
 
 @asynccontextmanager
-async def servers() -> AsyncIterator[Servers]:
-    """Start private servers with the schema, and a proxy for each link."""
+async def servers(redis: Kind, seed: int) -> AsyncIterator[Servers]:
+    """Start private servers with the schema, and a proxy for each link. ``redis``: how Redis fails over. ``seed``: what its
+    faults are drawn from."""
+    owners = [CLIENTS, OBSERVER, *(str(n) for n in range(WORKERS))]
     async with AsyncExitStack() as stack:
-        sync = stack.enter_context(ExitStack())
         # Durable: a crash must not lose what was acknowledged.
-        both = Servers(
-            sync.enter_context(PostgresPair(durable=True, max_connections=300)), await stack.enter_async_context(RedisPair())
-        )
-        await migrate(both.postgres.url)
-        connection = await asyncpg.connect(both.postgres.url)
+        pair = stack.enter_context(PostgresPair(durable=True, max_connections=300))
+        await migrate(pair.primary.url)
+        connection = await asyncpg.connect(pair.primary.url)
         await connection.execute(HOST_TABLE)
         await connection.close()
-        for owner in (CLIENTS, OBSERVER, *(str(n) for n in range(WORKERS))):
-            for server, port in (("postgres", both.postgres.port), ("redis", both.redis.port)):
-                both.proxies[owner, server] = await stack.enter_async_context(FaultProxy("127.0.0.1", port))
-        yield both
+        setup = await stack.enter_async_context(SETUPS[redis](owners, seed))
+        port = pair.primary.port
+        proxies = {owner: await stack.enter_async_context(FaultProxy("127.0.0.1", port)) for owner in owners}
+        yield Servers(pair, setup, proxies)
 
 
 @dataclass
@@ -179,7 +174,7 @@ def _explained(entry: Mapping[str, object]) -> bool:
     connection. If a connection is abandoned while it is opened, the event loop logs its error."""
     event = str(entry.get("event"))
     return (
-        event == "attempt_failed"
+        event in ("run_ended", "probe_failed")
         or str(entry.get("logger")).startswith("asyncpg")
         or (event.startswith("Future exception was never retrieved") and "unexpected connection_lost() call" in event)
     )
@@ -230,14 +225,12 @@ class Injector:
                 self.crew.complaints.append(f"worker {process.pid} did not end within 20 s of SIGTERM")
 
     async def _flush(self, fault: Fault) -> None:
-        async with self._redis, Redis.from_url(self.servers.redis.url) as redis:
-            await redis.flushall()
+        async with self._redis:
+            await self.servers.redis.flush()
 
     async def _empty(self, fault: Fault) -> None:
         async with self._redis:
-            await asyncio.to_thread(self.servers.redis.kill)
-            await asyncio.sleep(fault.seconds)
-            await asyncio.to_thread(self.servers.redis.start)
+            await self.servers.redis.lose_data(fault.seconds)
 
     async def _crash(self, fault: Fault) -> None:
         async with self._postgres:
@@ -256,9 +249,7 @@ class Injector:
 
     async def _redis_failover(self, fault: Fault) -> None:
         async with self._redis:
-            await self.servers.redis_pair.fail_over()
-            await asyncio.sleep(fault.seconds)
-            self.servers.lead_to_primaries()
+            await self.servers.redis.fail_over(fault.seconds)
 
     async def _postgres_failover(self, fault: Fault) -> None:
         async with self._postgres:
@@ -268,31 +259,23 @@ class Injector:
             await pair.promote()
             await asyncio.to_thread(pair.take_back)
             await asyncio.sleep(fault.seconds)
-            self.servers.lead_to_primaries()
+            self.servers.lead_to_primary()
 
     async def _wire(self, fault: Fault) -> None:
-        proxy = self.servers.proxies[fault.link]
-        match fault.wire:
-            case "slow":
-                proxy.slow(fault.seconds / 20)
-            case "cut":
-                proxy.cut()
-            case "hold":
-                proxy.hold()
-            case "cut_after":
-                proxy.cut_after(fault.amount)
-            case "lose_replies":
-                proxy.lose_replies(fault.amount)
-        await asyncio.sleep(fault.seconds)
-        proxy.heal()
+        owner, server = fault.link
+        if server == "redis":
+            await self.servers.redis.disturb(fault)
+        else:
+            await self.servers.proxies[owner].disturb(fault.wire, fault.seconds, fault.amount)
 
 
-async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
-    """Make chaos for ``duration`` seconds, then wait at most SETTLE seconds. ``directory``: for the trace and the log."""
+async def run_chaos(duration: float, seed: int, directory: Path, redis: Kind = "pair") -> Report:
+    """Make chaos for ``duration`` seconds, then wait at most SETTLE seconds. ``directory``: for the trace and the log.
+    ``redis``: how Redis fails over."""
     trace, log = directory / "trace", directory / "workers.log"
     faults = schedule(seed, duration)
     async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(servers())
+        both = await stack.enter_async_context(servers(redis, seed))
         watched = both.url(OBSERVER, "postgres"), both.url(OBSERVER, "redis")
         observer = await stack.enter_async_context(Client.connect(watched[0], redis=watched[1]))
         urls = both.url(CLIENTS, "postgres"), both.url(CLIENTS, "redis")
@@ -313,7 +296,8 @@ async def run_chaos(duration: float, seed: int, directory: Path) -> Report:
                 task.cancel()
         load.seen.complaints += crew.defects()
         totals = crew.totals()
-        history = await collect(both.postgres.url, both.redis.url, observer, trace, load.seen, STREAMS)
+        primaries = [server.url for server in await both.redis.primaries()]
+        history = await collect(both.postgres.url, primaries, observer, trace, load.seen, STREAMS)
         history.pauses = counts(injector.struck)["pause"]
         history.stale_writes = totals[COUNTED[0]]
     return Report(seed, duration, history, injector.struck, totals, settled, violations(history))
@@ -324,7 +308,7 @@ async def _settle(both: Servers, load: Load) -> float:
     at most SETTLE seconds. Return the seconds."""
 
     async def nothing_scheduled() -> bool:
-        return not await leftovers(both.redis.url)
+        return not await leftovers([server.url for server in await both.redis.primaries()])
 
     began = time.monotonic()
     with suppress(TimeoutError):

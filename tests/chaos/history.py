@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -179,7 +180,7 @@ class History:
 HOST_TABLE: Final = "CREATE TABLE host_rows (thread text, run text, PRIMARY KEY (thread, run))"
 
 
-async def collect(url: str, redis: str, client: Client, trace: Path, seen: Seen, streams: int) -> History:
+async def collect(url: str, redis: Sequence[str], client: Client, trace: Path, seen: Seen, streams: int) -> History:
     """Read everything, directly from the servers. ``streams``: of how many runs at most to read the events again."""
     history = History(seen=seen, notes=_notes(trace))
     connection = await asyncpg.connect(url)
@@ -213,10 +214,12 @@ async def path_of(client: Client, thread: str, leaf: str | None = None) -> list[
             return found
 
 
-async def leftovers(url: str) -> list[str]:
-    """Scheduling keys: none is left once every run has ended or waits for a human (H1)."""
-    async with Redis.from_url(url, decode_responses=True) as redis:
-        names = [str(name) async for name in redis.scan_iter(match="runyard:*", count=1000)]
+async def leftovers(urls: Sequence[str]) -> list[str]:
+    """Scheduling keys on the servers: none is left once every run has ended or waits for a human (H1)."""
+    names: list[str] = []
+    for url in urls:
+        async with Redis.from_url(url, decode_responses=True) as redis:
+            names += [str(name) async for name in redis.scan_iter(match="runyard:*", count=1000)]
     return sorted(name for name in names if name.split(":")[2] in ("job", "queue", "lock", "wait"))
 
 

@@ -342,7 +342,7 @@ def test_defects_are_told_from_what_faults_explain(tmp_path: Path) -> None:
     lost = f"Future exception was never retrieved\nfuture: <Future finished exception={error}>"
     entries = [
         {"event": lost, "logger": "asyncio", "exception": error},
-        {"event": "attempt_failed", "exception": "ValueError: as planned"},
+        {"event": "run_ended", "exception": "ValueError: as planned"},
         {"event": "closed", "logger": "asyncpg.pool", "exception": "ConnectionResetError"},
         {"event": "redis did not answer in time"},
         {"event": "Task exception was never retrieved", "logger": "asyncio", "exception": "KeyError: 'x'"},

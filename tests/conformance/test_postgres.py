@@ -19,11 +19,11 @@ from runyard_backends.postgres.backend import connect
 
 
 @pytest.fixture
-async def backend_factory(postgres_url: str) -> AsyncIterator[BackendFactory]:
+async def backend_factory(app_url: str) -> AsyncIterator[BackendFactory]:
     opened: list[Backend] = []
 
     async def factory(tenant: str = "") -> Backend:
-        opened.append(await connect(postgres_url, tenant=tenant, min_pool_size=1, max_pool_size=4))
+        opened.append(await connect(app_url, tenant=tenant, min_pool_size=1, max_pool_size=4))
         return opened[-1]
 
     yield factory

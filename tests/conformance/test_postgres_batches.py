@@ -40,11 +40,11 @@ def send_twice(backend: PostgresBackend) -> None:
 
 
 @pytest.fixture
-async def backend_factory(postgres_url: str) -> AsyncIterator[BackendFactory]:
+async def backend_factory(app_url: str) -> AsyncIterator[BackendFactory]:
     opened: list[Backend] = []
 
     async def factory(tenant: str = "") -> Backend:
-        backend = await connect(postgres_url, tenant=tenant, min_pool_size=1, max_pool_size=4)
+        backend = await connect(app_url, tenant=tenant, min_pool_size=1, max_pool_size=4)
         send_twice(backend)
         opened.append(backend)
         return backend

@@ -106,7 +106,7 @@ async def test_b2_a_message_on_a_side_branch_sees_only_its_branch(module: Module
             await (await client.enqueue("t", script, run_id, parallel=parallel)).result(BOUND)
         fork = await client.fork("t", "f", at_message_id=side.id)
         own = await client.store_message("f", "of the fork")
-        await until(lambda: own.id in reader.contexts)
+        await until(lambda: own.id in stored(tasks))
         assert reader.contexts[own.id] == ["M1", "M2", "side", "of the fork"]
         assert fork.parent_thread_id == "t"
     worker.stop()

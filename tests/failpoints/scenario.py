@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from runyard import Client, RetryPolicy, RunHandle, RunResult, RunStatus
-from runyard.domain.derived_ids import candidate_id, first_prompt_id
+from runyard.domain.derived_ids import candidate_id, first_prompt_id, wait_id
 from runyard.errors import RunEndedError
 from runyard.models import STREAM_ENDS, Message
 from runyard.ports.refs import AttemptToken
 from runyard.support.store_retries import patiently
-from tests.support.agents.sweep import MENDED
+from tests.support.agents.sweep import KIDS, MENDED
 
 T = TypeVar("T")
 
 THREAD: Final = "t"
 UNHEARD: Final = "unheard"
 GIVEN_UP: Final = "given-up"
+PARKED: Final = "parked"
 WAIT: Final = 150.0
 """Seconds that a run may take: two crashes and their discovery take up to 18, and four times that beside other tests."""
 
@@ -71,6 +72,9 @@ class _Driver:
             with suppress(RunEndedError):  # redriven by a call that was not answered
                 await patiently(lambda: client.redrive(THREAD, names.breaks))
             await self.ended(breaks)
+        parked = await self.enqueue("nap wait-go kids say-seven", names.parked, PARKED)
+        await patiently(lambda: client.signal(PARKED, "wait-go", "on", signal_id=names.signal))
+        await self.ended(parked)
         await self.cancel(await self.enqueue("hang", names.hangs))
         await self.give_up(await self.enqueue("ask-why", names.given_up, GIVEN_UP))
         await patiently(lambda: client.fork(THREAD, names.fork, names.asked))
@@ -136,6 +140,7 @@ FIRST: Final = [
     "assistant: answered yes", "assistant: say-one",
 ]  # fmt: skip
 LATER: Final = ["user: stumble say-two", "assistant: say-two", "user: break say-three", "assistant: say-three"]
+WAITED: Final = ["user: nap wait-go kids say-seven", "assistant: went on", "assistant: say-ann say-bob", "assistant: say-seven"]
 OWN: Final = ["user: tool-c say-four", "call tool-c", "result tool-c", "assistant: say-four"]
 
 
@@ -144,13 +149,17 @@ async def check(client: Client, names: Names, world: Path, crashes: int) -> None
     effects = [line.split() for line in world.read_text().splitlines()]
     statuses = {run.run_id: run.status for run in (await client.runs()).items}
     assert {statuses.pop(name) for name in (names.hangs, names.given_up)} == {RunStatus.CANCELLED}
-    own = ("asked", "stumbles", "breaks", "job", "probe", "many", "forks_own", "unheard")
+    own = ("parked", "asked", "stumbles", "breaks", "job", "probe", "many", "forks_own", "unheard")
     tried = [candidate_id(THREAD, names.many, n) for n in range(len(TRIED))]
-    completed = [*(getattr(names, name) for name in own), *map(first_prompt_id, tried)]
+    key = await client.backend.threads.thread_key(PARKED)
+    assert key is not None
+    kids = [wait_id(key, names.parked, "child", name) for name in KIDS]
+    completed = [*(getattr(names, name) for name in own), *map(first_prompt_id, tried), *kids]
     same(statuses, dict.fromkeys(completed, RunStatus.COMPLETED))
 
     same(await history(client, THREAD), FIRST + LATER)
     same(await history(client, GIVEN_UP), ["user: ask-why", "assistant: aborted: nobody answers"])
+    same(await history(client, PARKED), WAITED)
     same(await history(client, names.fork), FIRST + OWN)
     same(await history(client, names.forked), FIRST)
     for thread, word in zip(tried, TRIED, strict=True):
@@ -162,7 +171,7 @@ async def check(client: Client, names: Names, world: Path, crashes: int) -> None
     [request] = (await client.requests(THREAD, pending=False)).items
     same(request.answer, "yes")
     for run in (await client.runs()).items:
-        await _one_end(client, run.thread_id, run.run_id, run.status)
+        await _one_end(client, run.thread_id, run.run_id, run.status, parks=run.run_id == names.parked)
         assert run.crash_count <= crashes, run
 
     same(
@@ -192,12 +201,15 @@ def _words(message: Message) -> str:
     return f"{message.role}: {message.text}"
 
 
-async def _one_end(client: Client, thread_id: str, run_id: str, status: RunStatus) -> None:
-    """A reader from the beginning sees one end of each kind that the run had, its last one at the end (E2)."""
+async def _one_end(client: Client, thread_id: str, run_id: str, status: RunStatus, *, parks: bool) -> None:
+    """A reader from the beginning sees one end of each kind that the run had, its last one at the end (E2).
+
+    ``parks``: whether the run waited several times.
+    """
     events = [event async for event in client.stream(thread_id, run_id)]
     ends = Counter(event.type for event in events if event.type in STREAM_ENDS)
     assert events[-1].type == f"run.{status}", (run_id, [event.type for event in events])
-    assert set(ends.values()) == {1}, (run_id, ends)
+    assert set(ends.values()) == {1} or (parks and ends[f"run.{status}"] == 1), (run_id, ends)
 
 
 async def _effects_once(client: Client, effects: list[list[str]]) -> None:

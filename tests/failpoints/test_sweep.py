@@ -52,15 +52,17 @@ TOGETHER: Final = 4
 READS: Final = {
     "threads.thread", "threads.thread_key", "threads.messages", "threads.cut_messages",
     "runs.run", "runs.last_message_id", "runs.run_events", "runs.requests", "runs.context", "runs.ledger",
-    "workers.workers", "workers.running", "workers.cancelling", "workers.orphans", "workers.waiting",
-    "scheduler.unknown", "events.read",
+    "workers.workers", "workers.running", "workers.cancelling", "workers.orphans", "workers.waiting", "workers.measure",
+    "scheduler.missing_jobs", "events.read",
 }  # fmt: skip
 """Verbs that change nothing: a process that dies at one dies between two others. Their answers are lost all the same."""
 
 CHANCE: Final = {
+    "workers.measure": "asked by a leader now and then, and changes nothing",
     "workers.still_waiting": "asked about runs that Redis did not hold twice, and changes nothing",
+    "workers.report_redis": "said while Redis is slow to answer, and said anew: tests/unit/worker/test_heartbeat.py",
     "scheduler.ping": "asked while a worker holds nothing",
-    "scheduler.rouse": "said to a worker that waits for a job when it has to stop",
+    "scheduler.end_wait": "said to a worker that waits for a job when it has to stop",
     "events.holds": "asked for a reader who waits for a run that has events already and goes on",
 }
 """Verbs that a scenario reaches or not, and that nothing is lost with."""
@@ -70,12 +72,15 @@ ELSEWHERE: Final = {
     "threads": "as above, but for fork, which a worker calls too",
     "runs.isolate": "after two crashes only: tests/integration/worker/test_isolation.py",
     "runs.bury": "as above",
+    "workers.report_block": "one statement while user code blocks the main loop: tests/integration/worker/test_blocked_loop.py",
     "runs.delete_run": "one statement of a run that ended; nothing follows it that a crash could leave undone",
     "events.forget": "called after the deletion of a thread, whose streams expire without it",
     "runs.attempts": "a read for people",
     "runs.request": "a read for people",
     "runs.explain": "a read for people",
     "runs.runs": "a read for people",
+    "runs.statuses": "a read for the jobs of arq's producers: tests/integration/worker/test_arq_under_kills.py",
+    "graphs": "called by graphs of LangGraph only: tests/integration/graphs/test_graph_kills.py",
 }
 """Ports and verbs that the scenario does not reach, and why that is right."""
 

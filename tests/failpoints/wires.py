@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runyard_backends.postgres.database import statements
-from runyard_backends.redis.connection import script
+from runyard_backends.redis.scripts import script
 from tests.support.fault_proxy import FaultProxy, Link
 
 SCRIPTS: Final = {
@@ -17,7 +17,7 @@ SCRIPTS: Final = {
     "scheduler.claim": "claim",
     "scheduler.renew": "renew",
     "scheduler.release": "release",
-    "scheduler.unknown": "unknown",
+    "scheduler.missing_jobs": "missing_jobs",
     "events.append_many": "append",
     "events.trim": "total_limit",
 }

@@ -14,12 +14,14 @@ import time
 import asyncpg
 
 from runyard.support.logging import configure
+from runyard.worker.heartbeat import HEARTBEAT_SECONDS
 from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
 from runyard_backends.postgres.migrate import migrate
 from tests.growth import checks
 from tests.growth.load import Sizes, load
 
 TAKEOVERS = 5
+"""Workers that are killed, spread evenly over the second between two heartbeats."""
 PICKUPS = 60
 TAKEOVER_P50, TAKEOVER_MAX = 3.0, 6.0
 """Seconds from kill -9 to the next message of a run."""
@@ -75,7 +77,8 @@ async def check(postgres: EmbeddedPostgres, redis: EmbeddedRedis, other_redis: E
         await checks.pickups([fleet, small], "warm", 10)
         slow, quick = await checks.pickups([fleet, small], "measured", PICKUPS)
         report.note("pick-up, median", slow * 1000, PICKUP_RATIO * quick * 1000, "ms")
-        waits = [wait for n in range(TAKEOVERS) for wait in await checks.takeover(fleet, f"taken-{n}")]
+        phases = [HEARTBEAT_SECONDS * n / TAKEOVERS for n in range(TAKEOVERS)]
+        waits = [wait for phase in phases for wait in await checks.takeover(fleet, f"taken-{phase:.1f}", phase)]
         report.note("takeover, median", statistics.median(waits), TAKEOVER_P50, "s")
         report.note("takeover, longest", max(waits), TAKEOVER_MAX, "s")
     after = await checks.scanned(full)

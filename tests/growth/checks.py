@@ -56,14 +56,19 @@ async def pickups(fleets: Sequence[Fleet], prefix: str, runs: int) -> list[float
     return [statistics.median(of_fleet) for of_fleet in waits]
 
 
-async def takeover(fleet: Fleet, prefix: str) -> list[float]:
-    """Kill a worker with kill -9. Return the seconds until each of its runs goes on, on a worker that is there already."""
+async def takeover(fleet: Fleet, prefix: str, phase: float) -> list[float]:
+    """Kill a worker with kill -9. Return the seconds until each of its runs goes on, on a worker that is there already.
+
+    ``phase``: seconds to wait before the kill. The runs begin with the worker's first heartbeat, and the time of a takeover
+    depends on how long before the kill the last heartbeat was.
+    """
     victim = await fleet.start(slots=HELD)
-    handles = list[RunHandle]()
-    for n in range(2 * HELD):  # the other worker takes some of them
-        handles.append(await fleet.client.enqueue(f"{prefix}-{n}", SCRIPT))
-    held = [handle for handle in handles if await fleet.holder(handle.thread_id, handle.id, 3) == victim]
-    assert held
+    handles, held = list[RunHandle](), list[RunHandle]()
+    while not held:  # the other worker may take any of them
+        batch = [await fleet.client.enqueue(f"{prefix}-{len(handles) + n}", SCRIPT) for n in range(HELD)]
+        held += [handle for handle in batch if await fleet.holder(handle.thread_id, handle.id, 3) == victim]
+        handles += batch
+    await asyncio.sleep(phase)
     killed_at = datetime.now(UTC)
     fleet.processes[victim].kill()
     waits = list(await asyncio.gather(*(_resumed_after(handle, killed_at) for handle in held)))

@@ -103,11 +103,14 @@ async def caller(app: FastAPI, world: MemoryWorld, settings: ApiSettings) -> Asy
     async with AsyncExitStack() as stack:
 
         async def make(
-            tenant: str = "", scopes: tuple[Scope, ...] = ("read", "write", "respond", "admin"), key: str | None = ""
+            tenant: str = "",
+            scopes: tuple[Scope, ...] = ("read", "write", "respond", "admin"),
+            key: str | None = "",
+            lifetime: float | None = None,
         ) -> httpx.AsyncClient:
             if key == "":
                 owner = Client(await connect(world=world, tenant=tenant))
-                _, key = await owner.create_key("test", scopes=scopes)
+                _, key = await owner.create_key("test", scopes=scopes, lifetime=lifetime)
             headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
             hooks: Any = {"response": [documented]}
             http = httpx.AsyncClient(transport=transport(app), base_url="http://api", headers=headers, event_hooks=hooks)

@@ -231,6 +231,14 @@ async def test_probes_and_metrics(http: httpx.AsyncClient, caller: Caller) -> No
     assert "no-such-thread" not in text
 
 
+async def test_the_key_of_a_scraper_reads_metrics_and_nothing_else(caller: Caller) -> None:
+    """A1: Prometheus keeps its key in a file, which should open no conversation."""
+    scraper, reader = await caller(scopes=("metrics",)), await caller(scopes=("read", "write", "respond"))
+    assert (await scraper.get("/metrics")).status_code == 200
+    assert (await scraper.get("/v1/threads")).status_code == (await scraper.get("/v1/workers")).status_code == 403
+    assert (await reader.get("/metrics")).status_code == 403
+
+
 @pytest.mark.parametrize("given", [{"scopes": ()}, {"scopes": ("root",)}, {"lifetime": 0}, {"lifetime": -1}])
 async def test_keys_that_cannot_be(client: Client, given: Any) -> None:
     with pytest.raises(ValueError):

@@ -55,12 +55,9 @@ def test_the_calls_are_those_of_the_ports(half: type, port: type) -> None:
 async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote: Client) -> None:
     """R14: nothing of a client fails for a reason of the transport's."""
     calls: dict[str, tuple[Any, ...]] = {
-        "create_key": ("name",), "keys": (), "revoke_key": ("id",),
-        "limits": (), "set_limit": ("queued", 1), "clear_limit": ("queued",),
         "subscribe_webhook": ("https://example.org/",), "webhooks": (), "remove_webhook": ("id",),
         "webhook_deliveries": (), "redeliver_webhook": ("id",),
         "webhook_secret": ("hook",),
-        "drain_worker": ("w",), "queues": (), "pause_queue": ("q",), "resume_queue": ("q",),
     }  # fmt: skip
     for name, arguments in calls.items():
         with pytest.raises(errors.CapabilityMissingError, match=rf" support {name}[ ;]"):
@@ -116,6 +113,14 @@ async def test_a_conversation(remote: Client, client: Client, worker: Worker) ->
     assert (await job.result(BOUND)).value == {"thread_id": "g"} and not (
         await remote.enqueue_fork("t", "g", "job", after_run_id="r1")
     ).created
+    prompted = {"after_run_id": "r1", "message": "say forked", "prompt_run_id": "own"}
+    job = await remote.enqueue_fork("t", "h", "job2", **prompted)
+    assert (await job.result(BOUND)).value == {"thread_id": "h", "run_id": "own"}
+    assert (await remote.handle("h", "own").result(BOUND)).text == "forked"
+    assert not (await remote.enqueue_fork("t", "h", "job2", **prompted)).created
+    for other in ({"message": "say other"}, {"prompt_run_id": "other"}):
+        with pytest.raises(errors.RunConflictError):
+            await remote.enqueue_fork("t", "h", "job2", **prompted | other)
     probe = await remote.fork_once("t", "say if", "r1", run_id="probe", wait=BOUND)
     assert probe == await client.fork_once("t", "say if", "r1", run_id="probe", wait=BOUND)
     assert probe == await remote.fork_once("t", "say if", "r1", run_id="probe", wait=BOUND)
@@ -137,6 +142,17 @@ async def test_a_conversation(remote: Client, client: Client, worker: Worker) ->
         "t", "r1"
     )
     assert await remote.explain("t", "r1") == await client.explain("t", "r1")
+    shown = await remote.timeline("t", "r1")
+    assert shown == await client.timeline("t", "r1") and [entry.type for entry in shown.entries][:2] == ["attempt", "message"]
+    rest = await remote.timeline("t", "r1", limit=1, cursor=(await remote.timeline("t", "r1", limit=1)).next)
+    assert rest.entries == shown.entries[1:2]
+    assert await remote.find_run("pro") == await client.find_run("probe") == await client.run("t", "probe")
+    for caller in (remote, client):
+        with pytest.raises(errors.RunNotFoundError):
+            await caller.find_run("nothing")
+        with pytest.raises(errors.RunAmbiguousError) as refused:
+            await caller.find_run("r")
+        assert {"thread_id": "t", "run_id": "r1"} in refused.value.details["runs"]
     [there], [here] = await remote.workers(), await client.workers()
     assert (there.worker_id, dict(there.agents)) == (here.worker_id, dict(here.agents))
     await remote.delete_thread("t", descendants=True)
@@ -316,8 +332,8 @@ class TestRefusals:
 
 
 async def test_a_trace_reaches_the_run(remote: Client) -> None:
-    """The run is accepted as part of the caller's trace."""
-    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    """T1: the run is accepted as part of the caller's trace."""
+    trace = f"00-{'a' * 32}-{'b' * 16}-00"
     with tracing.within(trace):
         run = await remote.enqueue("t", "x")
     assert (await run.run()).trace_context == trace

@@ -134,20 +134,25 @@ def test_references_lead_somewhere(document: dict[str, Any]) -> None:
 
 
 def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
-    """A: exactly those paths, those that make stream tokens and say who asks."""
+    """A: exactly those paths, those that make stream tokens and say who asks, and those of operators."""
     t, r = "/v1/threads/{thread_id}", "/v1/threads/{thread_id}/runs/{run_id}"
     expected = {
         *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed", "usage")),
-        *("/v1/stream_tokens", "/v1/whoami", "/v1/webhook_secret", "/v1/webhook_secret/rotate"),
+        *("/v1/runs/{run_id}", "/v1/stream_tokens", "/v1/whoami", "/v1/webhook_secret", "/v1/webhook_secret/rotate"),
+        *("/v1/queues", "/v1/queues/{queue}/pause", "/v1/queues/{queue}/resume", "/v1/workers/{worker_id}/drain"),
+        *("/v1/limits", "/v1/limits/{name}", "/v1/keys", "/v1/keys/{key_id}"),
         *("/v1/agents/{name}", f"{t}/messages/{{message_id}}"),
         *("/v1/requests/{request_id}", "/v1/requests/{request_id}/respond"),
         *(t, r, "/livez", "/readyz", "/metrics"),
-        *(f"{t}/{name}" for name in ("runs", "runs/stream", "runs/wait", "respond", "abort", "regenerate", "stream")),
+        *(
+            f"{t}/{name}"
+            for name in ("runs", "runs/stream", "runs/wait", "respond", "signals", "abort", "regenerate", "stream")
+        ),
         *(
             f"{t}/{name}"
             for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff", "labels/{label}")
         ),
-        *(f"{r}/{name}" for name in ("stream", "wait", "explain", "attempts", "cancel", "redrive")),
+        *(f"{r}/{name}" for name in ("stream", "wait", "explain", "attempts", "timeline", "cancel", "redrive")),
     }
     assert document["paths"].keys() == expected
 

@@ -21,8 +21,11 @@ def posts() -> dict[str, dict[str, Any]]:
     return {path: methods["post"] for path, methods in paths.items() if "post" in methods}
 
 
-BY_STATE = {"cancel_run", "redrive_run", "abort_pending", "create_stream_token"}
-"""What has no id for repetitions: the state of the run decides, and a token is no change."""
+BY_STATE = {
+    *("cancel_run", "redrive_run", "abort_pending", "create_stream_token"),
+    *("pause_queue", "resume_queue", "drain_worker", "create_key"),
+}
+"""What has no id for repetitions: the state decides, a token is no change, and a key whose text was lost is revoked."""
 
 
 def test_every_post_takes_a_key_and_says_what_it_does() -> None:
@@ -200,3 +203,9 @@ async def test_a_request_has_one_key(http: httpx.AsyncClient, second: str) -> No
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), path
         assert [error["location"] for error in refused.json()["errors"]] == ["header"], path
     assert (await http.get("/v1/threads")).json()["items"] == []
+
+
+async def test_sending_a_signal_again_under_a_key_sends_one(http: httpx.AsyncClient) -> None:
+    await http.post("/v1/threads", json={"thread_id": "t"})
+    sent = await twice(http, "/v1/threads/t/signals", {"name": "paid", "value": 7}, {"name": "paid", "value": 8}, (200, 200))
+    assert (sent["name"], sent["value"], sent["sent_by"]) == ("paid", 7, "test")

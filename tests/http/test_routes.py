@@ -227,10 +227,11 @@ class TestRuns:
         assert (await get(http, "/v1/threads/none/runs", 404))["code"] == "thread_not_found"
 
     async def test_a_trace_is_kept_with_the_run(self, http: httpx.AsyncClient, client: Client) -> None:
+        """T2: without the flag that it is recorded."""
         trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         await http.post("/v1/threads/t/runs", json={"message": "x", "run_id": "r"}, headers={"traceparent": trace})
         await http.post("/v1/threads/u/runs", json={"message": "x", "run_id": "r"}, headers={"traceparent": "nonsense"})
-        assert (await client.run("t", "r")).trace_context == trace
+        assert (await client.run("t", "r")).trace_context == trace[:-2] + "00"
         assert (await client.run("u", "r")).trace_context is None
 
     async def test_regenerate(self, http: httpx.AsyncClient, worker: Worker) -> None:
@@ -411,10 +412,10 @@ class TestForks:
         assert (await post(http, "/v1/threads/no/fork", 404))["code"] == "thread_not_found"
 
     async def test_no_option_of_a_fork_is_ignored(self, http: httpx.AsyncClient) -> None:
-        """F5, F7: a fork job has no first prompt, and a fork that is no job has no id of a job; nothing is forked."""
+        """F5, F7: a fork without a prompt has no run id, and a fork that is no job has no id of a job; nothing is forked."""
         await post(http, "/v1/threads/t/messages", 201, message="x")
         cut = {"new": "f", "at_seq": 1}
-        for options in ({"wait": True, "message": "hi"}, {"wait": True, "run_id": "r"}, {"job_id": "j"}, {"run_id": "r"}):
+        for options in ({"wait": True, "run_id": "r"}, {"job_id": "j"}, {"run_id": "r"}):
             assert (await post(http, "/v1/threads/t/fork", 400, **cut, **options))["code"] == "invalid_input", options
         assert (await http.get("/v1/threads/f")).status_code == 404
 

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from runyard import Client
 from runyard.domain.states import RunStatus
+from runyard.errors import RunNotFoundError
 from runyard.models import Event
 from runyard.ports.commands import Write
 from runyard.ports.refs import RunRef
@@ -21,7 +22,7 @@ from runyard.worker.worker import Worker
 from runyard_api.http import sse
 from runyard_api.http.idempotency import Key
 from runyard_api.http.principal import Principal
-from runyard_api.http.request_bodies import StreamedPrompt
+from runyard_api.http.request_models import StreamedPrompt
 from runyard_api.http.routes import runs
 from runyard_api.http.settings import ApiSettings
 from runyard_api.http.sse import Entry
@@ -396,6 +397,31 @@ async def test_closing_the_server_ends_streams_at_once(client: Client, settings:
         http.stream("GET", "/v1/threads/t/runs/r/stream") as reply,
     ):
         assert (await anext(frames(reply))).type == "run.queued"
+
+
+async def test_an_inherited_run_after_its_thread_was_replaced(live: httpx.AsyncClient, client: Client, worker: Worker) -> None:
+    """E1: A fork waits for a run that it inherited, and streams it. It never does so with a run of the same name."""
+    await (await client.enqueue("t", "say old", "r")).result(BOUND)
+    await client.fork("t", "fork", after_run_id="r")
+    stream, wait, timeline = (f"/v1/threads/fork/runs/r/{what}" for what in ("stream", "wait", "timeline"))
+    handle = client.handle("fork", "r")
+    assert [event.type async for event in handle.stream()][-1] == (await whole(live, "GET", stream))[-1].type == "run.completed"
+    assert (await handle.result(BOUND)).text == "old" and "old" in (await live.get(wait)).text
+
+    async def refused() -> None:
+        for path in (stream, wait):
+            reply = await live.get(path)
+            assert reply.status_code == 404 and "which was deleted" in reply.json()["detail"], path
+        with pytest.raises(RunNotFoundError, match="which was deleted"):
+            await handle.result(BOUND)
+        with pytest.raises(RunNotFoundError, match="which was deleted"):
+            await anext(handle.stream())
+        assert (await live.get(timeline)).json()["answer"] == "old"
+
+    await client.delete_thread("t")
+    await refused()
+    await (await client.enqueue("t", "say secret", "r")).result(BOUND)
+    await refused()
 
 
 async def test_a_token_opens_one_stream(live: httpx.AsyncClient, app: FastAPI, client: Client, worker: Worker) -> None:

@@ -29,11 +29,17 @@ BODIES: dict[str, Any] = {
     "set_label": {},
     "respond_to_request": {"answer": "x"},
     "respond_on_thread": {"answer": "x"},
+    "send_signal": {"name": "paid"},
     "abort_pending": {},
     "fork_thread": {"new": "mine"},
     "fork_once": {"message": "x"},
     "fork_many": {"messages": ["x"]},
     "rotate_webhook_secret": {},
+    "pause_queue": None,
+    "resume_queue": None,
+    "drain_worker": None,
+    "set_limit": {"most": 1},
+    "create_key": {"name": "k"},
 }
 """What the routes that take something are sent; a route that is missing here is not tested, and says so."""
 QUERIES: dict[str, dict[str, str]] = {
@@ -46,10 +52,12 @@ QUERIES: dict[str, dict[str, str]] = {
 LAZY = {"create_run", "wait_new_run", "store_message", "create_thread", "stream_new_run"}
 """A thread that a tenant does not have is made: its own, under the same id."""
 LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "read_usage", "list_agents"}
-DEPLOYMENT = {"list_workers", "get_agent", "metrics", "livez", "readyz", "whoami"}
+DEPLOYMENT = {"list_workers", "list_queues", "get_agent", "metrics", "livez", "readyz", "whoami"}
 """Of the whole deployment, for admins and platforms; and of who asks."""
-OWN = {"get_webhook_secret", "rotate_webhook_secret"}
+OWN = {"get_webhook_secret", "rotate_webhook_secret", "list_keys", "create_key", "revoke_key"}
 """Of the tenant itself, which has no ids."""
+OPERATOR = {"pause_queue", "resume_queue", "drain_worker", "list_limits", "set_limit", "clear_limit"}
+"""Of the whole deployment, for admins that belong to no tenant: tests/http/test_operators.py."""
 CODES = {"thread_not_found", "run_not_found", "hitl_no_pending_request", "hitl_request_not_found"}
 
 
@@ -58,7 +66,8 @@ def every(app: FastAPI) -> list[tuple[str, str, str]]:
 
 
 async def call(http: httpx.AsyncClient, operation: str, method: str, path: str, request_id: str) -> httpx.Response:
-    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, label="x", name="scripted")
+    url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, label="x", name="scripted",
+        queue="q", worker_id="w", key_id="k")  # fmt: skip
     body = BODIES[operation] if method in ("post", "patch", "put") else None
     return await http.request(method.upper(), url, json=body, params=QUERIES.get(operation))
 
@@ -73,7 +82,7 @@ async def test_another_tenant_gets_404_on_every_route(app: FastAPI, caller: Call
     before = (await client.thread(THREAD), await client.run(THREAD, RUN), (await client.messages(THREAD)).items)
     tested = 0
     for operation, method, path in every(app):
-        if operation in LISTS | DEPLOYMENT | LAZY | OWN:
+        if operation in LISTS | DEPLOYMENT | LAZY | OWN | OPERATOR:
             continue
         other = await caller(tenant="other")
         reply = await call(other, operation, method, path, request_id)
@@ -103,14 +112,14 @@ async def test_no_list_shows_another_tenants_ids(app: FastAPI, caller: Caller, r
             reply = await call(other, operation, method, path, request_id)
             assert reply.status_code == 200
             assert not any(secret in reply.text for secret in (THREAD, RUN, request_id)), operation
-        if operation in {"list_workers", "metrics"}:
+        if operation in {"list_workers", "list_queues", "metrics"}:
             assert (await call(other, operation, method, path, request_id)).status_code == 403
 
 
 async def test_every_route_is_one_or_the_other(app: FastAPI) -> None:
     """A route without a thread, run or request in its path is a list, or is named above."""
     for operation, _, path in every(app):
-        assert "{" in path or operation in LISTS | DEPLOYMENT | LAZY | OWN | {"create_stream_token"}, operation
+        assert "{" in path or operation in LISTS | DEPLOYMENT | LAZY | OWN | OPERATOR | {"create_stream_token"}, operation
 
 
 async def test_request_without_a_valid_key_is_refused(app: FastAPI, caller: Caller, request_id: str) -> None:

@@ -22,6 +22,7 @@ from starlette.requests import HTTPConnection
 from runyard import Client
 from runyard.domain.api_keys import Scope, Secret
 from runyard.errors import InvalidInputError
+from runyard.worker.worker import Worker
 from runyard_api.http import tokens
 from runyard_api.http.principal import Principal
 from runyard_api.http.settings import ApiSettings
@@ -216,6 +217,21 @@ async def test_a_token_opens_what_its_key_may_see(nobody: httpx.AsyncClient, cli
         assert (await nobody.get(path, params={"token": signed(claims)})).status_code == status, (claims, path)
     reply = await nobody.post("/v1/stream_tokens", params={"token": signed(claims_of(own))}, json={"thread_id": THREAD})
     assert reply.status_code == 403
+
+
+async def test_a_token_of_a_fork_reads_nothing_of_its_source(nobody: httpx.AsyncClient, client: Client, worker: Worker) -> None:
+    """A1: The fork shows an inherited run up to its cut. The stream of the run is the source's."""
+    await (await client.enqueue(THREAD, "say later words", RUN)).result(BOUND)
+    await client.fork(THREAD, "fork", after_run_id=RUN)
+    own, key = await client.create_key("own", scopes=("read",))
+    of_fork, headers = f"/v1/threads/fork/runs/{RUN}/stream", {"X-Api-Key": key}
+    for run_id in (None, RUN):
+        query = {"token": signed(claims_of(own.key_id, thread_id="fork", run_id=run_id))}
+        assert (await nobody.get(of_fork, params=query)).status_code == 404
+    refused = await nobody.post("/v1/stream_tokens", json={"thread_id": "fork", "run_id": RUN}, headers=headers)
+    assert refused.status_code == 404 and refused.json()["code"] == "run_not_found"
+    shown = [(await nobody.get(path, headers=headers)).text for path in (of_fork, STREAM)]
+    assert shown[0] == shown[1] and "later" in shown[0]
 
 
 async def test_read_is_needed_to_ask_and_to_use(

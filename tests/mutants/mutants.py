@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.deployment import DEPLOYMENT
 from tests.mutants.failovers import FAILOVERS
 from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
@@ -26,7 +27,7 @@ STEPS: Final = f"{SQL}/functions/steps.sql"
 TAKE_OVER: Final = f"{SQL}/functions/take_over.sql"
 THREADS: Final = f"{SQL}/functions/threads.sql"
 USAGE: Final = f"{SQL}/functions/usage.sql"
-VISIBILITY: Final = f"{SQL}/functions/visibility.sql"
+VISIBILITY: Final = f"{SQL}/functions/visible_messages.sql"
 WORKERS: Final = f"{SQL}/functions/workers.sql"
 WRITE: Final = f"{SQL}/functions/write.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
@@ -245,34 +246,34 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/integration/postgres/test_updates_in_place.py", "-k", "tools",
     ),
     mutant(
-        "the rotation stays where it is", "runner/runyard/worker/rescue.py",
+        "the rotation stays where it is", "runner/runyard/worker/lost_jobs.py",
         "            self._rotation.advance(page.after)\n",
         "            self._rotation.advance(None)\n",
-        "tests/unit/worker/test_rescue.py", "-k", "rotation_examines",
+        "tests/unit/worker/test_lost_jobs.py", "-k", "rotation_examines",
     ),
     mutant(
-        "a failure begins no sweep", "runner/runyard/worker/rescue.py",
+        "a failure begins no sweep", "runner/runyard/worker/lost_jobs.py",
         "        except RunyardError:\n            self.sweep()\n",
         "        except RunyardError:\n",
-        "tests/unit/worker/test_rescue.py", "-k", "without_the_scheduler",
+        "tests/unit/worker/test_lost_jobs.py", "-k", "without_the_scheduler",
     ),
     mutant(
-        "a sweep is not repeated", "runner/runyard/worker/rescue.py",
+        "a sweep is not repeated", "runner/runyard/worker/lost_jobs.py",
         "        if self._clock() >= self._sweep_again_at:\n",
         "        if False:\n",
-        "tests/unit/worker/test_rescue.py", "-k", "locks_have_expired",
+        "tests/unit/worker/test_lost_jobs.py", "-k", "locks_have_expired",
     ),
     mutant(
-        "a run that was executed is lost", "runner/runyard/worker/rescue.py",
+        "a run that was executed is lost", "runner/runyard/worker/lost_jobs.py",
         "await self._submit(await self._backend.workers.still_waiting(lost, unchanged=MIN_HEAD_AGE))",
-        "await self._submit([job for job in unknown if job.ref in lost])",
-        "tests/unit/worker/test_rescue.py", "-k", "executed_between",
+        "await self._submit([job for job in missing if job.ref in lost])",
+        "tests/unit/worker/test_lost_jobs.py", "-k", "executed_between",
     ),
     mutant(
-        "one look makes a run lost", "runner/runyard/worker/rescue.py",
+        "one look makes a run lost", "runner/runyard/worker/lost_jobs.py",
         "if now - since >= MIN_MISSING_SECONDS]",
         "]",
-        "tests/unit/worker/test_rescue.py", "-k", "two_looks",
+        "tests/unit/worker/test_lost_jobs.py", "-k", "two_looks",
     ),
     mutant(
         "no watchdog", "runner/runyard/worker/heartbeat.py",
@@ -329,15 +330,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/worker/test_failure_detector.py",
     ),
     mutant(
-        "the locks of workers count that died before they claimed a run", "runner/runyard/worker/rescue.py",
-        "self._backend.scheduler.unknown(waiting, self._dead)", "self._backend.scheduler.unknown(waiting)",
-        "tests/unit/worker/test_rescue.py", "-k", "from_its_queue",
+        "the locks of workers count that died before they claimed a run", "runner/runyard/worker/lost_jobs.py",
+        "self._backend.scheduler.missing_jobs(waiting, self._dead)", "self._backend.scheduler.missing_jobs(waiting)",
+        "tests/unit/worker/test_lost_jobs.py", "-k", "from_its_queue",
     ),
     mutant(
-        "the locks of dead workers count", "runner/runyard/worker/rescue.py",
-        "self._backend.scheduler.unknown(jobs, dead)",
-        "self._backend.scheduler.unknown(jobs)",
-        "tests/unit/worker/test_rescue.py",
+        "the locks of dead workers count", "runner/runyard/worker/lost_jobs.py",
+        "self._backend.scheduler.missing_jobs(jobs, dead)",
+        "self._backend.scheduler.missing_jobs(jobs)",
+        "tests/unit/worker/test_lost_jobs.py",
     ),
     mutant(
         "a recorded step is repeated", "runner/runyard/execution/steps.py",
@@ -370,7 +371,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tests/unit/agents/test_engine.py",
     ),
     mutant(
-        "a tool that asks takes the others down", "runner/runyard/execution/context.py",
+        "a tool that asks takes the others down", "runner/runyard/execution/parking.py",
         "        if self._steps.inside_tool:\n",
         "        if False:\n",
         "tests/unit/agents/test_engine_humans.py",
@@ -499,5 +500,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *LOCKED_THREADS,
     *OUTSIDE,
     *PLAIN_RUNS,
+    *DEPLOYMENT,
     *FAILOVERS,
 )  # fmt: skip

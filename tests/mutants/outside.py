@@ -63,7 +63,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/cli/test_dev_file.py",
     ),
     mutant(
-        "a process id proves a running dev", "api/runyard_api/cli/dev/dev_file.py",
+        "a process id proves a running dev", "runner/runyard/support/dev_file.py",
         "return deployment if fits and _is_locked(folder) else None",
         "return deployment if fits else None",
         "tests/unit/cli/test_dev_file.py",
@@ -211,7 +211,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/http/test_streams.py",
     ),
     mutant(
-        "a store keeps what a caller says for an agent", "backends/runyard_backends/postgres/codec/message_rows.py",
+        "a store keeps what a caller says for an agent", "backends/runyard_backends/codec/message_rows.py",
         "if by_agent and message.provider_details", "if message.provider_details",
         POSTGRES, "-k", "m5",
     ),
@@ -221,7 +221,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/formats/test_originals.py",
     ),
     mutant(
-        "a store drops the original of a message", "backends/runyard_backends/postgres/codec/message_rows.py",
+        "a store drops the original of a message", "backends/runyard_backends/codec/message_rows.py",
         "if message.source is not None:", "if False:",
         POSTGRES, "-k", "original",
     ),
@@ -364,9 +364,9 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/agents/test_downloads.py",
     ),
     mutant(
-        "a host that only ends like an allowed one is fetched from", FETCHING,
-        "if host.rstrip(\".\") not in from_environment().fetch_hosts:",
-        "if not host.rstrip(\".\").endswith(tuple(from_environment().fetch_hosts)):",
+        "a host that only ends like an allowed one is fetched from", "runner/runyard/support/fetch_hosts.py",
+        "or host.rstrip(\".\") not in from_environment().fetch_hosts:",
+        "or not host.rstrip(\".\").endswith(tuple(from_environment().fetch_hosts)):",
         "tests/unit/agents/test_downloads.py", "-k", "compared_whole",
     ),
     mutant(

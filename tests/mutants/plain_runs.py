@@ -77,7 +77,7 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a batch of completions ignores cancels", PLAIN,
-        "AND x.attempt = 1 AND x.cancel_requested_at IS NULL", "AND x.attempt = 1",
+        "AND x.event_id IS NULL AND x.cancel_requested_at IS NULL", "AND x.event_id IS NULL",
         POSTGRES, "-k", "cancel",
     ),
     mutant(

@@ -15,6 +15,8 @@ PACKAGES = {"runyard": "runner", "runyard_backends": "backends", "runyard_api": 
 """Of each, the folder that it is in."""
 FOR_TESTS = {"pytest", "pytest_asyncio"}
 """What ``runyard_backends.conformance`` needs of the one who runs it."""
+OF_HOSTS = {"psycopg", "sqlalchemy", "django"}
+"""What a host brings whose connection it is."""
 
 
 def imported(package: str) -> Iterator[tuple[str, Path]]:
@@ -36,9 +38,11 @@ def imported(package: str) -> Iterator[tuple[str, Path]]:
 def required() -> set[str]:
     """The distributions that runyard and those of its extras that are no tools ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = (
-        text for extra in ("server", "http", "client", "testing", "agents") for text in project["optional-dependencies"][extra]
+    names = (
+        *("server", "http", "client", "sqlite", "mysql", "testing"),
+        *("agents", "cubeloop", "openai-agents", "langgraph"),
     )
+    extras = (text for extra in names for text in project["optional-dependencies"][extra])
     return {named(Requirement(text).name) for text in (*project["dependencies"], *extras)}
 
 
@@ -51,7 +55,7 @@ def test_every_import_is_a_dependency(package: str) -> None:
     owners = packages_distributions()
     allowed = required() | {"pydantic-core"}  # its types are part of pydantic's interface
     for module, path in imported(package):
-        if module in FOR_TESTS:
+        if module in FOR_TESTS | OF_HOSTS:
             continue
         found = {named(name) for name in owners.get(module, ())}
         assert found & allowed, f"{path.relative_to(ROOT)} imports {module}, which pyproject.toml does not ask for"

@@ -20,9 +20,9 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 
-from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis, EmbeddedServerError, Servers, install, servers
+from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis, EmbeddedServerError, Servers, binaries, servers
 from runyard_backends.embedded import postgres as memory
-from runyard_backends.embedded.install import reachable, server_user
+from runyard_backends.embedded.binaries import reachable, server_user
 from runyard_backends.embedded.postgres import forget_cluster, memory_directory
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +225,7 @@ def test_embedded_servers_end_when_their_supervisors_are_killed() -> None:
 
 def interpreter_for_everyone() -> str:
     """An interpreter that an unprivileged user can execute; the test's own may live in a private home."""
-    user = install.User(NAMELESS_UID, NAMELESS_UID, named=False)
+    user = binaries.User(NAMELESS_UID, NAMELESS_UID, named=False)
     question = "import sys; sys.exit(sys.version_info < (3, 11))"
     names = ("python3", "python3.13", "python3.12", "python3.11", "/usr/bin/python3")
     for found in filter(None, (sys.executable, *map(shutil.which, names))):
@@ -280,9 +280,9 @@ def test_the_environment_replaces_either_server(monkeypatch: pytest.MonkeyPatch)
 def test_missing_binaries_are_one_line_that_says_what_to_do(
     server: type[EmbeddedPostgres] | type[EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "find_spec", lambda _: None)
-    monkeypatch.setattr(install.shutil, "which", lambda _: None)
-    monkeypatch.setattr(install, "SYSTEM_POSTGRES", ())
+    monkeypatch.setattr(binaries, "find_spec", lambda _: None)
+    monkeypatch.setattr(binaries.shutil, "which", lambda _: None)
+    monkeypatch.setattr(binaries, "SYSTEM_POSTGRES", ())
     with pytest.raises(EmbeddedServerError) as caught:
         server().start()
     message = str(caught.value)

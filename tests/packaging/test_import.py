@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGET_SECONDS = 0.150
-HEAVY = {"asyncpg", "redis", "arq", "fastapi", "httpcore", "httpx", "uvicorn", "pydantic_ai"}
+HEAVY = {"asyncpg", "redis", "arq", "fastapi", "httpcore", "httpx", "uvicorn", "pydantic_ai", "opentelemetry"}
 
 
 def python(code: str) -> str:

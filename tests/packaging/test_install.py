@@ -36,7 +36,14 @@ def test_the_wheel_installs_three_packages_and_nothing_beside_them(wheel: zipfil
 
 
 def test_every_entry_point_can_be_loaded() -> None:
-    points = [point for point in distribution("runyard").entry_points if point.group in {"runyard.backends", "console_scripts"}]
-    assert {point.name for point in points} == {"runyard", "postgresql", "postgres", "memory", "http", "https"}
+    points = [
+        point
+        for point in distribution("runyard").entry_points
+        if point.group in {"runyard.backends", "runyard.adapters", "console_scripts"}
+    ]
+    assert {point.name for point in points} == {
+        "runyard", *("postgresql", "postgres", "sqlite", "mysql", "mariadb", "memory", "http", "https"),
+        *("agents", "cubeloop", "cubepi", "langgraph", "pydantic_ai"),
+    }  # fmt: skip
     for point in points:
         assert callable(point.load())

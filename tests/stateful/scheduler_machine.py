@@ -29,7 +29,7 @@ LOCK = 30.0
 """Seconds; locks run out when a rule says so, never by themselves."""
 FAR = 600.0
 SOON = 60.0
-"""Seconds of ``unknown.lua``: a due job that is offered for later than that is lost."""
+"""Seconds of ``missing_jobs.lua``: a due job that is offered for later than that is missing."""
 LANES = (1, 2)
 QUEUES = ["q", "r"]
 
@@ -62,10 +62,10 @@ class Worker:
 class SchedulerMachine(RuleBasedStateMachine):
     redis_url = ""
 
-    @initialize(shards=st.sampled_from([1, 3]))
-    def start(self, shards: int) -> None:
+    @initialize()
+    def start(self) -> None:
         self.runner = asyncio.Runner()
-        self.server = RedisServer(self.redis_url, shards=shards)
+        self.server = RedisServer(self.redis_url)
         self.scheduler = RedisScheduler(self.server, RedisEventLog(self.server), lock=LOCK)
         self.do(self.server.command("FLUSHDB"))
         self.lanes: dict[int, list[Row]] = {lane: [] for lane in LANES}
@@ -119,7 +119,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return self.do(self.server.command("KEYS", f"*:{kind}:*"))
 
     def named(self, kind: str) -> dict[str, bytes]:
-        """Keys by what follows their kind; not for queues, which every shard has."""
+        """Keys by what follows their kind."""
         return {key.decode().split(f"}}:{kind}:", 1)[1]: key for key in self.keys(kind)}
 
     def now(self) -> float:
@@ -352,7 +352,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         queued = [head.job for head in heads if head.status == "queued" and not head.delayed]
         offered, locks = self.offered(within=SOON), self.locks()
         nowhere = [job for job in queued if job.id not in offered and f"|{job.run_id}|" not in locks.get(job.lane_key, "")]
-        assert self.do(self.scheduler.unknown(queued)) == nowhere
+        assert self.do(self.scheduler.missing_jobs(queued)) == nowhere
         orphans = [head.job for head in heads if head.status == "running" and head.worker not in self.alive]
         self.do(self.scheduler.submit(nowhere + orphans))
 

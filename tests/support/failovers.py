@@ -10,31 +10,18 @@ from typing import Self
 from urllib.parse import urlsplit
 
 import asyncpg
-from redis.asyncio import Redis
 
-from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
-from runyard_backends.embedded.install import PostgresInstall, find_postgres
+from runyard_backends.embedded import EmbeddedPostgres
+from runyard_backends.embedded.binaries import PostgresInstall, find_postgres
 from tests.support.fleet import until
-
-
-class _TwinRedis(EmbeddedRedis):
-    """A server with the password of ``other``, so that one URL fits both."""
-
-    def __init__(self, other: EmbeddedRedis) -> None:
-        super().__init__()
-        self._other = other
-
-    def _prepare(self) -> None:
-        (self.home / "password").write_text(self._other.password)
-        super()._prepare()
+from tests.support.redis_nodes import RedisNode
 
 
 class RedisPair:
     """Use as ``async with RedisPair() as pair``. ``pair.primary`` takes writes; ``pair.replica`` has the same password."""
 
     def __init__(self) -> None:
-        self.primary = EmbeddedRedis()
-        self.replica: EmbeddedRedis = _TwinRedis(self.primary)
+        self.primary, self.replica = RedisNode("of-both"), RedisNode("of-both")
 
     async def __aenter__(self) -> Self:
         self.primary.start()
@@ -51,20 +38,17 @@ class RedisPair:
     async def fail_over(self) -> None:
         """Promote the replica. The old primary becomes its replica and closes no connection."""
         self.primary, self.replica = self.replica, self.primary
-        async with Redis.from_url(self.primary.url) as redis:
+        async with self.primary.connect() as redis:
             await redis.replicaof("NO", "ONE")
         await self._follow()
 
     async def _follow(self) -> None:
-        async with Redis.from_url(self.primary.url) as redis:
-            await redis.config_set("repl-diskless-sync-delay", 0)
-        async with Redis.from_url(self.replica.url) as redis:
-            await redis.config_set("masterauth", self.primary.password)
+        async with self.replica.connect() as redis:
             await redis.replicaof("127.0.0.1", str(self.primary.port))
 
     async def in_sync(self) -> None:
         """Wait until the replica has copied all data."""
-        async with Redis.from_url(self.replica.url) as redis:
+        async with self.replica.connect() as redis:
 
             async def copied() -> bool:
                 return (await redis.info("replication"))["master_link_status"] == "up"
@@ -142,6 +126,16 @@ class PostgresPair:
         connection = await asyncpg.connect(self.primary.url)
         try:
             await until(lambda: connection.fetchval("SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'"))
+        finally:
+            await connection.close()
+
+    async def require_standby(self) -> None:
+        """Let the primary acknowledge a commit only after the standby has stored it."""
+        connection = await asyncpg.connect(self.primary.url)
+        try:
+            await connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            await connection.execute("SELECT pg_reload_conf()")
+            await until(lambda: connection.fetchval("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
         finally:
             await connection.close()
 

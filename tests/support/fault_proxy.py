@@ -73,6 +73,22 @@ class FaultProxy:
             if link.swallowed:
                 link.abort()
 
+    async def disturb(self, wire: str, seconds: float, amount: int) -> None:
+        """Make the fault ``wire`` for ``seconds``. ``amount``: bytes or replies, for the faults that count."""
+        match wire:
+            case "slow":
+                self.slow(seconds / 20)
+            case "cut":
+                self.cut()
+            case "hold":
+                self.hold()
+            case "cut_after":
+                self.cut_after(amount)
+            case "lose_replies":
+                self.lose_replies(amount)
+        await asyncio.sleep(seconds)
+        self.heal()
+
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=CHUNK)
         self.port = self._server.sockets[0].getsockname()[1]

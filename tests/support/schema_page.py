@@ -14,7 +14,7 @@ from pathlib import Path
 
 import runyard_backends.postgres
 from runyard_backends.embedded import EmbeddedPostgres
-from runyard_backends.embedded.install import find_postgres
+from runyard_backends.embedded.binaries import find_postgres
 from runyard_backends.postgres.migrate import Release, migrate
 
 PAGE = Path(runyard_backends.postgres.__file__).parent / "schema.sql"

@@ -7,8 +7,10 @@ import pytest
 
 from runyard.app import App, load_app, name_of
 from runyard.errors import AgentNotFoundError, InvalidInputError
+from runyard.execution.context import RunContext
 from runyard.execution.retries import backoff, effective_options
 from runyard.models import RetryPolicy, RunOptions
+from runyard.support import agent_adapters
 
 
 async def one(ctx: object) -> None: ...
@@ -95,3 +97,21 @@ def test_an_app_is_named_by_the_module_that_holds_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("runyard.testing.scripted_agent.held", app, raising=False)
     assert name_of(app) == "runyard.testing.scripted_agent:held"
     assert load_app("runyard.testing.scripted_agent:held") is app
+
+
+class ForeignAgent:
+    """An agent of a framework that has an adapter in this test only."""
+
+
+def test_an_adapter_serves_agents_of_its_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that no adapter knows is refused; a registered adapter is asked in processes that imported its framework."""
+
+    async def served(ctx: RunContext) -> None: ...
+
+    with pytest.raises(InvalidInputError, match="framework with an adapter"):
+        App({"a": ForeignAgent()})
+    monkeypatch.setitem(agent_adapters._registered, "no_such_framework", lambda _: pytest.fail("loaded without its framework"))
+    monkeypatch.setitem(agent_adapters._registered, "tests", lambda agent: served if isinstance(agent, ForeignAgent) else None)
+    monkeypatch.setitem(sys.modules, "tests", sys)
+    assert App({"a": ForeignAgent()})["a"].function is served
+    assert App({"b": served})["b"].function is served

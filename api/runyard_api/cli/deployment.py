@@ -6,8 +6,8 @@ The scheme of the URL selects the backend, for example Postgres or the HTTP API 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import typer
@@ -15,8 +15,7 @@ import typer
 from runyard.client.client import Client, Connecting
 from runyard.errors import InvalidInputError
 from runyard.ports.results import Page
-
-from .dev import dev_file
+from runyard.support.location import Location, locate
 
 T = TypeVar("T")
 
@@ -28,23 +27,16 @@ class Target:
     url: str | None = None
     redis: str | None = None
     tenant: str = ""
+    api_key: str | None = field(default=None, repr=False)
 
     def resolve(self) -> tuple[str, str | None]:
-        """Return the URLs of Postgres and Redis: from an option, the environment, or the ``runyard dev`` of this folder.
+        """Return the URLs of Postgres and Redis. Raises the errors of :func:`runyard.support.location.locate`."""
+        found = self.locate()
+        return found.url, found.redis
 
-        Raises InvalidInputError if no deployment is named, or if Postgres is named without Redis.
-        """
-        if self.url is not None:
-            if self.redis is None and self.url.startswith("postgres"):
-                raise InvalidInputError("Postgres is named but Redis is not: set RUNYARD_REDIS_URL or give --redis")
-            return self.url, self.redis
-        found = dev_file.find()
-        if found is None:
-            raise InvalidInputError(
-                "no deployment to connect to: start `runyard dev` in this folder, "
-                "or set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL"
-            )
-        return found.postgres_url, self.redis or found.redis_url
+    def locate(self) -> Location:
+        """Return the deployment that the options, the environment, the ``runyard dev`` of this folder or ``.env`` name."""
+        return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 
 def target(context: typer.Context) -> Target:
@@ -56,13 +48,26 @@ def target(context: typer.Context) -> Target:
 def connect(context: typer.Context) -> Connecting:
     """Return a client of the deployment that the root options name."""
     options = target(context)
-    url, redis = options.resolve()
-    return Client.connect(url, tenant=options.tenant, **({"redis": redis} if redis else {}))
+    found = options.locate()
+    return Client.connect(found.url, tenant=options.tenant, redis=found.redis, api_key=found.api_key)
 
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine."""
     return asyncio.run(coroutine)
+
+
+async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
+    """Return the thread id and the run id that the arguments ``[THREAD] RUN`` of a command name.
+
+    A single argument is the id of a run on any thread, or its beginning. Raises RunNotFoundError, RunAmbiguousError.
+    """
+    if len(ids) > 2:
+        raise InvalidInputError(f"give the run, or the thread and the run; got {len(ids)} arguments")
+    if len(ids) == 2:
+        return ids[0], ids[1]
+    run = await client.find_run(ids[0])
+    return run.thread_id, run.run_id
 
 
 async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from runyard.errors import RunyardError
+from runyard.errors import AppImportError, RunyardError
 
 from . import deployment, exit_codes
 from .commands import (  # fmt: skip
@@ -17,6 +17,7 @@ from .commands import (  # fmt: skip
     doctor,
     feed,
     forks,
+    import_,
     init,
     keys,
     limits,
@@ -26,6 +27,7 @@ from .commands import (  # fmt: skip
     queues,
     runs,
     serve_api,
+    thread_files,
     threads,
     usage,
     webhooks,
@@ -59,18 +61,23 @@ def root(
     context: typer.Context,
     url: Annotated[
         str | None,
-        typer.Option(envvar="RUNYARD_POSTGRES_URL", help="URL of Postgres. Default: that of the `runyard dev` in this folder."),
+        typer.Option(
+            envvar="RUNYARD_POSTGRES_URL", help="URL of Postgres or of the HTTP API. Default: the `runyard dev` here, or .env."
+        ),
     ] = None,
     redis: Annotated[
         str | None,
         typer.Option(envvar="RUNYARD_REDIS_URL", help="URL of Redis. Default: that of the `runyard dev` in this folder."),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="RUNYARD_API_KEY", help="Key of the HTTP API, for an https URL. It names the tenant.")
     ] = None,
     tenant: Annotated[str, typer.Option(envvar="RUNYARD_TENANT", help="Tenant of the threads, runs and keys.")] = "",
     show_version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    context.obj = deployment.Target(url, redis, tenant)
+    context.obj = deployment.Target(url, redis, tenant, api_key)
 
 
 _START, _TALK, _LOOK, _RUN = "Start", "Talk", "Look", "Operate"
@@ -81,6 +88,7 @@ app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_TALK)(prompt.prompt)
 app.command(rich_help_panel=_TALK)(message_tree.regenerate)
 app.command(rich_help_panel=_TALK)(prompt.respond)
+app.command(rich_help_panel=_TALK)(prompt.signal)
 app.command(rich_help_panel=_TALK)(prompt.abort)
 app.command(rich_help_panel=_TALK)(prompt.cancel)
 app.command(rich_help_panel=_TALK)(forks.fork)
@@ -88,6 +96,8 @@ app.command("fork-once", rich_help_panel=_TALK)(forks.fork_once)
 app.command("fork-many", rich_help_panel=_TALK)(forks.fork_many)
 for command in (message_tree.branches, message_tree.label, message_tree.store, message_tree.lineage, message_tree.diff):
     threads.app.command()(command)
+threads.app.command()(thread_files.export)
+threads.app.command("import")(thread_files.import_)
 app.add_typer(threads.app, name="threads", rich_help_panel=_LOOK)
 app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(runs.requests)
@@ -100,18 +110,22 @@ app.add_typer(workers.app, name="workers", rich_help_panel=_RUN)
 app.add_typer(queues.app, name="queues", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(doctor.doctor)
 app.command(rich_help_panel=_RUN)(migrate.migrate)
+app.add_typer(import_.app, name="import", rich_help_panel=_RUN)
 app.add_typer(limits.app, name="limits", rich_help_panel=_RUN)
 app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_RUN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Every failure is one line on standard error."""
+    """Run one command and return its exit code. Every failure is one line on standard error, below the traceback of an app
+    that cannot be imported."""
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
     except UsageError as error:
         words = _words(error)  # empty if a command is missing: typer has printed the help
         return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
+        if isinstance(error, AppImportError):
+            output.say_lines(str(error.details.get("traceback") or ""))
         return _say(error.message, exit_codes.of_error(error))
     except exit_codes.MissingError as error:
         return _say(str(error), Exit.NOT_FOUND)

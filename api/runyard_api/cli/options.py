@@ -13,6 +13,10 @@ from runyard.errors import InvalidInputError
 
 ThreadArg = Annotated[str, typer.Argument(help="Id of the thread.", show_default=False)]
 RunArg = Annotated[str, typer.Argument(help="Id of the run.", show_default=False)]
+RunIds = Annotated[
+    list[str],
+    typer.Argument(metavar="[THREAD] RUN", help="Id of the run or its beginning, or thread and run.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Most entries to list.")]
 Cursor = Annotated[str | None, typer.Option(help="Continue the list after this cursor.")]
@@ -29,3 +33,13 @@ def choice(value: str, literal: Any, option: str) -> Any:
     if value not in allowed:
         raise InvalidInputError(f"{option} is one of {', '.join(allowed)}; got {value!r}")
     return value
+
+
+ArqQueues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arq-queue",
+        metavar="NAME[=TENANT]",
+        help="Queue of arq whose jobs become runs, with their tenant. May be repeated. Default: RUNYARD_ARQ_QUEUES.",
+    ),
+]

@@ -8,9 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runyard.client.run_handle import RunResult
 from runyard.domain.api_keys import Scope
+from runyard.domain.limits import Limit
+from runyard.domain.runs import VersionPolicy
 from runyard.formats.pages import MessageLoss
 from runyard.models import AttemptInfo, Branch, ErrorInfo, FeedEntry, HitlRequest, JsonObject, Message, Run, StopReason, Thread
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.workers import BlockedLoop, QueueInfo, RedisOutage, WorkerInfo
 
 
 class StreamToken(BaseModel):
@@ -47,10 +49,10 @@ class ForkMade(BaseModel):
 
 
 class RunOutcome(BaseModel):
-    """The outcome of a run that ended or was suspended. ``text``: the text of its last answer. ``messages``: the messages that
-    the run wrote. ``requests``: the requests for which it waits. ``omitted``: the names of lists that were larger than 8 MiB.
-    The list of messages then has only the last messages, and the list of requests only the oldest requests. The earlier
-    messages are on the path to the ``parent_id`` of the first message in the list."""
+    """The outcome of a run that ended or was suspended. ``text``: the text of the run's last answer. ``messages``: the messages
+    that the run wrote. ``requests``: the requests that wait for an answer. ``omitted``: the names of lists that were larger
+    than 8 MiB. Such a list of messages has only the last messages. Such a list of requests has only the oldest requests. The
+    earlier messages are on the path to the ``parent_id`` of the first message in the list."""
 
     run: Run
     text: str = ""
@@ -65,21 +67,21 @@ class RunOutcome(BaseModel):
 
 
 class ProbeAnswer(BaseModel):
-    """The answer of a probe. ``text``: the text of its last message. ``messages``: the messages that the probe added."""
+    """The answer of a probe. ``text``: the text of the last message. ``messages``: the messages that the probe added.
+    ``error``: the error with which the agent failed, or null."""
 
     model_config = ConfigDict(from_attributes=True)
 
     text: str
     messages: list[Message]
     stop_reason: StopReason
+    error: ErrorInfo | None = None
 
 
 class CandidateAnswer(ProbeAnswer):
-    """The outcome of one message of a fan-out. ``thread_id``: the id of the candidate's thread, or null for a probe.
-    ``error``: the error with which the candidate failed, or null."""
+    """The outcome of one message of a fan-out. ``thread_id``: the id of the candidate's thread, or null for a probe."""
 
     thread_id: str | None = None
-    error: ErrorInfo | None = None
 
 
 class FanOutAnswer(BaseModel):
@@ -170,12 +172,15 @@ class Worker(BaseModel):
     queues: list[str]
     agents: dict[str, str]
     app_version: str | None
+    on_version_mismatch: VersionPolicy
     slots: int
     address: str | None
     heartbeat_at: datetime | None
     silent_for: float | None
     dead_at: datetime | None
     draining: bool
+    blocked: BlockedLoop | None = Field(description="The block of the main loop by user code, or null.")
+    redis_outage: RedisOutage | None = Field(description="Since when and why the worker does not reach Redis, or null.")
 
     @classmethod
     def of(cls, worker: WorkerInfo) -> Worker:
@@ -187,6 +192,68 @@ class Workers(BaseModel):
     """The workers of the deployment. A dead worker stays in the list for a day."""
 
     items: list[Worker]
+
+
+class Queues(BaseModel):
+    """The queues of all tenants."""
+
+    items: list[QueueInfo]
+
+
+class PausedQueue(BaseModel):
+    """A paused queue."""
+
+    queue: str
+    paused_at: datetime
+
+
+class ResumedQueue(BaseModel):
+    """A queue that is not paused. ``was_paused``: this request ended its pause."""
+
+    queue: str
+    was_paused: bool
+
+
+class Limits(BaseModel):
+    """The limits of the deployment."""
+
+    items: list[Limit]
+
+
+class Cleared(BaseModel):
+    """The removal of a limit. ``cleared``: the limit was set."""
+
+    cleared: bool
+
+
+class Key(BaseModel):
+    """An API key, without its text."""
+
+    key_id: str
+    tenant: str
+    name: str
+    scopes: list[Scope]
+    created_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewKey(Key):
+    """A new API key. ``text``: the text that requests send. It is not stored."""
+
+    text: str = Field(repr=False)
+
+
+class Keys(BaseModel):
+    """The API keys of a tenant."""
+
+    items: list[Key]
+
+
+class RevokedKey(BaseModel):
+    """The revocation of a key. ``revoked``: this request revoked it."""
+
+    revoked: bool
 
 
 class Readiness(BaseModel):

@@ -26,33 +26,67 @@ from .compat.layer import ErrorShapes, KeyHeaders
 from .document import document
 from .head import Head
 from .paths import KeepSlashes
-from .routes import deployment, forks, health, messages, requests, runs, streams, threads, usage, webhooks, whoami
+from .routes import (
+    deployment,
+    forks,
+    health,
+    messages,
+    operations,
+    requests,
+    runs,
+    signals,
+    streams,
+    threads,
+    timelines,
+    usage,
+    webhooks,
+    whoami,
+)
 from .service import OPEN, Guard, Service
 from .settings import ApiSettings
 from .telemetry import Telemetry
 
 CONNECTION: Final = "runyard-api"
 """Name under which Postgres and Redis list the connections of an API process."""
-ROUTERS: Final = (threads, runs, streams, messages, requests, forks, deployment, usage, webhooks, whoami, health)
+ROUTERS: Final = (
+    threads,
+    runs,
+    timelines,
+    streams,
+    messages,
+    requests,
+    signals,
+    forks,
+    deployment,
+    operations,
+    usage,
+    webhooks,
+    whoami,
+    health,
+)
 TAGS: Final = [
     {"name": "threads", "description": "Conversations."},
     {"name": "runs", "description": "Prompts, and the runs that answer them."},
     {"name": "messages", "description": "The messages of a thread, which form a tree."},
     {"name": "requests", "description": "Questions and approvals that wait for a human."},
+    {"name": "signals", "description": "Values for runs that wait for them."},
     {"name": "forks", "description": "Threads and probes that start from a snapshot."},
     {"name": "feed", "description": "The changes of all threads, in the order of their commits."},
     {"name": "usage", "description": "Tokens, cost and time of runs, by day."},
     {"name": "webhooks", "description": "Secrets with which receivers verify webhooks."},
-    {"name": "deployment", "description": "Agents and workers."},
-    {"name": "access", "description": "The caller."},
+    {"name": "deployment", "description": "Agents, workers, queues and limits."},
+    {"name": "access", "description": "The caller, and API keys."},
     {"name": "probes", "description": "Liveness, readiness and metrics."},
 ]
 ASKED: Final = (
     *("Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match", "Last-Event-ID"),
-    *("X-Api-Key", "X-Request-Id", "traceparent"),
+    *("X-Api-Key", "X-Request-Id", "traceparent", "tracestate"),
 )
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
 """Headers that CORS permits to pages of other origins: ASKED in requests, TOLD in responses."""
+FRAMEWORK_TELEMETRY: Final[Any] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""FastAPI's own telemetry is off: its spans contain the query, which may hold a token, and it trusts the flag of any caller.
+Versions of FastAPI without telemetry ignore this."""
 LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
 SERVERS: Final = [{"url": "/", "description": "The server of this document."}]
 DESCRIPTION: Final = """\
@@ -118,12 +152,13 @@ def asgi_app(
         openapi_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        telemetry=FRAMEWORK_TELEMETRY,
     )
     app.state.service = service
     problems.install(app)
     routers = [*(module.router for module in ROUTERS), *(router for each in mounted for router in each.routers)]
     for router in (*routers, docs.router):
-        app.router.routes += router.routes  # include_router would match each request twice, and in two steps
+        app.router.routes += router.routes  # include_router would match each request twice
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     # The last middleware that is added is the outermost.
     app.add_middleware(KeepSlashes)
@@ -140,7 +175,7 @@ def asgi_app(
     if mounted:
         app.add_middleware(KeyHeaders, mounted=mounted)
         app.add_middleware(ErrorShapes, mounted=mounted)
-    app.add_middleware(Telemetry)
+    app.add_middleware(Telemetry, trust_traceparent=found.trust_traceparent)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     metrics.serve_http((method, route.path, route.status_code or 200) for route in routes for method in route.methods or ())
     return app

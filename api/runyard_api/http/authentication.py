@@ -103,8 +103,8 @@ class Gate:
     def issue(self, principal: Principal, thread_id: str, run_id: str | None, lifetime: float) -> tuple[str, float]:
         """Return a stream token and its expiry in seconds of Unix time.
 
-        The token can read the stream of the run, or all streams of the thread if ``run_id`` is None. ``lifetime``: most
-        seconds for which it is valid; fewer if ``principal`` expires before. Raises ForbiddenError, InvalidInputError.
+        The token can read the stream of the run, or all streams of the thread if ``run_id`` is None. ``lifetime``: most seconds
+        for which the token is valid; fewer if ``principal`` expires earlier. Raises ForbiddenError, InvalidInputError.
         """
         principal.require("read")
         expires = time.time() + lifetime
@@ -161,7 +161,7 @@ def _bearer(request: HTTPConnection) -> str | None:
 def _host(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # an incomplete IPv6 address
         return ""
 
 

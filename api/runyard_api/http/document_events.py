@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from runyard.domain.event_data import EVENT_DATA
 from runyard.models import EVENT_TYPES, FEED_TYPES
-from runyard.worker.webhook_payload import WebhookEvent
+from runyard.worker.signed_webhook import WebhookEvent
 
 TEMPLATE: Final = "#/components/schemas/{model}"
 TEXT: Final = {"type": "string"}

@@ -1,4 +1,4 @@
-"""Sets the required fields of schemas: responses have all fields, requests may leave out those with a default."""
+"""Sets the required fields of schemas: responses have all fields, requests may leave out fields with a default."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def require_what_is_sent(made: dict[str, Any]) -> None:
 
 
 def _reached(schemas: dict[str, Any], start: Any) -> set[str]:
-    """Return the names of the schemas that ``start`` refers to, directly or through others."""
+    """Return the names of the schemas that ``start`` refers to, directly or through other schemas."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:

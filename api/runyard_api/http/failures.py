@@ -16,23 +16,24 @@ from .principal import Principal
 from .rates import Buckets
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
-"""A host's own scheme. Returns the principal, or None if the caller is unknown (401). Raises ForbiddenError to refuse, and
-BackendUnavailableError if the scheme cannot check callers at the moment. Any other error counts as a failure of the caller."""
+"""A host's own function that authenticates callers. Returns the principal, or None if the caller is unknown (401). Raises
+ForbiddenError to refuse, and BackendUnavailableError if it cannot check callers at the moment. Any other error counts as a
+failure of the caller."""
 
 MAX_PASSED_CALLERS: Final = 10_000
-"""Most callers of a host's own scheme that are remembered."""
+"""Most callers that are remembered as accepted by the host's function."""
 SHOWN: Final = frozenset({b"authorization", b"cookie", b"x-api-key"})
-"""Headers that identify a caller. A caller without any of them is identified by all headers that are not VARYING."""
+"""Headers that identify a caller. If a request has none of them, all its headers except VARYING identify the caller."""
 VARYING: Final = frozenset(
     b"accept accept-encoding baggage cache-control connection content-encoding content-length content-type expect "
     b"idempotency-key if-match if-none-match last-event-id pragma priority range referer sentry-trace traceparent tracestate "
     b"transfer-encoding x-amzn-trace-id x-cloud-trace-context x-correlation-id x-request-id".split()
 )
-"""Headers that differ between requests of one caller and do not identify it."""
+"""Headers that differ between requests of one caller and do not identify the caller."""
 
 
 class Failures:
-    """Failures by address. ``rate``: failures per second of one address. ``burst``: its most failures at once after a pause."""
+    """Failures by address. ``rate``: failures per second of one address. ``burst``: most of them at once after a pause."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)
@@ -58,7 +59,8 @@ class Failures:
 
 
 class OwnScheme:
-    """A host's own scheme. It is called for an address with too many failures only if it has admitted the caller before."""
+    """Calls the host's own function. If an address has too many failures, only callers that the function accepted before are
+    checked."""
 
     def __init__(self, authenticate: Authenticate, failures: Failures) -> None:
         self._authenticate, self._failures = authenticate, failures
@@ -109,7 +111,7 @@ def _too_many(address: str) -> str:
 
 
 def address_of(request: HTTPConnection) -> str:
-    """Return the address that failures count for: the IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the address under which failures are counted: the IPv4 address, or the /64 network of an IPv6 address."""
     host = request.client.host if request.client is not None else ""
     try:
         found = ip_address(host)

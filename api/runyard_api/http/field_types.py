@@ -15,8 +15,8 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 YEAR_SECONDS: Final = 365 * 86400.0
 MAX_SEQ: Final = 2**63 - 1
 MAX_CHECKED_ENTRIES: Final = 1000
-"""Most entries of an object whose names or values are checked. Each invalid entry is an error to describe, and a body has room
-for millions of entries."""
+"""Most entries of an object whose names or values are checked. Each invalid entry makes one error, and a body can have millions
+of entries."""
 
 ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 

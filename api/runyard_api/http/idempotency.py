@@ -1,12 +1,12 @@
-"""The header ``Idempotency-Key``. Every POST accepts it instead of the id with which its operation recognises repetitions.
+"""The header ``Idempotency-Key``. A POST may have this header in place of the id by which the store recognises a repetition.
 
 The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id,
 which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request. It
 compares the hashes of runs and forks (``request_hash`` in :mod:`runyard.ports.commands`, compared in
 ``postgres/functions/same_request.sql``). It compares the content of messages (``store_message`` in ``postgres/threads.py``) and
-of answers (``postgres/hitl_answers.py``). The class of the error has the status. An id in the body takes precedence over the
-header. If the effect of a repetition depends on the state alone, the operation has no id. The API then checks the form of the
-key and does not use the key.
+of answers (``postgres/hitl_answers.py``). The class of the error defines the HTTP status. An id in the body takes precedence
+over the header. If the effect of a repetition depends on the state alone, the operation has no id. The API then checks the form
+of the key and does not use the key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .request_state import state_of
 
 MAX_KEY_CHARACTERS: Final = 255
 SAYS: Final = "Any text. The same request with the same key is executed once. An id in the body takes precedence."
-UNUSED: Final = "Accepted and not used: the state decides the outcome of a repetition."
+UNUSED: Final = "Accepted and not used. The description of the operation says what a repetition does."
 
 
 class Key(NamedTuple):
@@ -64,4 +64,4 @@ def _check_one(request: Request) -> None:
 
 Idempotency = Annotated[Key, Depends(_key)]
 BY_STATE: Final = [Depends(_unused)]
-"""Dependencies of a route whose repetition is safe, or refused, because of the state alone."""
+"""Dependencies of a route for which the current state alone decides whether a repetition is safe or refused."""

@@ -24,7 +24,7 @@ from .principal import Principal
 FOUND_SECONDS: Final = 5.0
 """Seconds for which a key that was found is not looked up again. A revoked key is accepted for that long."""
 NOT_FOUND_SECONDS: Final = 30.0
-"""Seconds for which a key that was not found is not looked up again."""
+"""Seconds for which an unknown key is refused without another look-up."""
 MAX_KEYS: Final = 10_000
 """Most keys that are remembered as found, and most that are remembered as not found."""
 
@@ -112,7 +112,7 @@ class Keyring:
     def _asked(self, key_id: str, task: asyncio.Task[Principal | None]) -> None:
         del self._asking[key_id]
         if not task.cancelled():
-            task.exception()  # marks the error as read: it may be that no caller waits for it
+            task.exception()  # marks the error as read, even if no caller waits for it
 
     def forget(self) -> None:
         """Forget every key. The next use of a key looks it up again."""

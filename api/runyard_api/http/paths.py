@@ -1,8 +1,8 @@
-"""Ids in paths, which may be any printable text, slashes included.
+"""Ids in paths. An id may be any printable text and may contain slashes.
 
 Servers decode the whole path before they split it. An id with an encoded slash would become two segments. This module keeps the
-slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8, and different
-bytes would become the same id. This module refuses such bytes.
+slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8, so that different
+bytes would become the same id. This module refuses them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALF: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class KeepSlashes:
-    """Sets the path from the bytes of the request. Refuses a path or a query that is not text."""
+    """Sets the path from the bytes of the request. Refuses a path or a query that :func:`check_text` refuses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -60,7 +60,7 @@ def check_text(encoded: bytes) -> None:
 
 
 def _end_of(root: str, path: str) -> int:
-    """Return the index in ``path`` at which the decoded ``root`` ends; 0 if ``path`` does not begin with it."""
+    """Return the index in ``path`` at which the decoded ``root`` ends; 0 if ``path`` does not begin with ``root``."""
     ends = (n for n in range(len(root), min(len(path), 12 * len(root)) + 1) if path[n : n + 1] in ("", "/"))
     return next((n for n in ends if unquote(path[:n]) == root), 0)
 

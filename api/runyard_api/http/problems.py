@@ -134,7 +134,7 @@ def request_id_of(scope: Scope) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Make ``app`` answer every error of its routes with a problem document, or in the shape of the request's path."""
+    """Make ``app`` answer every error of its routes with a problem document, or with the request's :data:`ErrorShape`."""
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RunyardError)
@@ -206,7 +206,7 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of the path. If several templates match, the one with the fewest ids counts."""
+    """Return the methods of the path. If several templates match, use the template with the fewest ids."""
     path = route_path(request.scope)
     fitting = {
         template: methods

@@ -1,4 +1,4 @@
-"""The protocol of one connection. It bounds the bytes before, between and around requests, which an application cannot do (A2).
+"""The protocol of one connection (A2). It bounds the bytes before, between and around requests, which ASGI apps do not see.
 
 A timer runs until the head of a request is complete, and runs again after the response. Bytes that complete no head do not stop
 the timer. Bytes that are no HTTP/1.1 request are refused with one problem document, which is sent after the responses to
@@ -26,12 +26,13 @@ from .settings import ApiSettings
 MAX_PIPELINED: Final = 16
 """Most requests that may wait on a connection for the response to an earlier one."""
 LINGER_SECONDS = 2.0
-"""Seconds for which the server continues to read after an early response. If it closed the connection at once, the client could
-lose the response (RFC 9112, 9.6)."""
+"""Seconds for which the server continues to read after an early response. If the server closed the connection at once, the
+client could lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
-"""Connections beyond the bound that get a response with the reason. Further connections are closed without a response."""
+"""Connections beyond ``max_connections`` that get a response with the reason. Further connections are closed without a
+response."""
 LINE_END_BYTES: Final = 2
-"""Bytes of a line end. There is one after the size of a chunk and one after the chunk."""
+"""Bytes of a line end. A line end follows the size of each chunk, and another one follows the chunk."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
 """Pattern of a host with an optional port. A user name does not match: RFC 9110 (4.2.4) demands its refusal."""
 
@@ -55,7 +56,7 @@ class Protocol(HttpToolsProtocol):
         self._trailing = 0  # bytes of trailers
         self._in_body = False
         self._within = False  # True if the last bytes belong to one body
-        self._carried = 0  # of the last bytes: those of the body, and those that frame its chunks
+        self._carried = 0  # how many of the last bytes belong to the body or frame its chunks
         self._chunk = 0  # bytes of the last chunk
         self._around = 0  # bytes around the chunks of the body, for example extensions
         self._state = ""
@@ -104,8 +105,8 @@ class Protocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         """Parse ``data``. Raises HttpParserError.
 
-        A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). Otherwise the parser would
-        assign the bytes after the head to that protocol, and the body would be lost.
+        A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
+        would assign the bytes after the head to the other protocol, and the body would be lost.
         """
         while True:
             try:
@@ -127,7 +128,7 @@ class Protocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
             super().on_header(name, value)
-        else:  # trailers change nothing of their request
+        else:  # trailers do not change their request
             self._trailing += len(name) + len(value) + 4
 
     def on_headers_complete(self) -> None:
@@ -194,7 +195,7 @@ class Protocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self._most_bytes:
             raise self._too_large()
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise RequestError(f"more than {MAX_PIPELINED} requests wait for answers on this connection; wait for some")
+            raise RequestError(f"more than {MAX_PIPELINED} requests on this connection have no answer yet; read answers first")
         if self.parser.get_method() == b"CONNECT":
             raise RequestError("this server is not a proxy and has no CONNECT")
         version = self.parser.get_http_version()
@@ -245,7 +246,7 @@ class Protocol(HttpToolsProtocol):
                 self._tell(error)
 
     def _abandon(self) -> None:
-        """Drop the last request if it is incomplete. If it is under way, signal a disconnect to it."""
+        """Drop an incomplete request. If its handler has begun and has sent no response, signal a disconnect to the handler."""
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
         elif (waiting := self._answering) is not None and waiting.more_body and not waiting.response_started:

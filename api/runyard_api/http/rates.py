@@ -17,7 +17,7 @@ from runyard.errors import RateLimitedError
 from .settings import ApiSettings
 
 MAX_NAMES: Final = 10_000
-"""Most names whose rate is kept. The name whose last request is the oldest is removed first."""
+"""Most names of which a rate is kept. The least recently used name is removed first."""
 
 
 class Buckets:

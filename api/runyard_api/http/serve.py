@@ -25,11 +25,12 @@ LISTEN_BACKLOG: Final = 2048
 OTHER_FILES: Final = 128
 """File descriptors that are reserved for other uses than connections of clients."""
 UNACKNOWLEDGED_MS: Final = 60_000
-"""Milliseconds without an acknowledgement of the peer after which the system closes a connection, if it supports that."""
+"""Milliseconds without an acknowledgement of the peer after which the system closes a connection, on systems with this
+option."""
 
 
 class Server(uvicorn.Server):
-    """A server that ends the streams first when it stops. It would wait for them otherwise."""
+    """A server that ends the streams first when it stops. The base class would wait for the streams."""
 
     def __init__(self, app: FastAPI) -> None:
         config = uvicorn.Config(
@@ -75,7 +76,7 @@ def _is_loopback(host: str) -> bool:
 def serve(app: FastAPI, listening: socket.socket) -> None:
     """Serve ``app`` on ``listening`` until a signal ends it. Handles the signals of the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises them again after it has stopped, which is no failure
+        signal.signal(number, lambda *_: None)  # uvicorn raises its signals again when it has stopped
     settings: ApiSettings = app.state.service.settings
     settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
     server = Server(app)
@@ -90,13 +91,13 @@ def room_for(connections: int, *, files: int) -> int:
 
 
 def _files(wanted: int) -> int:
-    """Raise the soft limit of file descriptors to ``wanted``, as far as the hard limit allows, and return it."""
+    """Raise the soft limit of file descriptors to ``wanted``, or to a lower hard limit. Return the number that may be used."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted
     more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-    except (OSError, ValueError):  # some systems have a lower limit than the one that they report
+    except (OSError, ValueError):  # some systems have a lower limit than they report
         return soft
     return more

@@ -16,29 +16,34 @@ MIN_SECRET_CHARACTERS: Final = 32
 class ApiSettings(BaseSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
-    ``host`` and ``port``: the address on which ``runyard api`` listens. ``auth``: ``keys``, or ``off`` for callers on the same
+    ``host`` and ``port``: the address on which ``runyard api`` listens. ``metrics_port``: a second port, on which it serves
+    ``/metrics`` without a key, for a Prometheus in the same network; without it, only keys with the scope ``admin`` read
+    metrics. ``auth``: ``keys``, or ``off`` for callers on the same
     machine only. ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated)
     of the APIs of other systems that are also served (:mod:`runyard_api.http.compat.registry`).
     ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
     and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
-    ``body_timeout``: longest time in which the headers arrive, and again the body. ``idle_timeout``: longest time between two
-    requests of a connection. ``max_connections``: most open connections of one process; fewer if the system allows fewer
-    descriptors.
+    ``body_timeout``: longest time until the headers have arrived, and after that until the body has arrived.
+    ``idle_timeout``: longest time between two requests of a connection. ``max_connections``: most open connections of one
+    process; fewer if the system allows fewer descriptors.
     ``requests_per_second``: rate of one key in one process. ``burst``: most requests of one key at once after a pause.
     ``streams_per_key``: most open streams of one key in one process, counting requests that wait for a run.
     ``heartbeat``: time without an event after which a stream sends a comment. ``max_stream``: longest time of one stream. The
     reader then reconnects, to any process. ``max_wait``: longest time that a request may wait for a run. ``max_page``: most
     entries of one page. ``failures_per_second``: rate of invalid keys, tokens and logins of one address in one process.
-    ``failure_burst``: most such failures of one address at once after a pause.
+    ``failure_burst``: most of these failures of one address at once after a pause.
     ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
     must be the same in every process, and is needed unless ``auth`` is off. While one secret replaces another, give both,
     comma-separated: the first signs, all verify.
+    ``trust_traceparent``: a caller's ``traceparent`` decides whether its trace is recorded, as far as the sampler of
+    OpenTelemetry follows it. Otherwise the sampler decides as for a request without one (T2).
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    metrics_port: int | None = Field(None, ge=0, le=65535)
     auth: Literal["keys", "off"] = "keys"
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     compat: Annotated[list[str], NoDecode] = Field(default_factory=list)
@@ -60,9 +65,10 @@ class ApiSettings(BaseSettings):
     max_page: int = Field(1000, ge=1, le=1000)
     token_lifetime: float = Field(3600.0, gt=0)
     token_secret: SecretStr | None = None
+    trust_traceparent: bool = False
 
     def token_secrets(self) -> list[str]:
-        """Return the secrets of ``token_secret``; the first one signs. Raises InvalidInputError for one that is too short."""
+        """Return the secrets of ``token_secret``; the first one signs. Raises InvalidInputError for a short secret."""
         given = self.token_secret.get_secret_value() if self.token_secret else ""
         found = [secret.strip() for secret in given.split(",") if secret.strip()]
         if any(len(secret) < MIN_SECRET_CHARACTERS for secret in found):

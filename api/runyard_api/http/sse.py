@@ -1,6 +1,7 @@
 """Event streams (server-sent events). While there is no event, a comment is sent every ``heartbeat`` seconds (``settings.py``).
 
-A reader resumes after the event whose id it sends as ``Last-Event-ID`` (``routes/streams.py`` and ``routes/runs.py``).
+A reader that reconnects sends the id of its last event as ``Last-Event-ID`` and resumes after this event (``routes/streams.py``
+and ``routes/runs.py``).
 
 One connection to Redis feeds all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that reads nothing
 delays only its own stream. The process holds a bounded number of bytes for this reader, and closes the connection after
@@ -109,7 +110,8 @@ class StreamSlot(NamedTuple):
 
     @contextmanager
     def taken(self) -> Iterator[TakenSlot]:
-        """Take the permit before any work for the stream. The end of the block returns it, unless :meth:`TakenSlot.kept`."""
+        """Take the permit before any work for the stream. The end of the block returns the permit, unless
+        :meth:`TakenSlot.kept` was called."""
         with ExitStack() as held:
             held.enter_context(self.permit)
             yield TakenSlot(self, held)
@@ -190,7 +192,7 @@ class EventStream(Response):
         """Send the entries, and a comment after ``heartbeat`` seconds without an entry.
 
         Check at each heartbeat whether the reader is still admitted. One task sends all entries. A task for each entry would
-        double the cost of sending it.
+        double the cost.
         """
         loop, heartbeat = asyncio.get_running_loop(), self.seat.streams.heartbeat
         asked = loop.time()

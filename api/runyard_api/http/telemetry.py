@@ -12,10 +12,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runyard.errors import RunyardError
 from runyard.models import new_id
-from runyard.support import metrics, tracing
+from runyard.support import metrics
 
 from . import problems
 from .request_state import state_of
+from .request_trace import METHODS, RequestSpan, request_span
 
 CAREFUL: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -23,16 +24,16 @@ CAREFUL: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 log = structlog.get_logger("runyard.http")
 
 
 class Telemetry:
-    """The outermost middleware of the API."""
+    """The outermost middleware of the API. ``trust_traceparent``: as in the settings."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, trust_traceparent: bool = False) -> None:
         self.app = app
+        self._trust_traceparent = trust_traceparent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,7 +42,11 @@ class Telemetry:
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
         state_of(scope)["request_id"] = request_id
-        record = _Record(scope)
+        with request_span(scope, headers, trusted=self._trust_traceparent) as span:
+            await self._answer(scope, receive, send, request_id, _Record(scope, span))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str, record: _Record) -> None:
+        """Pass the request on, and answer it if that fails."""
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -56,8 +61,7 @@ class Telemetry:
             await send(message)
 
         try:
-            with tracing.within(headers.get("traceparent")):
-                await self.app(scope, receive, answer)
+            await self.app(scope, receive, answer)
         except Exception as error:
             names = {"request_id": request_id, "method": scope["method"], "path": scope["path"]}
             log.exception("http_request_failed", **names, error=str(error))
@@ -74,15 +78,17 @@ class Telemetry:
 class _Record:
     """The outcome of one request."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, span: RequestSpan) -> None:
         self.scope = scope
+        self.span = span
         self.began = time.monotonic()
         self.status: int | None = None
         self.measured = False
 
     @property
     def route(self) -> str:
-        """The template of the path; empty if no route matched. Labels with whole paths would be too many for metrics."""
+        """The template of the path; empty if no route matched. Metrics are labelled with the template, because there are too
+        many paths."""
         return str(getattr(self.scope.get("route"), "path", ""))
 
     def starts(self, status: int, content_type: str) -> None:
@@ -94,6 +100,7 @@ class _Record:
         if not self.measured:
             self._measure()
         state = state_of(self.scope)
+        self.span.answered(self.status, self.route, state.get("code"))
         if code := state.get("code"):
             metrics.count_rejected(code)
         principal = state.get("principal")
@@ -113,7 +120,7 @@ class _Record:
         self.measured = True
         method = self.scope["method"] if self.scope["method"] in METHODS else "other"
         status = str(self.status or "left")
-        metrics.child(metrics.HTTP, method, self.route, status).observe(time.monotonic() - self.began)
+        metrics.observe(metrics.child(metrics.HTTP, method, self.route, status), time.monotonic() - self.began)
 
 
 def _request_id(given: str | None) -> str:

@@ -29,7 +29,8 @@ class Caller:
     root: str
 
     def seat(self) -> StreamSlot:
-        """Return a slot for a stream. Its permit raises RateLimitedError. The stream ends with the caller's key or token."""
+        """Return a slot for a stream. The slot raises RateLimitedError if the key has too many streams. The stream ends when
+        the caller's key or token ends."""
         permit = self.service.rates.stream(self.principal.id)
         return StreamSlot(self.service.streams, permit, self._admitted, self.principal.expires)
 
@@ -44,7 +45,7 @@ class Caller:
 async def caller_of(principal: Principal, service: Service, root: str) -> Caller:
     """Return ``principal`` with the client of its tenant. ``root``: the path prefix under which the app is mounted.
 
-    Clients are kept: simultaneous calls on one client share a batch.
+    The service keeps the clients of tenants, because simultaneous calls of one client share a batch.
     """
     client = service.clients.get(principal.tenant)
     if client is None:

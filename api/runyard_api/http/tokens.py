@@ -1,9 +1,9 @@
 """Stream tokens (A1). A browser's EventSource cannot send headers and passes the token in the query.
 
-A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An API
-key or its row is not enough to make a token, and signatures for other purposes are not valid tokens. Tokens do not name an
+A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An
+API key or its row is not enough to make a token. A signature for another purpose is no valid token. Tokens do not name an
 algorithm, since there is only one. A token names its creator and the streams that it opens. The rights of the creator are
-looked up at each use. A caller asks for a lifetime (``TokenRequest`` in ``request_bodies.py``), and ``token_lifetime`` in
+looked up at each use. A caller asks for a lifetime (``TokenRequest`` in ``request_models.py``), and ``token_lifetime`` in
 ``settings.py`` limits it.
 """
 
@@ -57,7 +57,7 @@ class ByKey(_Claims):
 
 
 class ByHost(_Claims):
-    """Claims of a token that a caller of the host's own scheme created. The signature proves the caller."""
+    """Claims of a token whose creator the host's own function authenticated. The signature proves the creator's identity."""
 
     by: Literal["host"] = "host"
     tenant: _Text

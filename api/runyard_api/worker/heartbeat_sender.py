@@ -1,7 +1,7 @@
 """The heartbeat process of a worker: ``python -m runyard_api.worker.heartbeat_sender <socket>``. Linux only.
 
 The process sends heartbeats in the worker's name under three conditions: the worker's heartbeat thread gives no sign of life,
-the worker's process runs, and the worker's main loop has turned within the watchdog's limit
+the worker's process runs, and the worker's main loop has turned in the last RUNYARD_WATCHDOG seconds
 (:mod:`runyard.worker.heartbeat_process`). The process ends with the worker.
 
 The process imports the driver of Postgres only when it sends its first heartbeat. Without the driver, it takes a third of the
@@ -78,7 +78,7 @@ class HeartbeatSender:
             self._error = str(error)
 
     def _report(self) -> None:
-        """Report what was done since the last sign of life, and begin to count again."""
+        """Report the heartbeats and the error since the last sign of life, and set the counts to zero."""
         if self._sent or self._error is not None:
             self._link.send(pack(Report(time.monotonic() - self._heard, self._sent, self._error)))
         self._heard, self._sent, self._error = time.monotonic(), 0, None
@@ -91,7 +91,7 @@ def runs(parent: int) -> bool:
         status = Path(f"/proc/{parent}/status").read_text()
     except OSError:
         return False
-    # After the end of the parent, another process may get its id. If the parent is still the same, the id is still its own.
+    # After the end of the parent, another process may get its id. The check of getppid excludes this case.
     return executes(status) and os.getppid() == parent
 
 

@@ -14,11 +14,13 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from runyard.app import App, load_app
+from runyard.domain.messages import Usage
 from runyard.events.writer import EventWriter
 from runyard.execution.executor import Execution, Stop, WorkerServices
 from runyard.ports.results import Claim, Ended
@@ -29,11 +31,12 @@ from runyard.worker.isolation import HEADER, Alive, ChildReply, Order, frame
 from runyard.worker.task_guard import contain
 from runyard.worker.worker import TURN_SECONDS
 
+from .. import trace_export
 from .process import CONNECT_SECONDS, connectors, guard_downloads, loop_factory
 
 ISOLATED_MIN_CONNECTIONS: Final = 1
 ISOLATED_MAX_CONNECTIONS: Final = 2
-"""Bounds of the number of connections of this process to Postgres. It executes one run at a time, which needs few."""
+"""Fewest and most connections of this process to Postgres. One run at a time needs few."""
 
 log = structlog.get_logger("runyard.isolation")
 
@@ -66,8 +69,14 @@ class Isolated:
         writer = EventWriter(self._backend.events)
         writing = asyncio.create_task(writer.run())
         ended: Ended | None = None
+        used: dict[tuple[str, str], Usage] = {}
+
+        def count(agent: str, usage: Usage, model: str) -> None:
+            used[agent, model] = used.get((agent, model), Usage()) + usage
+
         try:
-            self._execution = Execution(WorkerServices.of(self._app, self._backend, writer), claim)
+            services = replace(WorkerServices.of(self._app, self._backend, writer), on_used=count)
+            self._execution = Execution(services, claim, nested=True)
             ended = await self._execution.run()
         except Exception as error:
             names = {"thread_key": claim.ref.thread_key, "run_id": claim.ref.run_id}
@@ -76,7 +85,8 @@ class Isolated:
             self._execution = None
             writer.close()
             await writing
-        self._say(ChildReply(ended))
+        self._say(ChildReply(ended, used))
+        await asyncio.to_thread(trace_export.flush)  # the worker may kill this process at any later time
 
     def _say(self, message: Alive | ChildReply) -> None:
         self._link.sendall(frame(message))
@@ -93,6 +103,7 @@ def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
 
 async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -> None:
     app = load_app(order.app)
+    trace_export.set_up(trace_export.WORKER, content=order.settings.trace_content)
     pool = {"min_pool_size": ISOLATED_MIN_CONNECTIONS, "max_pool_size": ISOLATED_MAX_CONNECTIONS}
     connect, _ = connectors(order.settings.model_copy(update=pool))
     isolated = Isolated(app, await patiently(connect, bound=CONNECT_SECONDS), link, order.parent)

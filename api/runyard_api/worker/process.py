@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from runyard.app import App, name_of
+from runyard.errors import BackendUnavailableError, InvalidInputError, LoginRefusedError
 from runyard.ports.stores import Backend
-from runyard.support import backend_urls
+from runyard.support import backend_urls, metrics
+from runyard.support.failure_log import FailureLog
 from runyard.support.garbage_collector import settle
 from runyard.support.store_retries import patiently
 from runyard.worker.health_server import Watched, serving
@@ -26,8 +28,13 @@ from runyard.worker.heartbeat_process import HeartbeatProcess
 from runyard.worker.isolation import Isolation, Order
 from runyard.worker.task_guard import contain
 from runyard.worker.worker import Worker
+from runyard_backends.redis.arq_intake import ArqIntake
 from runyard_backends.redis.arq_worker import ArqWorker
+from runyard_backends.redis.connecting import is_cluster
+from runyard_backends.redis.connection import RedisServer
 from runyard_backends.webhooks.sender import HttpSender
+
+from .. import trace_export
 
 if TYPE_CHECKING:
     from runyard.support.settings import Settings
@@ -38,13 +45,16 @@ LINGER_SECONDS: Final = 2.0
 """Seconds that connections, and tasks and threads of agents, may take to end after the worker has ended."""
 HEARTBEAT_MIN_CONNECTIONS: Final = 1
 HEARTBEAT_MAX_CONNECTIONS: Final = 2
-"""Bounds of the number of connections of a worker's heartbeat thread to Postgres."""
+"""Fewest and most connections of a worker's heartbeat thread to Postgres."""
 HEARTBEAT_STATEMENT_SECONDS: Final = 2.0
 """Seconds after which a statement of the heartbeat thread counts as failed."""
 
 MAIN_CONNECTION: Final = "runyard-worker"
 HEARTBEAT_CONNECTION: Final = "runyard-heartbeat"
-"""Names under which the servers list the connections of a worker's main loop and of its heartbeat thread."""
+ARQ_CONNECTION: Final = "runyard-arq"
+"""Names under which the servers list the connections of a worker: main loop, heartbeat thread, queues of arq."""
+ARQ_MAX_CONNECTIONS: Final = 8
+"""Most connections of a worker to the queues of arq."""
 
 log = structlog.get_logger("runyard.worker")
 
@@ -69,7 +79,8 @@ async def serve(app: App, backend: Backend, **options: Any) -> AsyncIterator[Wor
 async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[int], None]) -> None:
     status = 1
     connect, second = connectors(settings)
-    backend = await patiently(connect, bound=CONNECT_SECONDS)
+    producers = arq_server(settings)
+    backend = await open_backend(connect)
     sender = HttpSender(settings.webhook_allow_private)
     try:
         worker = ArqWorker(
@@ -86,6 +97,7 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
             isolation=_isolation(app, settings),
             sender=sender,
             webhooks=settings.webhooks,
+            loops=[arq_intake(backend, settings, producers).run] if producers else [],
         )
         watched.worker = worker.host
         loop = asyncio.get_running_loop()
@@ -98,11 +110,57 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
     finally:
         soon(status)
         await sender.close()
+        if producers is not None:
+            await producers.close()
         await backend.close()
 
 
+async def open_backend(connect: Connect) -> Backend:
+    """Return the backend that ``connect`` makes when both its servers answer. Wait for them for CONNECT_SECONDS, and log that.
+
+    Raises BackendUnavailableError after this time, and LoginRefusedError at once, because a wrong URL stays wrong.
+    """
+    failures = FailureLog(log, "server_unavailable")
+
+    async def opened() -> Backend:
+        backend = await connect()
+        try:
+            await backend.scheduler.ping()
+        except BaseException:
+            await backend.close()
+            raise
+        return backend
+
+    def waits(error: BackendUnavailableError) -> None:
+        if isinstance(error, LoginRefusedError):
+            raise error
+        failures.failed(error, waits_seconds=CONNECT_SECONDS)
+
+    backend = await patiently(opened, bound=CONNECT_SECONDS, on_failure=waits)
+    failures.worked()
+    return backend
+
+
+def arq_server(settings: Settings) -> RedisServer | None:
+    """Return the connections to the server with the queues of arq that ``settings`` name; None without queues. Raises
+    InvalidInputError for a cluster, because arq's client adds a job with keys of several slots."""
+    if not settings.arq_queues:
+        return None
+    url = settings.arq_redis_url or settings.redis_url
+    if is_cluster(url):
+        what = "arq's client does not work on a cluster of Redis; name the server of its queues in RUNYARD_ARQ_REDIS_URL"
+        raise InvalidInputError(what, field="arq_redis_url")
+    return RedisServer(url, name=ARQ_CONNECTION, max_connections=ARQ_MAX_CONNECTIONS)
+
+
+def arq_intake(backend: Backend, settings: Settings, server: RedisServer) -> ArqIntake:
+    """Return the intake of the queues of arq that ``settings`` name, on the connections of ``server``."""
+    metrics.serve_arq()
+    return ArqIntake(server, backend, settings.arq_tenants, keep_result=settings.arq_keep_result)
+
+
 def _isolation(app: App, settings: Settings) -> Isolation | None:
-    """Return the command and the order that start a process for one attempt; None if a child could not import the app."""
+    """Return the command and the order that start a process for one attempt. Return None if a child cannot import the app."""
     name = name_of(app)
     if name is None:
         log.warning(
@@ -117,14 +175,15 @@ def _isolation(app: App, settings: Settings) -> Isolation | None:
 
 
 def _heartbeat_process(settings: Settings) -> HeartbeatProcess | None:
-    """Return the heartbeat process of a worker; None without Postgres, or if ``settings`` or the operating system forbid it."""
+    """Return the heartbeat process of a worker, or None. It needs Postgres, Linux and the setting ``heartbeat_process``."""
     if not (settings.heartbeat_process and settings.postgres_url.startswith("postgres") and sys.platform == "linux"):
         return None
     return HeartbeatProcess([sys.executable, "-P", "-m", f"{__package__}.heartbeat_sender"], settings.postgres_url)
 
 
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return two functions: one connects the worker's backend, the other its heartbeat thread's (None without servers)."""
+    """Return functions that connect the backend of the worker and the backend of its heartbeat thread (None without
+    servers)."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_urls.connect(url, tenant=tenant), None
@@ -192,17 +251,20 @@ def run_worker(app: App, settings: Settings) -> None:
     SIGUSR1 writes the stacks of all threads to standard error, even while native code holds the interpreter.
 
     Raises BackendUnavailableError if the servers do not answer within a minute or the port of ``settings`` is taken,
-    SchemaUninitialized, SchemaMismatch.
+    LoginRefusedError if a server refuses the user, the password or the database of its URL, SchemaUninitialized,
+    SchemaMismatch, InvalidInputError for an exporter of traces that is not installed.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    metrics.own_registry()
     guard_downloads()
+    trace_export.set_up(trace_export.WORKER, content=settings.trace_content)
     with _own_port(settings) as watched, _ending_soon() as soon, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(app, settings, watched, soon))
 
 
 @contextmanager
 def _ending_soon() -> Iterator[Callable[[int], None]]:
-    """Yield a function that makes the process exit with a status LINGER_SECONDS later, unless the block has ended before.
+    """Yield a function of an exit status. If the block lasts LINGER_SECONDS after its call, the process exits with this status.
 
     An event loop waits for every task and thread when it closes. Tasks and threads of user code may never end.
     """

@@ -11,16 +11,18 @@
         yield connect
 
 The docstrings cite the rules that the tests prove. The tests use every store of the backend (``runs``, ``threads``,
-``webhooks`` and so on). A backend's scheduler and event log have suites of their own.
+``webhooks`` and so on). A backend's scheduler and event log have suites of their own. :mod:`.checkpointers` is the suite of a
+store without workers.
 """
 
 import pytest
 
 MODULES = (
-    "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "creation", "cuts", "deletion",
-    "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits",
-    "live_turns", "pages", "poison", "queues", "requests", "roots", "runs", "steps", "tenants", "thread_updates", "transitions",
-    "tree", "usage", "versions", "webhooks", "workers", "world", "writers",
+    "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints", "creation", "cuts",
+    "deletion", "ended_waits", "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history", "inheritance",
+    "labels", "lanes", "limits", "live_turns", "pages", "poison", "queues", "requests", "roots", "runs", "steps", "tenants",
+    "thread_updates", "timelines", "transitions", "tree", "usage", "versions", "waits", "webhooks", "workers", "world",
+    "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -31,9 +33,11 @@ from .attempts import TestAttempts  # noqa: E402
 from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
 from .cancels import TestCancels  # noqa: E402
 from .checkpointer import TestCheckpointer, TestRequests  # noqa: E402
+from .checkpoints import TestCheckpoints, TestNames  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
+from .ended_waits import TestEndedChildren, TestEndedWaits  # noqa: E402
 from .expiry import TestExpiry  # noqa: E402
 from .explain import TestExplain  # noqa: E402
 from .external_runs import TestExternalRuns  # noqa: E402
@@ -55,10 +59,12 @@ from .runs import TestRuns  # noqa: E402
 from .steps import TestSteps  # noqa: E402
 from .tenants import TestTenants  # noqa: E402
 from .thread_updates import TestThreadUpdates  # noqa: E402
+from .timelines import TestFindRun, TestTimelines  # noqa: E402
 from .transitions import TestTransitions  # noqa: E402
 from .tree import TestParallel, TestTree  # noqa: E402
 from .usage import TestUsage  # noqa: E402
 from .versions import TestVersions  # noqa: E402
+from .waits import TestChildren, TestSignals, TestSleep  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
@@ -72,15 +78,20 @@ __all__ = [
     "TestCancels",
     "TestCheckpointedWriters",
     "TestCheckpointer",
+    "TestCheckpoints",
+    "TestChildren",
     "TestCreation",
     "TestDeletion",
     "TestDepths",
+    "TestEndedChildren",
+    "TestEndedWaits",
     "TestExpiry",
     "TestExplain",
     "TestExternalRuns",
     "TestFanOut",
     "TestFeed",
     "TestFilters",
+    "TestFindRun",
     "TestForks",
     "TestHistory",
     "TestHitl",
@@ -91,6 +102,7 @@ __all__ = [
     "TestLimits",
     "TestLiveTurn",
     "TestMessageCuts",
+    "TestNames",
     "TestNesting",
     "TestOriginals",
     "TestPages",
@@ -103,9 +115,12 @@ __all__ = [
     "TestRoots",
     "TestRunDeletion",
     "TestRuns",
+    "TestSignals",
+    "TestSleep",
     "TestSteps",
     "TestTenants",
     "TestThreadUpdates",
+    "TestTimelines",
     "TestTransitions",
     "TestTree",
     "TestUsage",

@@ -18,7 +18,21 @@ from .world import T, World, call, result, said, texts
 pytestmark = pytest.mark.asyncio
 
 
-class TestAbort:
+class TestAbortWithoutWorkers:
+    """The tests of :class:`TestAbort` that a store without workers passes, too."""
+
+    async def test_h8_a_run_without_a_worker(self, world: World) -> None:
+        """H8, R13: An external run that waits for the answer to a checkpointer's question can be aborted."""
+        await world.checkpointer.claim_run(T, "x")
+        said_so_far = [message.model_copy(update={"run_id": "x"}) for message in (Message.user("x?"), call("a"))]
+        await world.checkpointer.append(T, said_so_far)
+        await world.checkpointer.save_pending_request(T, HitlRequest(request_id="q"), run_id="x")
+        assert (await world.runs.abort_pending(T, "no")).run is not None
+        assert await world.texts() == ["x?", "call:a", "result:a", "aborted: no"]
+        assert await world.checkpointer.load_pending(T) is None
+
+
+class TestAbort(TestAbortWithoutWorkers):
     """The operation ``abort_pending``."""
 
     async def waiting(
@@ -89,8 +103,8 @@ class TestAbort:
 
     @pytest.mark.parametrize("taken", [False, True], ids=["queued", "running"])
     async def test_h8_a_run_that_has_one_answer_and_waits_for_another(self, world: World, taken: bool) -> None:
-        """H8, I8: An abort ends a queued run with one of two answers at once. If a worker executes the run, the worker stores
-        nothing more."""
+        """H8, I8: If a queued run has one of two answers, an abort ends the run at once. If a worker executes the run, the
+        worker stores nothing more."""
         await self.waiting(world, "r1", call("a"), requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1") if taken else None
@@ -115,7 +129,7 @@ class TestAbort:
         assert await world.texts() == [] and (await world.run("r1")).completion_seq is None
 
     async def test_h8_i7_what_no_provider_accepts_is_not_kept(self, world: World) -> None:
-        """I7: If no provider accepts the messages of a run even after its open calls are closed, they are in no context."""
+        """I7: If providers refuse a run's messages even after its open calls were closed, the messages are in no context."""
         await self.waiting(world, "r1", call("a"), said("and more"))
         done = await world.runs.abort_pending(T, "no")
         assert done.run is not None and (done.run.status, done.run.completion_seq) == (RunStatus.CANCELLED, None)
@@ -149,16 +163,6 @@ class TestAbort:
         with pytest.raises(errors.InvalidInputError):
             await world.runs.abort_pending(T, reason)
         assert await world.status("r1") is RunStatus.SUSPENDED
-
-    async def test_h8_a_run_without_a_worker(self, world: World) -> None:
-        """H8, R13: An external run whose question a checkpointer stored can be aborted."""
-        await world.checkpointer.claim_run(T, "x")
-        said_so_far = [message.model_copy(update={"run_id": "x"}) for message in (Message.user("x?"), call("a"))]
-        await world.checkpointer.append(T, said_so_far)
-        await world.checkpointer.save_pending_request(T, HitlRequest(request_id="q"), run_id="x")
-        assert (await world.runs.abort_pending(T, "no")).run is not None
-        assert await world.texts() == ["x?", "call:a", "result:a", "aborted: no"]
-        assert await world.checkpointer.load_pending(T) is None
 
     async def test_h8_the_next_prompt_follows(self, world: World) -> None:
         """H8, E5: The next prompt continues after the abort's message. The feed reports the abort as a cancel."""

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from runyard.domain.api_keys import ApiKey, Secret
+from runyard.domain.api_keys import MAX_VALID_KEYS, ApiKey, Secret
+from runyard.errors import InvalidInputError
 
 from .world import World, eventually
 
@@ -57,3 +58,15 @@ class TestKeys:
         made = [fresh(str(n)) for n in range(8)]
         await asyncio.gather(*(world.backend.keys.create_key(key, secret.digest) for key, secret in made))
         assert {key.key_id for key in await world.backend.keys.keys()} == {key.key_id for key, _ in made}
+
+    async def test_keys_of_a_tenant_are_bounded(self, world: World) -> None:
+        """A2: valid keys by their number, others by the length of the list."""
+        store = world.backend.keys
+        first, _ = fresh()
+        await store.create_key(first, b"d")
+        await asyncio.gather(*(store.create_key(fresh()[0], b"d") for _ in range(MAX_VALID_KEYS - 1)))
+        with pytest.raises(InvalidInputError, match="revoke one first"):
+            await store.create_key(fresh()[0], b"d")
+        await store.revoke_key(first.key_id)
+        await store.create_key(fresh("last")[0], b"d")
+        assert len(await store.keys()) == MAX_VALID_KEYS + 1

@@ -100,8 +100,8 @@ class TestAttemptEvents:
         assert {event.type for event in events} == {"message.completed", "hitl.requested"}
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
-        """E1: If an attempt is released without its task and its run was cancelled, the event of the run's end gets a new
-        fence, because the number of the attempt's events is unknown."""
+        """E1: An attempt is released without its task, and its run was cancelled. The event of the run's end gets a new fence,
+        because the number of the attempt's events is unknown."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         await world.runs.cancel(T, "r1")

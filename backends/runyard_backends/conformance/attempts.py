@@ -29,6 +29,13 @@ class TestAttempts:
         with pytest.raises(errors.WorkerDeadError):
             await world.runs.claim("w", [ref])
 
+    async def test_a_claim_has_the_config_of_the_thread(self, world: World) -> None:
+        """A claim has the config as it is then, also the claim of an attempt that takes the run over."""
+        await world.start("r1")
+        await world.threads.update_thread(T, config={"policy": "ask"})
+        await world.bury("w")
+        assert (await world.claim("r1", worker="w2")).config == {"policy": "ask"}
+
     async def test_unknown_claims(self, world: World) -> None:
         await world.hire()
         await world.accept("r1")
@@ -142,7 +149,7 @@ class TestAttempts:
         assert await world.runs.context(attempt) == [*(await world.runs.context(attempt))[:1], stored, new]
 
     async def test_new_messages_beside_repeated_ones_are_stored(self, world: World) -> None:
-        """I3, R6: If a later attempt appends committed messages again beside new ones, only the new ones are stored."""
+        """I3, R6: If a later attempt appends committed messages again beside new ones, only the new messages are stored."""
         one, two, three = said("one"), said("two"), said("three")
         await world.runs.append(await world.start("r1"), [one])
         await world.bury()
@@ -157,7 +164,8 @@ class TestAttempts:
         assert thread is not None and (thread.extra, run.result, run.usage.input_tokens) == ({"k": 1}, "done", 5)
 
     async def test_a_message_twice_in_the_last_write_is_stored_once(self, world: World) -> None:
-        """I3, B3: A completion that has a message twice stores it once, so that no message is an ancestor of its parent."""
+        """I3, B3: A completion that has a message twice stores the message once, so that no message becomes its own
+        ancestor."""
         attempt = await world.start("r1")
         one, two = said("one"), said("two")
         await world.finish(attempt, one, two, one)
@@ -180,7 +188,8 @@ class TestAttempts:
         assert await world.texts() == ["hi", "first", "hi", "second"]
 
     async def test_prompt_with_a_message_id_that_is_taken_fails(self, world: World) -> None:
-        """B2: A prompt whose message id is taken fails at its claim, and the lane continues. Another thread may use the id."""
+        """B2: A prompt with a message id that is taken fails at its claim, and the lane continues. Another thread may use the
+        id."""
         message = user("same")
         for run_id, thread in (("r1", T), ("r2", T), ("r1", "u")):
             await world.runs.accept(AcceptRequest(thread_id=thread, run_id=run_id, input=message))
@@ -302,6 +311,13 @@ class TestAttempts:
         assert (await world.run("r1")).error_count == 1
         claim = await world.claim("r1")
         assert claim.outcome == "not_due" and claim.retry_in is not None and claim.retry_in > 3500
+
+    async def test_a_suspension_resets_the_count_of_errors(self, world: World) -> None:
+        """R11: Only the errors since the last suspension count."""
+        attempt = await world.start("r1")
+        await world.runs.release(attempt, error=ErrorInfo(code="flaky", message="again"))
+        await world.ask(await world.take("r1"), HitlRequest(request_id=new_id()))
+        assert (await world.run("r1")).error_count == 0
 
     async def test_snapshot_is_frozen_at_the_first_claim(self, world: World) -> None:
         """R9, S5: A later attempt sees the snapshot of the first claim, without messages that were stored since."""

@@ -1,4 +1,4 @@
-"""Limits on the levels, count, digits and bytes of values from every source. No part of a value beyond a limit is stored."""
+"""Limits on the levels, count, digits and bytes of values from every source. A value beyond a limit is not stored."""
 
 from __future__ import annotations
 
@@ -87,26 +87,12 @@ class TestWholeMessages:
         await world.finish(attempt)
 
 
-class TestNesting:
-    async def test_value_of_the_greatest_depth_is_stored_and_read(self, world: World) -> None:
-        """A2: A value at the limit is stored, read, and can be stored again in the same place."""
-        made = await world.threads.create_thread(ThreadRequest(thread_id=T, extra={"a": DEEPEST["k"]}, config=DEEPEST))
-        assert made.thread.config == DEEPEST
-        await world.threads.update_thread(T, extra={"b": DEEPEST["k"]})
-        await world.checkpointer.save_extra(T, {"c": DEEPEST["k"]})
-        await world.suspended("r1", "q", on_deadline=DEEPEST, answer_schema={})
-        answered = await world.runs.respond(DEEPEST, thread_id=T)
-        assert (answered.request.answer, answered.request.on_deadline) == (DEEPEST, DEEPEST)
-        claim = await world.claim("r1")
-        assert claim.attempt is not None and claim.extra == dict.fromkeys("abc", DEEPEST["k"])
-        await world.runs.finish_step(claim.attempt, "k", DEEPEST)
-        await world.finish(claim.attempt, extra={"d": DEEPEST["k"]}, result=DEEPEST)
-        assert (await world.run("r1")).result == DEEPEST
-        assert (await world.start("r2", metadata=DEEPEST)).run_id == "r2"
+class TestNestingWithoutWorkers:
+    """The tests of :class:`TestNesting` for a store without workers."""
 
     @pytest.mark.parametrize("value", [TOO_DEEP, BOTTOMLESS], ids=["by one", "by far"])
-    async def test_what_a_host_brings(self, world: World, value: JsonObject) -> None:
-        """R15, F3: A refused value from a host creates no thread and changes no existing one."""
+    async def test_values_from_a_host(self, world: World, value: JsonObject) -> None:
+        """R15, F3: A refused value from a host creates no thread and changes no existing thread."""
         await refused("extra", lambda: world.threads.create_thread(ThreadRequest(thread_id=T, extra=value)))
         await refused("config", lambda: world.threads.create_thread(ThreadRequest(thread_id=T, config=value)))
         await refused("metadata", lambda: world.accept("r", metadata=value))
@@ -126,6 +112,32 @@ class TestNesting:
         extra = (await world.fork("f", metadata=within(MAX_NESTING - 1))).thread.extra
         await world.checkpointer.save_extra("f", extra)
 
+    async def test_requests_of_a_checkpointer(self, world: World) -> None:
+        """R15: If one request of a call is refused, the call stores no request."""
+        request = HitlRequest(request_id=new_id(), payload=TOO_DEEP)
+        await refused("payload", lambda: world.checkpointer.save_pending_request(T, request))
+        requests = [HitlRequest(request_id=new_id()), request]
+        await refused("payload", lambda: world.request_store.save_requests(T, requests, run_id="x"))
+        assert await world.request_store.load_requests(T) == []
+
+
+class TestNesting(TestNestingWithoutWorkers):
+    async def test_value_of_the_greatest_depth_is_stored_and_read(self, world: World) -> None:
+        """A2: A value at the limit is stored, read, and can be stored again in the same place."""
+        made = await world.threads.create_thread(ThreadRequest(thread_id=T, extra={"a": DEEPEST["k"]}, config=DEEPEST))
+        assert made.thread.config == DEEPEST
+        await world.threads.update_thread(T, extra={"b": DEEPEST["k"]})
+        await world.checkpointer.save_extra(T, {"c": DEEPEST["k"]})
+        await world.suspended("r1", "q", on_deadline=DEEPEST, answer_schema={})
+        answered = await world.runs.respond(DEEPEST, thread_id=T)
+        assert (answered.request.answer, answered.request.on_deadline) == (DEEPEST, DEEPEST)
+        claim = await world.claim("r1")
+        assert claim.attempt is not None and claim.extra == dict.fromkeys("abc", DEEPEST["k"])
+        await world.runs.finish_step(claim.attempt, "k", DEEPEST)
+        await world.finish(claim.attempt, extra={"d": DEEPEST["k"]}, result=DEEPEST)
+        assert (await world.run("r1")).result == DEEPEST
+        assert (await world.start("r2", metadata=DEEPEST)).run_id == "r2"
+
     @pytest.mark.parametrize("value", [TOO_DEEP, BOTTOMLESS], ids=["by one", "by far"])
     async def test_answer_nested_too_deep_is_refused(self, world: World, value: JsonObject) -> None:
         """H3: After a refused answer the question still waits."""
@@ -134,7 +146,7 @@ class TestNesting:
         assert (await world.runs.respond(DEEPEST, thread_id=T)).created
 
     @pytest.mark.parametrize("value", [TOO_DEEP, BOTTOMLESS], ids=["by one", "by far"])
-    async def test_what_an_attempt_brings(self, world: World, value: JsonObject) -> None:
+    async def test_values_from_an_attempt(self, world: World, value: JsonObject) -> None:
         """R6: No part of a refused write is stored, and the attempt continues."""
         attempt = await world.start("r1")
         await refused("result", lambda: world.runs.finish_step(attempt, "k", value))
@@ -155,14 +167,6 @@ class TestNesting:
         assert (await world.finish(attempt, said("yes"))).status is RunStatus.COMPLETED
         assert await world.texts() == ["hi", "yes"]
 
-    async def test_requests_of_a_checkpointer(self, world: World) -> None:
-        """R15: If a call saves several requests and one is refused, the call stores none of them."""
-        request = HitlRequest(request_id=new_id(), payload=TOO_DEEP)
-        await refused("payload", lambda: world.checkpointer.save_pending_request(T, request))
-        requests = [HitlRequest(request_id=new_id()), request]
-        await refused("payload", lambda: world.request_store.save_requests(T, requests, run_id="x"))
-        assert await world.request_store.load_requests(T) == []
-
 
 FEW: JsonObject = {"k": [0] * (MAX_VALUES - 1)}
 MANY: JsonObject = {"k": [0] * MAX_VALUES}
@@ -180,25 +184,8 @@ async def exceeds(field: str, most: int, call: Callable[[], Awaitable[object]]) 
     assert (error.value.details["field"], error.value.details["most"]) == (field, most)
 
 
-class TestBounds:
-    @pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 1e20, -1.7e308, 5e-324, 0.1, True])
-    async def test_numbers_come_back(self, world: World, number: float) -> None:
-        """R15: Numbers are read as they were written, wherever they are stored. They can be saved again."""
-        value: JsonObject = {"k": number}
-        await world.checkpointer.append(T, [user("x", metadata=value)])
-        for _ in range(2):
-            await world.checkpointer.save_extra(T, value)
-            data = await world.checkpointer.load(T)
-            assert data is not None and (data.extra, data.messages[0].metadata) == (value, value)
-            value = data.extra
-        await world.accept("r", metadata=value)
-        assert (await world.run("r")).metadata == value
-        await world.suspended("s", "q", thread="other")
-        await world.runs.respond(value, request_id="q")
-        attempt = await world.take("s", thread="other")
-        assert (await world.runs.ledger(attempt)).requests["q"].answer == value
-        await world.finish(attempt, said("y"), result=value)
-        assert (await world.run("s", "other")).result == value
+class TestBoundsWithoutWorkers:
+    """The tests of :class:`TestBounds` for a store without workers."""
 
     @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
     async def test_numbers_that_json_has_not(self, world: World, number: float) -> None:
@@ -215,10 +202,58 @@ class TestBounds:
             await world.accept("r", metadata=value)
         assert await world.threads.thread(T) is None
 
+    async def test_parts_of_tool_results(self, world: World) -> None:
+        """A2: The limit on parts counts the parts of all results of a message together."""
+        part = {"type": "text", "text": "x"}
+        results = [ToolResultPart(call_id=id, content=[part] * (MAX_PARTS // 2), has_parts=True) for id in "ab"]
+        await exceeds("message", MAX_PARTS, lambda: world.threads.store_message(T, Message.tool(*results)))
+        await world.threads.store_message(T, Message.tool(results[0]))
+
+    async def test_titles_and_tags(self, world: World) -> None:
+        """F7: Titles and tags have their limits."""
+        title, tags = "x" * (MAX_BYTES["title"] + 1), {f"tag-{n}": "x" * 100 for n in range(MAX_BYTES["tags"] // 100)}
+        await world.turn("r1")
+        for call in (
+            partial(world.threads.update_thread, T, title=title),
+            lambda: world.threads.create_thread(ThreadRequest(thread_id="new", title=title)),
+            lambda: world.fork("new", options={"title": title}),
+        ):
+            await exceeds("title", MAX_BYTES["title"], call)
+        for call in (
+            partial(world.threads.update_thread, T, tags=tags),
+            lambda: world.threads.create_thread(ThreadRequest(thread_id="new", tags=tags)),
+            lambda: world.fork("new", options={"tags": tags}),
+        ):
+            await exceeds("tags", MAX_BYTES["tags"], call)
+        thread = await world.threads.thread(T)
+        assert thread is not None and (thread.title, thread.tags) == (None, {})
+        assert await world.threads.thread("new") is None
+
+
+class TestBounds(TestBoundsWithoutWorkers):
+    @pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 1e20, -1.7e308, 5e-324, 0.1, True])
+    async def test_numbers_come_back(self, world: World, number: float) -> None:
+        """R15: Numbers are read as they were written, in every stored value. They can be saved again."""
+        value: JsonObject = {"k": number}
+        await world.checkpointer.append(T, [user("x", metadata=value)])
+        for _ in range(2):
+            await world.checkpointer.save_extra(T, value)
+            data = await world.checkpointer.load(T)
+            assert data is not None and (data.extra, data.messages[0].metadata) == (value, value)
+            value = data.extra
+        await world.accept("r", metadata=value)
+        assert (await world.run("r")).metadata == value
+        await world.suspended("s", "q", thread="other")
+        await world.runs.respond(value, request_id="q")
+        attempt = await world.take("s", thread="other")
+        assert (await world.runs.ledger(attempt)).requests["q"].answer == value
+        await world.finish(attempt, said("y"), result=value)
+        assert (await world.run("s", "other")).result == value
+
     @pytest.mark.parametrize(
         ("value", "most"), [(MANY, MAX_VALUES), (LONG, MAX_BITS), (None, None)], ids=["values", "bits", "bytes"]
     )
-    async def test_what_a_host_brings(self, world: World, value: JsonObject | None, most: int | None) -> None:
+    async def test_values_from_a_host(self, world: World, value: JsonObject | None, most: int | None) -> None:
         """A2: A refused value from a host creates no thread and no run and changes no existing thread."""
 
         async def refused(field: str, call: Callable[[JsonObject], Awaitable[object]]) -> None:
@@ -232,6 +267,7 @@ class TestBounds:
         assert await world.threads.thread(T) is None
         await world.turn("r1")
         await refused("extra", lambda v: world.threads.update_thread(T, extra=v))
+        await refused("config", lambda v: world.threads.update_thread(T, config=v))
         await refused("metadata", lambda v: world.fork("f", metadata=v))
         await world.suspended("r2", "q")
         await refused("answer", lambda v: world.runs.respond(v, thread_id=T))
@@ -264,15 +300,8 @@ class TestBounds:
         await exceeds("message", MAX_PARTS, lambda: world.runs.append(attempt, [Message.assistant(parts)]))
         await world.finish(attempt, Message.assistant(parts[1:]))
 
-    async def test_parts_of_tool_results(self, world: World) -> None:
-        """A2: The parts of all results of a message count."""
-        part = {"type": "text", "text": "x"}
-        results = [ToolResultPart(call_id=id, content=[part] * (MAX_PARTS // 2), has_parts=True) for id in "ab"]
-        await exceeds("message", MAX_PARTS, lambda: world.threads.store_message(T, Message.tool(*results)))
-        await world.threads.store_message(T, Message.tool(results[0]))
-
     async def test_m2_an_unknown_field_of_a_part_is_refused(self, world: World) -> None:
-        """M2, M6: No write drops a field that it does not know."""
+        """M2, M6: A write refuses an unknown field of a part and does not drop the field."""
         part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
         message = Message.tool(ToolResultPart(call_id="c", content=[part], has_parts=True))
         fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=[message], max_parallel=1))
@@ -290,7 +319,7 @@ class TestBounds:
         assert await world.threads.thread("u") is None
 
     async def test_a_message_has_a_size_without_a_limit(self, world: World) -> None:
-        """R16: MESSAGE_BYTES limits a message while ``message_bytes`` is not set. ``message_bytes`` may be higher or lower."""
+        """R16: Without ``message_bytes``, MESSAGE_BYTES limits a message. ``message_bytes`` may be higher or lower."""
         much = "x" * (MESSAGE_BYTES + 1)
         attempt = await world.start("r0", thread="u")
         for refused in (
@@ -307,7 +336,7 @@ class TestBounds:
         await world.backend.limits.set_limit(Limit(name="message_bytes", most=MESSAGE_BYTES + 1000))
         await world.accept("r1", much)
 
-    async def test_what_an_attempt_brings(self, world: World) -> None:
+    async def test_values_from_an_attempt(self, world: World) -> None:
         """R6: No part of a refused write is stored, and the attempt continues."""
         attempt = await world.start("r1")
         most = {"extra": MAX_VALUES, "result": MAX_RESULT_VALUES}
@@ -326,7 +355,7 @@ class TestBounds:
         assert await world.texts() == ["hi", "yes"]
 
     async def test_extra_in_all(self, world: World) -> None:
-        """A2: The merged extra of many saves is limited too."""
+        """A2: The limit also applies to the merged extra of many saves."""
         for key in "ab":
             await world.checkpointer.save_extra(T, {key: "x" * (MAX_EXTRA // 2 - 100)})
         more: JsonObject = {"c": "x" * 1000}
@@ -338,23 +367,3 @@ class TestBounds:
         thread = await world.threads.thread(T)
         assert thread is not None and (thread.extra["a"], thread.title) == ("smaller", None)
         assert await world.texts() == ["hi", "yes"]
-
-    async def test_titles_and_tags(self, world: World) -> None:
-        """F7: Titles and tags have their limits."""
-        title, tags = "x" * (MAX_BYTES["title"] + 1), {f"tag-{n}": "x" * 100 for n in range(MAX_BYTES["tags"] // 100)}
-        await world.turn("r1")
-        for call in (
-            partial(world.threads.update_thread, T, title=title),
-            lambda: world.threads.create_thread(ThreadRequest(thread_id="new", title=title)),
-            lambda: world.fork("new", options={"title": title}),
-        ):
-            await exceeds("title", MAX_BYTES["title"], call)
-        for call in (
-            partial(world.threads.update_thread, T, tags=tags),
-            lambda: world.threads.create_thread(ThreadRequest(thread_id="new", tags=tags)),
-            lambda: world.fork("new", options={"tags": tags}),
-        ):
-            await exceeds("tags", MAX_BYTES["tags"], call)
-        thread = await world.threads.thread(T)
-        assert thread is not None and (thread.title, thread.tags) == (None, {})
-        assert await world.threads.thread("new") is None

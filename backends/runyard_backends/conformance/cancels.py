@@ -74,8 +74,8 @@ class TestCancels:
 
     @pytest.mark.parametrize("said_then", [[result("x")], [call("a"), said("and more")]], ids=["stray result", "gap"])
     async def test_keep_of_what_no_provider_accepts(self, world: World, said_then: list[Message]) -> None:
-        """I7, R10: A cancel with ``keep`` keeps no messages that providers refuse even after the open tool calls got results.
-        No later run sees them."""
+        """I7, R10: If providers refuse the messages even after the open tool calls got results, a cancel with ``keep`` does not
+        keep the messages. No later run sees them."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, said_then)
         await world.runs.cancel(T, "r1", keep=True)

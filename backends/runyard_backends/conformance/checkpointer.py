@@ -1,4 +1,4 @@
-"""The documented checkpointer (R13), and the requests that it keeps for an in-process Agent (R14)."""
+"""The checkpointer (R13), and the requests that a checkpointer keeps for an in-process Agent (R14)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .world import T, World, call, said, texts, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestCheckpointer:
+class TestCheckpointerWithoutWorkers:
+    """The tests of :class:`TestCheckpointer` that a store without workers passes, too."""
+
     async def test_load_returns_messages_extra_and_parent(self, world: World) -> None:
         """R15, R1: ``load`` returns messages, extra and parent, or None for an unknown thread."""
         cp = world.checkpointer
@@ -45,19 +47,6 @@ class TestCheckpointer:
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.save_extra(T, {"a": ["\0"]})
 
-    @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
-    async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
-        """A2, H3: Every call that saves a request refuses an id that a path cannot name, and stores nothing."""
-        request = HitlRequest(request_id=request_id)
-        with pytest.raises(errors.InvalidInputError):
-            await world.checkpointer.save_pending_request(T, request)
-        with pytest.raises(errors.InvalidInputError):
-            await world.request_store.save_requests(T, [HitlRequest(), request], run_id="x")
-        attempt = await world.start("r1")
-        with pytest.raises(errors.InvalidInputError):
-            await world.runs.suspend(Write(attempt=attempt), [request])
-        assert not (await world.runs.requests()).items
-
     async def test_pending_request(self, world: World) -> None:
         """R15: The pending request and its run id are stored together, and None clears both. The run id may be missing."""
         cp = world.checkpointer
@@ -82,36 +71,12 @@ class TestCheckpointer:
         await cp.save_pending_request(T, None)
         assert await cp.load_pending_request(T) is None
 
-    async def test_clearing_leaves_a_suspended_run_alone(self, world: World) -> None:
-        """H6: Clearing the pending request keeps a suspended run's question. Only an answer, a cancel or the deadline closes
-        the question."""
-        request = await world.suspended("r1")
-        await world.checkpointer.save_pending_request(T, None)
-        pending = await world.checkpointer.load_pending(T)
-        assert pending is not None and (pending[0].request_id, pending[1]) == (request, "r1")
-
-    async def test_request_saved_under_a_suspended_run_is_cleared_like_any_other(self, world: World) -> None:
-        """R15: A request saved with the id of a suspended run can be cleared. The run's own question stays and is not
-        replaced."""
-        cp = world.checkpointer
-        question = await world.suspended("r1")
-        await cp.save_pending_request(T, HitlRequest(request_id=new_id()), run_id="r1")
-        assert len((await world.runs.requests()).items) == 2
-        await cp.save_pending_request(T, None)
-        with pytest.raises(errors.InvalidInputError):
-            await cp.save_pending_request(T, HitlRequest(request_id=question), run_id="r1")
-        await cp.save_pending_request(T, None)
-        assert [r.request_id for r in (await world.runs.requests()).items] == [question]
-        assert await world.status("r1") is RunStatus.SUSPENDED
-
-    async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
-        """I6: The answer to a question that was saved for a running run is in the run's ledger. The run does not ask again."""
-        attempt = await world.start("r1")
-        request = HitlRequest(request_id=new_id())
-        await world.checkpointer.save_pending_request(T, request, run_id="r1")
-        await world.runs.respond(1, thread_id=T)
-        assert (await world.ask(attempt, request)).status is RunStatus.RUNNING
-        assert (await world.runs.ledger(attempt)).requests[request.request_id].answer == 1
+    async def test_fork_keeps_its_options(self, world: World) -> None:
+        """F7: A checkpointer's fork has the title, tags and agent of the call."""
+        await world.turn("r1")
+        await world.checkpointer.fork(T, "c", after_run_id="r1", title="Copy", tags={"a": "b"}, agent="z")
+        fork = await world.threads.thread("c")
+        assert fork is not None and (fork.title, fork.tags, fork.agent) == ("Copy", {"a": "b", "title": "Copy"}, "z")
 
     async def test_errors_of_snapshot_and_fork(self, world: World) -> None:
         """R1, F4: ``snapshot`` and ``fork`` raise the documented errors."""
@@ -126,8 +91,8 @@ class TestCheckpointer:
         assert issubclass(errors.RunNotCompletedError, errors.CheckpointerError)
 
     async def test_fork_to_a_thread_that_exists(self, world: World) -> None:
-        """F4: The checkpointer's ``fork`` refuses the id of an existing thread, also of its own fork. The fork of the thread
-        store can be repeated."""
+        """F4: The checkpointer's ``fork`` refuses the id of an existing thread, even if an equal call made this thread.
+        ``ThreadStore.fork`` can be repeated."""
         await world.turn("r1")
         await world.checkpointer.fork(T, "c", after_run_id="r1", metadata={"k": 1})
         with pytest.raises(errors.ThreadAlreadyExistsError):
@@ -164,6 +129,52 @@ class TestCheckpointer:
         assert await world.checkpointer.load(T) is None
 
 
+class TestCheckpointer(TestCheckpointerWithoutWorkers):
+    @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
+    async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
+        """A2, H3: Every call that saves a request refuses an id that a path cannot name, and stores nothing."""
+        request = HitlRequest(request_id=request_id)
+        with pytest.raises(errors.InvalidInputError):
+            await world.checkpointer.save_pending_request(T, request)
+        with pytest.raises(errors.InvalidInputError):
+            await world.request_store.save_requests(T, [HitlRequest(), request], run_id="x")
+        attempt = await world.start("r1")
+        with pytest.raises(errors.InvalidInputError):
+            await world.runs.suspend(Write(attempt=attempt), [request])
+        assert not (await world.runs.requests()).items
+
+    async def test_clearing_leaves_a_suspended_run_alone(self, world: World) -> None:
+        """H6: Clearing the pending request keeps a suspended run's question. Only an answer, a cancel or the deadline closes
+        the question."""
+        request = await world.suspended("r1")
+        await world.checkpointer.save_pending_request(T, None)
+        pending = await world.checkpointer.load_pending(T)
+        assert pending is not None and (pending[0].request_id, pending[1]) == (request, "r1")
+
+    async def test_request_saved_under_a_suspended_run_is_cleared_like_any_other(self, world: World) -> None:
+        """R15: A request saved with the id of a suspended run can be cleared. The run's own question stays and is not
+        replaced."""
+        cp = world.checkpointer
+        question = await world.suspended("r1")
+        await cp.save_pending_request(T, HitlRequest(request_id=new_id()), run_id="r1")
+        assert len((await world.runs.requests()).items) == 2
+        await cp.save_pending_request(T, None)
+        with pytest.raises(errors.InvalidInputError):
+            await cp.save_pending_request(T, HitlRequest(request_id=question), run_id="r1")
+        await cp.save_pending_request(T, None)
+        assert [r.request_id for r in (await world.runs.requests()).items] == [question]
+        assert await world.status("r1") is RunStatus.SUSPENDED
+
+    async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
+        """I6: The answer to a question that was saved for a running run is in the run's ledger. The run does not ask again."""
+        attempt = await world.start("r1")
+        request = HitlRequest(request_id=new_id())
+        await world.checkpointer.save_pending_request(T, request, run_id="r1")
+        await world.runs.respond(1, thread_id=T)
+        assert (await world.ask(attempt, request)).status is RunStatus.RUNNING
+        assert (await world.runs.ledger(attempt)).requests[request.request_id].answer == 1
+
+
 class TestRequests:
     """The methods of a checkpointer that an in-process Agent needs for its questions (R14)."""
 
@@ -196,8 +207,33 @@ class TestRequests:
         with pytest.raises(errors.HitlAlreadyAnsweredError):
             await world.runs.respond(2, thread_id=T, request_id=asked[0].request_id)
 
+    @pytest.mark.parametrize("run_id", ["", "..", "a\nb", "x" * 256])
+    async def test_a_run_has_an_id_that_a_path_can_name(self, world: World, run_id: str) -> None:
+        """A2, R13: Every call that names a run refuses an id that a path cannot name, and stores nothing."""
+        cp = world.checkpointer
+        for call_of in (
+            cp.append(T, [user("x", run_id=run_id)]),
+            cp.claim_run(T, run_id),
+            cp.save_pending_request(T, HitlRequest(), run_id=run_id),
+            world.request_store.save_requests(T, [HitlRequest()], run_id=run_id),
+        ):
+            with pytest.raises(errors.InvalidInputError):
+                await call_of
+        assert await cp.load(T) is None
+
+    async def test_the_name_of_a_responder_has_a_bound(self, world: World) -> None:
+        """A2, H3: Every store takes the same names of responders. A refused answer leaves the request pending."""
+        [asked] = await self.ask(world, "a")
+        answer = {"thread_id": T, "request_id": asked.request_id}
+        for names in ({"answered_by": "é" * 1001}, {"on_behalf_of": "é" * 1001}):
+            with pytest.raises(errors.InvalidInputError):
+                await world.runs.respond(1, **answer, **names)
+        responded = await world.runs.respond(1, **answer, answered_by="é" * 1000, on_behalf_of="é" * 1000)
+        assert responded.created and responded.request.on_behalf_of == "é" * 1000
+
     async def test_the_last_answer_is_known(self, world: World) -> None:
-        """H4, H5: Of concurrent answers to the questions of a run, exactly one finds that no question waits any more."""
+        """H4, H5: If the questions of a run are answered concurrently, exactly one answer finds that no question waits any
+        more."""
         one, *others = await self.ask(world, "a", "b", "c")
         await world.request_store.save_requests(T, [HitlRequest(request_id=f"{world.backend.tenant}d", payload={})], run_id="y")
         assert not (await world.request_store.answer_request(T, 1, request_id=one.request_id)).last

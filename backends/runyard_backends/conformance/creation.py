@@ -22,20 +22,8 @@ async def create(world: World, thread_id: str = T, **fields: Any) -> Created:
     return await world.threads.create_thread(ThreadRequest(thread_id=thread_id, **fields))
 
 
-class TestCreation:
-    async def test_an_empty_thread(self, world: World) -> None:
-        """``create_thread`` stores all the given values. A run on the thread uses its agent, and a fork copies its config and
-        extra."""
-        made = await create(world, agent="a", title="Title", tags={"k": "v"}, extra={"e": 1}, config={"workspace": {"id": 7}})
-        thread = made.thread
-        assert made.created and thread == await world.threads.thread(T)
-        assert (thread.agent, thread.title, thread.tags) == ("a", "Title", {"k": "v", "title": "Title"})
-        assert (thread.extra, thread.config) == ({"e": 1}, {"workspace": {"id": 7}})
-        assert await world.messages() == [] and await world.leaves() == []
-        await world.turn("r")
-        assert (await world.run("r")).agent == "a"
-        fork = (await world.fork("fork", after_run_id="r")).thread
-        assert (fork.config, fork.extra) == (thread.config, {"e": 1})
+class TestCreationWithoutWorkers:
+    """The tests of :class:`TestCreation` that a store without workers passes, too."""
 
     async def test_the_same_again_is_the_same_thread(self, world: World) -> None:
         """A repeated creation with the same thread id finds the thread, even after the thread changed."""
@@ -69,7 +57,25 @@ class TestCreation:
         assert await world.threads.thread(T) is None
 
 
-class TestFilters:
+class TestCreation(TestCreationWithoutWorkers):
+    async def test_an_empty_thread(self, world: World) -> None:
+        """``create_thread`` stores all the given values. A run on the thread uses its agent, and a fork copies its config and
+        extra."""
+        made = await create(world, agent="a", title="Title", tags={"k": "v"}, extra={"e": 1}, config={"workspace": {"id": 7}})
+        thread = made.thread
+        assert made.created and thread == await world.threads.thread(T)
+        assert (thread.agent, thread.title, thread.tags) == ("a", "Title", {"k": "v", "title": "Title"})
+        assert (thread.extra, thread.config) == ({"e": 1}, {"workspace": {"id": 7}})
+        assert await world.messages() == [] and await world.leaves() == []
+        await world.turn("r")
+        assert (await world.run("r")).agent == "a"
+        fork = (await world.fork("fork", after_run_id="r")).thread
+        assert (fork.config, fork.extra) == (thread.config, {"e": 1})
+
+
+class TestFiltersWithoutWorkers:
+    """The tests of :class:`TestFilters` that a store without workers passes, too."""
+
     async def test_threads_by_agent_and_tags(self, world: World) -> None:
         await create(world, "one", agent="a", tags={"team": "x", "env": "p"})
         await create(world, "two", agent="a", tags={"team": "y"})
@@ -83,6 +89,8 @@ class TestFilters:
         assert await found(tags={"team": "x", "env": "p"}, agent="a") == ["one"]
         assert await found(tags={"team": "z"}) == []
 
+
+class TestFilters(TestFiltersWithoutWorkers):
     async def test_runs_by_age_the_newest_first(self, world: World) -> None:
         for n in range(4):
             await world.accept(f"r{n}", thread=f"t{n}")

@@ -12,9 +12,12 @@ from .world import World, call, result, said, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestMessageCuts:
+class TestMessageCutsWithoutWorkers:
+    """The tests of :class:`TestMessageCuts` that a store without workers passes, too."""
+
     async def test_inclusive_cut(self, world: World) -> None:
-        """F6, F2: A cut at a message includes the message, which may be any visible one. ``forked_after_run_id`` is not set."""
+        """F6, F2: A cut at a message includes the message. A cut can be at any visible message. ``forked_after_run_id`` is not
+        set."""
         await world.turn("r1")
         await world.turn("r2")
         for n, message in enumerate(await world.messages()):
@@ -36,7 +39,7 @@ class TestMessageCuts:
             await world.fork("c", at_message_id="nope")
 
     async def test_messages_after_the_cut_are_not_there(self, world: World) -> None:
-        """F6: A message after the cut is not found in the fork, so that no cut of the fork can be at it."""
+        """F6: A message after the cut is not found in the fork. The fork cannot be cut at such a message."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r1")
@@ -48,21 +51,6 @@ class TestMessageCuts:
         await world.checkpointer.append("t", [user("x"), message])
         with pytest.raises(errors.MessageNotFoundError):
             await world.fork("c", at_message_id=message.id)
-
-    async def test_cut_in_a_failed_run_shows_its_context_and_itself(self, world: World) -> None:
-        """F6: A cut in a failed run shows the run's context and its messages up to the cut. Runs that complete later are not in
-        the fork."""
-        cp = world.checkpointer
-        await world.turn("r1")
-        await cp.claim_run("t", "beside")
-        attempt = await world.start("bad", "bad?")
-        await cp.append("t", [said("beside", run_id="beside")])
-        await cp.mark_run_complete("t", "beside")
-        (last,) = await world.runs.append(attempt, [said("bad…")])
-        await world.runs.cancel("t", "bad")
-        await world.finish(attempt)
-        await world.fork("c", at_message_id=last.id)
-        assert await world.texts("c") == ["r1?", "r1!", "bad?", "bad…"]
 
     async def test_cut_at_a_plain_message_shows_everything_completed(self, world: World) -> None:
         """S4: A cut at a message without a run shows every run that has completed so far."""
@@ -79,6 +67,28 @@ class TestMessageCuts:
         assert await world.texts("after") == ["x1", "plain"]
         assert await world.cut("before", at_message_id=message.id) == ["plain"]
         assert await world.cut("after", at_message_id=message.id) == ["x1", "plain"]
+
+    async def test_repair_without_open_calls_adds_nothing(self, world: World) -> None:
+        await world.turn("r1")
+        await world.fork("c", at_message_id=await world.id_of("r1!"), repair=True)
+        assert await world.texts("c") == ["r1?", "r1!"]
+
+
+class TestMessageCuts(TestMessageCutsWithoutWorkers):
+    async def test_cut_in_a_failed_run_shows_its_context_and_itself(self, world: World) -> None:
+        """F6: A cut in a failed run shows the run's context and its messages up to the cut. Runs that complete later are not in
+        the fork."""
+        cp = world.checkpointer
+        await world.turn("r1")
+        await cp.claim_run("t", "beside")
+        attempt = await world.start("bad", "bad?")
+        await cp.append("t", [said("beside", run_id="beside")])
+        await cp.mark_run_complete("t", "beside")
+        (last,) = await world.runs.append(attempt, [said("bad…")])
+        await world.runs.cancel("t", "bad")
+        await world.finish(attempt)
+        await world.fork("c", at_message_id=last.id)
+        assert await world.texts("c") == ["r1?", "r1!", "bad?", "bad…"]
 
     async def test_inside_a_tool_cycle(self, world: World) -> None:
         """F6: Inside a tool cycle, ForkBoundaryError names the nearest valid cuts before and after."""
@@ -113,11 +123,6 @@ class TestMessageCuts:
         assert len(await world.messages(leaf=partial.id)) == 3
         attempt = await world.start("own", "go on", thread="c")
         assert (await world.context(attempt))[-2:] == ["result:b", "go on"]
-
-    async def test_repair_without_open_calls_adds_nothing(self, world: World) -> None:
-        await world.turn("r1")
-        await world.fork("c", at_message_id=await world.id_of("r1!"), repair=True)
-        assert await world.texts("c") == ["r1?", "r1!"]
 
     async def test_prompt_inside_a_tool_cycle(self, world: World) -> None:
         """F6: A prompt after a message with open tool calls is refused, like a cut at that message."""

@@ -17,28 +17,8 @@ from .world import T, World, said, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestDeletion:
-    async def test_deleted_thread_is_gone(self, world: World) -> None:
-        await world.turn("r1")
-        await world.suspended("r2")
-        await world.threads.delete_thread(T, cancel=True)
-        assert await world.threads.thread(T) is None and await world.checkpointer.load(T) is None
-        assert await world.runs.run(T, "r1") is None
-        assert (await world.runs.runs()).items == [] and (await world.runs.requests(pending=False)).items == []
-        assert (await world.threads.threads()).items == []
-        for gone in (world.messages(), world.leaves(), world.fork("c"), world.threads.delete_thread(T)):
-            with pytest.raises(errors.ThreadNotFoundError):
-                await gone
-
-    @pytest.mark.parametrize("erase", [False, True])
-    async def test_effects_name_the_thread_whose_streams_go(self, world: World, erase: bool) -> None:
-        """D2: A deletion names the thread and none of its forks, so that its streams are deleted."""
-        await world.turn("r1")
-        await world.fork("c", after_run_id="r1")
-        await world.start("r2")
-        key = await world.threads.thread_key(T)
-        delete = world.threads.erase_thread if erase else world.threads.delete_thread
-        assert (await delete(T, cancel=True)).deleted == [key]
+class TestDeletionWithoutWorkers:
+    """The tests of :class:`TestDeletion` that a store without workers passes, too."""
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:
         """A fork keeps the messages that it sees when its source is deleted."""
@@ -53,6 +33,82 @@ class TestDeletion:
         assert await world.messages("d") == before["d"]
         thread = await world.threads.thread("d")
         assert thread is not None and thread.parent_thread_id == "c"
+
+    async def test_deleted_fork_leaves_its_source(self, world: World) -> None:
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        await world.turn("own", thread="c")
+        await world.threads.delete_thread("c")
+        assert await world.texts() == ["r1?", "r1!"]
+        await world.threads.delete_thread(T)
+
+    async def test_a_new_thread_has_no_forks_of_its_predecessor(self, world: World) -> None:
+        """D2, F12: The forks of a deleted thread are no forks of a new thread with the same id."""
+        await world.turn("r1")
+        await world.fork("old", after_run_id="r1")
+        await world.threads.delete_thread(T)
+
+        async def forks() -> list[str]:
+            return [thread.thread_id for thread in (await world.threads.threads(ThreadFilter(parent_thread_id=T))).items]
+
+        assert await forks() == ["old"]
+        await world.turn("r1")
+        assert await forks() == []
+        await world.fork("new", after_run_id="r1")
+        assert await forks() == ["new"]
+
+    async def test_last_referrers_go(self, world: World) -> None:
+        """No row remains when every thread of a family is deleted, in any order."""
+        await world.turn("r1")
+        for child in ("c", "d"):
+            await world.fork(child, after_run_id="r1")
+        await world.threads.delete_thread(T)
+        await world.threads.delete_thread("c")
+        assert await world.texts("d") == ["r1?", "r1!"]
+        await world.threads.delete_thread("d")
+        await world.turn("r1")
+        assert await world.texts() == ["r1?", "r1!"]
+
+    async def test_erase_removes_the_extra_that_forks_inherited(self, world: World) -> None:
+        """D3: Forks and forks of forks keep their own extra, the extra that they inherited from other threads, and their
+        metadata."""
+        await world.turn("r0", thread="root", extra={"kept": 1})
+        await world.fork(T, src="root", after_run_id="r0", metadata={"of": "T"})
+        await world.turn("r1", extra={"secret": {"ssn": 1}, "changed": "old"})
+        await world.fork("c", after_run_id="r1", metadata={"of": "c"})
+        await world.turn("r2", extra={"changed": "later"})
+        await world.turn("r3", thread="c", extra={"changed": "by c", "own": True})
+        await world.fork("d", src="c", after_run_id="r3")
+        await world.threads.erase_thread(T)
+        by_c = {"kept": 1, "changed": "by c", "own": True}
+        extras = [thread.extra if thread else None for thread in [await world.threads.thread(id) for id in ("root", "c", "d")]]
+        assert extras == [{"kept": 1}, by_c | {"fork": {"of": "c"}}, by_c]
+        assert (await world.fork("e", src="c", after_run_id="r1")).thread.extra == {"kept": 1}
+        assert (await world.fork("f", src="d", after_run_id="r3")).thread.extra == by_c
+
+
+class TestDeletion(TestDeletionWithoutWorkers):
+    async def test_deleted_thread_is_gone(self, world: World) -> None:
+        await world.turn("r1")
+        await world.suspended("r2")
+        await world.threads.delete_thread(T, cancel=True)
+        assert await world.threads.thread(T) is None and await world.checkpointer.load(T) is None
+        assert await world.runs.run(T, "r1") is None
+        assert (await world.runs.runs()).items == [] and (await world.runs.requests(pending=False)).items == []
+        assert (await world.threads.threads()).items == []
+        for gone in (world.messages(), world.leaves(), world.fork("c"), world.threads.delete_thread(T)):
+            with pytest.raises(errors.ThreadNotFoundError):
+                await gone
+
+    @pytest.mark.parametrize("erase", [False, True])
+    async def test_effects_name_the_thread_whose_streams_go(self, world: World, erase: bool) -> None:
+        """D2: The effects of a deletion name the thread and none of its forks. Only the streams of the thread are deleted."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        await world.start("r2")
+        key = await world.threads.thread_key(T)
+        delete = world.threads.erase_thread if erase else world.threads.delete_thread
+        assert (await delete(T, cancel=True)).deleted == [key]
 
     async def test_forks_can_be_forked_after_the_deletion(self, world: World) -> None:
         """Run ids and completion numbers of visible runs stay. Forks of a deleted thread can be forked."""
@@ -81,16 +137,8 @@ class TestDeletion:
         await world.threads.delete_thread(T)
         assert (await world.fork("e", src="c", after_run_id="r2")).thread.extra == before == {"v": 2}
 
-    async def test_deleted_fork_leaves_its_source(self, world: World) -> None:
-        await world.turn("r1")
-        await world.fork("c", after_run_id="r1")
-        await world.turn("own", thread="c")
-        await world.threads.delete_thread("c")
-        assert await world.texts() == ["r1?", "r1!"]
-        await world.threads.delete_thread(T)
-
     async def test_id_may_be_used_again(self, world: World) -> None:
-        """D2: A new thread under the id of a deleted one contains nothing of it, and its run ids are free."""
+        """D2: A new thread with the id of a deleted thread contains nothing of the deleted thread. The old run ids are free."""
         await world.turn("r1", extra={"v": 1})
         await world.fork("c", after_run_id="r1")
         old = await world.ref("r1")
@@ -101,21 +149,6 @@ class TestDeletion:
         assert thread is not None and thread.extra == {}
         assert (await world.claim("r1")).outcome == "claimed"
         assert await world.texts("c") == ["r1?", "r1!"]
-
-    async def test_a_new_thread_has_no_forks_of_its_predecessor(self, world: World) -> None:
-        """D2, F12: The forks of a deleted thread are no forks of a new thread under its id."""
-        await world.turn("r1")
-        await world.fork("old", after_run_id="r1")
-        await world.threads.delete_thread(T)
-
-        async def forks() -> list[str]:
-            return [thread.thread_id for thread in (await world.threads.threads(ThreadFilter(parent_thread_id=T))).items]
-
-        assert await forks() == ["old"]
-        await world.turn("r1")
-        assert await forks() == []
-        await world.fork("new", after_run_id="r1")
-        assert await forks() == ["new"]
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended"])
     async def test_live_run_refuses(self, world: World, how: str) -> None:
@@ -151,18 +184,6 @@ class TestDeletion:
         await world.checkpointer.claim_run(T, "x")
         await world.threads.delete_thread(T)
 
-    async def test_last_referrers_go(self, world: World) -> None:
-        """No row remains when every thread of a family is deleted, in any order."""
-        await world.turn("r1")
-        for child in ("c", "d"):
-            await world.fork(child, after_run_id="r1")
-        await world.threads.delete_thread(T)
-        await world.threads.delete_thread("c")
-        assert await world.texts("d") == ["r1?", "r1!"]
-        await world.threads.delete_thread("d")
-        await world.turn("r1")
-        assert await world.texts() == ["r1?", "r1!"]
-
     async def test_erase_leaves_tombstones(self, world: World) -> None:
         """Erasing replaces the thread's own messages by tombstones wherever they are visible."""
         await world.turn("r0", thread="root")
@@ -184,25 +205,47 @@ class TestDeletion:
         assert await world.texts("root") == ["r0?", "r0!"]
         assert (await world.finish(attempt, said("x"))).status is RunStatus.COMPLETED
 
-    async def test_erase_removes_the_extra_that_forks_inherited(self, world: World) -> None:
-        """D3: A fork, and a fork of it, keep the extra of other threads, their own, and their metadata."""
-        await world.turn("r0", thread="root", extra={"kept": 1})
-        await world.fork(T, src="root", after_run_id="r0", metadata={"of": "T"})
-        await world.turn("r1", extra={"secret": {"ssn": 1}, "changed": "old"})
-        await world.fork("c", after_run_id="r1", metadata={"of": "c"})
-        await world.turn("r2", extra={"changed": "later"})
-        await world.turn("r3", thread="c", extra={"changed": "by c", "own": True})
-        await world.fork("d", src="c", after_run_id="r3")
-        await world.threads.erase_thread(T)
-        by_c = {"kept": 1, "changed": "by c", "own": True}
-        extras = [thread.extra if thread else None for thread in [await world.threads.thread(id) for id in ("root", "c", "d")]]
-        assert extras == [{"kept": 1}, by_c | {"fork": {"of": "c"}}, by_c]
-        assert (await world.fork("e", src="c", after_run_id="r1")).thread.extra == {"kept": 1}
-        assert (await world.fork("f", src="d", after_run_id="r3")).thread.extra == by_c
+
+class TestRunDeletionWithoutWorkers:
+    """The tests of :class:`TestRunDeletion` that a store without workers passes, too."""
+
+    async def test_deleting_a_run_again_changes_nothing(self, world: World) -> None:
+        await world.failed("bad")
+        for _ in range(2):
+            await world.runs.delete_run(T, "bad")
+        first = (await world.run("bad")).deleted_at
+        await world.runs.delete_run(T, "bad")
+        assert (await world.run("bad")).deleted_at == first
+        with pytest.raises(errors.RunNotFoundError):
+            await world.runs.delete_run(T, "none")
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.runs.delete_run("none", "bad")
+
+    async def test_forks_keep_what_they_see(self, world: World) -> None:
+        """D1: A fork at a message of an unsuccessful run keeps the messages up to it. The run's later messages are deleted."""
+        await world.turn("r1")
+        await world.failed("bad")
+        asked = await world.id_of("bad?")
+        said_ = await world.id_of("bad…")
+        await world.fork("c", at_message_id=asked)
+        await world.fork("d", src="c", at_message_id=asked)
+        await world.runs.delete_run(T, "bad")
+        for child in ("c", "d"):
+            assert await world.texts(child) == ["r1?", "r1!", "bad?"]
+        assert {leaf.run_id for leaf in await world.leaves()} == {"r1"}
+        with pytest.raises(errors.MessageNotFoundError):
+            await world.messages(leaf=said_)
+        await world.turn("own", thread="d")
+        assert await world.texts("d") == ["r1?", "r1!", "bad?", "own?", "own!"]
+        for child in ("c", "d"):
+            await world.threads.delete_thread(child)
+        await world.runs.delete_run(T, "bad")  # no thread shows its messages any more
+        with pytest.raises(errors.MessageNotFoundError):
+            await world.messages(leaf=asked)
 
 
-class TestRunDeletion:
-    """Deletion of the content of an ended run that is in no context. The run's row stays (R2)."""
+class TestRunDeletion(TestRunDeletionWithoutWorkers):
+    """Deletion of the content of an ended run that no later run sees. The run's row stays (R2)."""
 
     async def test_deleted_run_leaves_only_its_record(self, world: World) -> None:
         await world.turn("r1")
@@ -212,7 +255,7 @@ class TestRunDeletion:
         attempt = await world.take("bad")
         await world.runs.start_step(attempt, "step")
         await world.runs.finish_step(attempt, "step", "secret")
-        error = ErrorInfo(code="x", message="secret")
+        error = ErrorInfo(code="x", message="secret", traceback="secret")
         await world.runs.fail(Write(attempt=attempt, messages=[said("secret")], extra={"secret": 1}), error)
         before = await world.run("bad")
         await world.runs.delete_run(T, "bad")
@@ -228,7 +271,7 @@ class TestRunDeletion:
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_the_same_request_finds_it(self, world: World) -> None:
-        """R2: The same request finds the deleted run and executes nothing. Other content under its id is refused."""
+        """R2: The same request finds the deleted run and executes nothing. Other content under the same id is refused."""
         message = user("secret")
         request = AcceptRequest(thread_id=T, run_id="bad", input=message)
         await world.runs.accept(request)
@@ -244,18 +287,6 @@ class TestRunDeletion:
             await world.runs.redrive(T, "bad")
         await world.runs.accept(replace(request, run_id="good"))  # its message's id is free
         assert (await world.claim("good")).outcome == "claimed"
-
-    async def test_deleting_a_run_again_changes_nothing(self, world: World) -> None:
-        await world.failed("bad")
-        for _ in range(2):
-            await world.runs.delete_run(T, "bad")
-        first = (await world.run("bad")).deleted_at
-        await world.runs.delete_run(T, "bad")
-        assert (await world.run("bad")).deleted_at == first
-        with pytest.raises(errors.RunNotFoundError):
-            await world.runs.delete_run(T, "none")
-        with pytest.raises(errors.ThreadNotFoundError):
-            await world.runs.delete_run("none", "bad")
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
     async def test_run_that_lives_or_counts_is_not_deleted(self, world: World, how: str) -> None:
@@ -296,28 +327,6 @@ class TestRunDeletion:
             run = await world.run(run_id)
             assert run.deleted_at is not None and (run.input, run.result) == (None, None)
         assert await world.texts() == ["r1?", "r1!"]
-
-    async def test_forks_keep_what_they_see(self, world: World) -> None:
-        """D1: A fork at a message of an unsuccessful run keeps the messages up to it. The run's later messages are deleted."""
-        await world.turn("r1")
-        await world.failed("bad")
-        asked = await world.id_of("bad?")
-        said_ = await world.id_of("bad…")
-        await world.fork("c", at_message_id=asked)
-        await world.fork("d", src="c", at_message_id=asked)
-        await world.runs.delete_run(T, "bad")
-        for child in ("c", "d"):
-            assert await world.texts(child) == ["r1?", "r1!", "bad?"]
-        assert {leaf.run_id for leaf in await world.leaves()} == {"r1"}
-        with pytest.raises(errors.MessageNotFoundError):
-            await world.messages(leaf=said_)
-        await world.turn("own", thread="d")
-        assert await world.texts("d") == ["r1?", "r1!", "bad?", "own?", "own!"]
-        for child in ("c", "d"):
-            await world.threads.delete_thread(child)
-        await world.runs.delete_run(T, "bad")  # no thread shows its messages any more
-        with pytest.raises(errors.MessageNotFoundError):
-            await world.messages(leaf=asked)
 
     async def test_branches_keep_what_they_see(self, world: World) -> None:
         """B1: Messages stay if a run on the same thread continues from one of them."""

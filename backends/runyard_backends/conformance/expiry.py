@@ -139,7 +139,7 @@ class TestExpiry:
         assert (await world.run("before")).expires_at is None
 
     async def test_the_limit_spares_forks(self, world: World) -> None:
-        """F5: The limit ``queued_seconds`` does not apply to fork jobs. They may wait for their run without end."""
+        """F5: The limit ``queued_seconds`` does not apply to fork jobs. They may wait for their run without a time limit."""
         await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
         attempt = await world.start("r")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r"))

@@ -17,7 +17,9 @@ from .world import DEADLINE, T, World, call, said, texts, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestExternalRuns:
+class TestExternalRunsWithoutWorkers:
+    """The tests of :class:`TestExternalRuns` that a store without workers passes, too."""
+
     async def test_claim_append_complete(self, world: World) -> None:
         """R13: The host claims and completes an external run. The run gets one completion number."""
         cp = world.checkpointer
@@ -60,6 +62,79 @@ class TestExternalRuns:
         await world.checkpointer.append(T, [message, message])
         assert await world.texts() == ["a"]
 
+    async def test_append_is_all_or_nothing(self, world: World) -> None:
+        await world.turn("r1")
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await world.checkpointer.append(T, [user("fine"), user("late", run_id="r1")])
+        assert await world.texts() == ["r1?", "r1!"]
+
+    async def test_unclaimed_messages_are_invisible(self, world: World) -> None:
+        """R13: Messages of an unclaimed run enter no context until the run is claimed and completes."""
+        cp = world.checkpointer
+        await cp.append(T, [user("plain"), said("early", run_id="x")])
+        await world.turn("r1")
+        assert await world.texts() == ["plain", "r1?", "r1!"]
+        assert await world.loaded() == ["plain", "early", "r1?", "r1!"]
+        assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
+        assert len(await world.leaves()) == 1
+        await cp.claim_run(T, "x")
+        assert {leaf.run_id for leaf in await world.leaves()} == {"x", "r1"}
+        await cp.append(T, [said("late", run_id="x")])
+        await cp.mark_run_complete(T, "x")
+        assert await world.texts() == ["plain", "early", "r1?", "r1!", "late"]
+        assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
+        assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
+
+    async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
+        """F10, F1: A snapshot after a run without messages ends with the last message at the run's claim."""
+        cp = world.checkpointer
+        await cp.append(T, [user("old"), said("older")])
+        for run_id in ("a", "b"):
+            await cp.claim_run(T, run_id)
+        await cp.append(T, [user("later")])
+        await cp.claim_run(T, "c")
+        await cp.append(T, [user("last")])
+        for run_id in ("c", "a", "b"):
+            await cp.mark_run_complete(T, run_id)
+        assert await world.cut(after_run_id="c") == ["old", "older", "later"]
+        assert await world.cut(after_run_id="b") == ["old", "older", "later"]
+        await cp.fork(T, "f", after_run_id="c")
+        assert await world.loaded("f") == ["old", "older", "later"]
+        assert await world.cut("f", after_run_id="c") == ["old", "older", "later"]
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.claim_run("f", "c")
+
+    async def test_cancel_is_immediate(self, world: World) -> None:
+        """R10, R17: An external run is cancelled at once."""
+        cp = world.checkpointer
+        for run_id, keep in (("x", False), ("y", True)):
+            await cp.claim_run(T, run_id)
+            await cp.append(T, [user(run_id, run_id=run_id), call(run_id).model_copy(update={"run_id": run_id})])
+            changed = await world.runs.cancel(T, run_id, keep=keep)
+            assert changed.run.status is RunStatus.CANCELLED and changed.effects.cancels == []
+        assert await world.texts() == ["y", "call:y", "result:y"]
+        with pytest.raises(errors.RunAlreadyCompletedError):
+            await cp.append(T, [user("late", run_id="x")])
+
+    async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
+        """R13: The completion of an external run does not check tool cycles. The ``Agent`` checks them before the call."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "x")
+        await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
+        await cp.mark_run_complete(T, "x")
+        assert await world.status("x") is RunStatus.COMPLETED
+
+    async def test_extra_saved_between_runs_belongs_to_the_next_completion(self, world: World) -> None:
+        """F3: Extra that is saved between runs belongs to the next completion."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "x")
+        await cp.save_extra(T, {"v": 1})
+        await cp.mark_run_complete(T, "x")
+        await cp.save_extra(T, {"v": 2})
+        assert (await world.fork("c", after_run_id="x")).thread.extra == {"v": 1}
+
+
+class TestExternalRuns(TestExternalRunsWithoutWorkers):
     async def test_a_failed_one_is_not_redriven(self, world: World) -> None:
         """R17: A failed external run is not redriven, because external runs are never scheduled."""
         await world.checkpointer.claim_run(T, "x")
@@ -105,29 +180,6 @@ class TestExternalRuns:
         with pytest.raises(errors.RunNotClaimedError):
             await cp.mark_run_complete(T, "bad")
 
-    async def test_append_is_all_or_nothing(self, world: World) -> None:
-        await world.turn("r1")
-        with pytest.raises(errors.RunAlreadyCompletedError):
-            await world.checkpointer.append(T, [user("fine"), user("late", run_id="r1")])
-        assert await world.texts() == ["r1?", "r1!"]
-
-    async def test_unclaimed_messages_are_invisible(self, world: World) -> None:
-        """R13: Messages of an unclaimed run enter no context until the run is claimed and completes."""
-        cp = world.checkpointer
-        await cp.append(T, [user("plain"), said("early", run_id="x")])
-        await world.turn("r1")
-        assert await world.texts() == ["plain", "r1?", "r1!"]
-        assert await world.loaded() == ["plain", "early", "r1?", "r1!"]
-        assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
-        assert len(await world.leaves()) == 1
-        await cp.claim_run(T, "x")
-        assert {leaf.run_id for leaf in await world.leaves()} == {"x", "r1"}
-        await cp.append(T, [said("late", run_id="x")])
-        await cp.mark_run_complete(T, "x")
-        assert await world.texts() == ["plain", "early", "r1?", "r1!", "late"]
-        assert await world.cut(after_run_id="r1") == ["plain", "r1?", "r1!"]
-        assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
-
     async def test_load_shows_what_nobody_claimed_yet(self, world: World) -> None:
         """R13: ``load`` returns unclaimed messages as long as no worker holds their run. A fork contains none of them."""
         cp = world.checkpointer
@@ -143,25 +195,6 @@ class TestExternalRuns:
         await world.finish(attempt)
         await cp.claim_run(T, "y")
         assert await world.loaded() == ["one", "two", "more", "r1?", "r1!", "q"]
-
-    async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
-        """F10, F1: A snapshot after a run without messages ends with the last message at the run's claim."""
-        cp = world.checkpointer
-        await cp.append(T, [user("old"), said("older")])
-        for run_id in ("a", "b"):
-            await cp.claim_run(T, run_id)
-        await cp.append(T, [user("later")])
-        await cp.claim_run(T, "c")
-        await cp.append(T, [user("last")])
-        for run_id in ("c", "a", "b"):
-            await cp.mark_run_complete(T, run_id)
-        assert await world.cut(after_run_id="c") == ["old", "older", "later"]
-        assert await world.cut(after_run_id="b") == ["old", "older", "later"]
-        await cp.fork(T, "f", after_run_id="c")
-        assert await world.loaded("f") == ["old", "older", "later"]
-        assert await world.cut("f", after_run_id="c") == ["old", "older", "later"]
-        with pytest.raises(errors.RunAlreadyCompletedError):
-            await cp.claim_run("f", "c")
 
     async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
         """R13, R1: A worker's first claim makes the run's unclaimed messages part of the run. The context ends with these
@@ -241,26 +274,6 @@ class TestExternalRuns:
         await world.turn("r1")
         await world.threads.delete_thread(T)
 
-    async def test_cancel_is_immediate(self, world: World) -> None:
-        """R10, R17: An external run is cancelled at once."""
-        cp = world.checkpointer
-        for run_id, keep in (("x", False), ("y", True)):
-            await cp.claim_run(T, run_id)
-            await cp.append(T, [user(run_id, run_id=run_id), call(run_id).model_copy(update={"run_id": run_id})])
-            changed = await world.runs.cancel(T, run_id, keep=keep)
-            assert changed.run.status is RunStatus.CANCELLED and changed.effects.cancels == []
-        assert await world.texts() == ["y", "call:y", "result:y"]
-        with pytest.raises(errors.RunAlreadyCompletedError):
-            await cp.append(T, [user("late", run_id="x")])
-
-    async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
-        """R13: The completion of an external run does not check tool cycles. The ``Agent`` checks them before the call."""
-        cp = world.checkpointer
-        await cp.claim_run(T, "x")
-        await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
-        await cp.mark_run_complete(T, "x")
-        assert await world.status("x") is RunStatus.COMPLETED
-
     async def test_context_hands_each_run_over_together(self, world: World) -> None:
         """S5: A context contains each run's messages together."""
         cp = world.checkpointer
@@ -274,15 +287,6 @@ class TestExternalRuns:
         attempt = await world.start("r1", "q")
         assert await world.context(attempt) == ["a1", "a2", "b1", "b2", "plain", "q"]
         assert await world.texts() == ["a1", "b1", "plain", "a2", "b2", "q"]
-
-    async def test_extra_saved_between_runs_belongs_to_the_next_completion(self, world: World) -> None:
-        """F3: Extra that is saved between runs belongs to the next completion."""
-        cp = world.checkpointer
-        await cp.claim_run(T, "x")
-        await cp.save_extra(T, {"v": 1})
-        await cp.mark_run_complete(T, "x")
-        await cp.save_extra(T, {"v": 2})
-        assert (await world.fork("c", after_run_id="x")).thread.extra == {"v": 1}
 
     async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
         """F5: If a fork job waits for an external run, the store notifies the workers of the completion, because

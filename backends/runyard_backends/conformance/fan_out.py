@@ -128,7 +128,7 @@ class TestFanOut:
         assert (await world.claim("job", worker="w3")).outcome == "claimed"
 
     async def test_f11_a_job_that_is_cancelled_waits_for_nothing(self, world: World) -> None:
-        """R10: A waiting job is cancelled at once. Later ends of its runs do not submit it."""
+        """R10: A waiting job is cancelled at once. Later ends of its runs do not submit the job."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -147,7 +147,7 @@ class TestFanOut:
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
         """F9: An agent that can ask a human is refused as agent of a probe and as judge. The refusal is at acceptance, before
-        the snapshot is read. The worker with this agent that registered last decides whether the agent can ask."""
+        the snapshot is read. Of the workers with this agent, the last one to register decides whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so a cut would be refused
         probe = ForkRequest(src=T, new="p", cut=Cut())

@@ -33,6 +33,20 @@ async def reported(world: World, cursor: str | None = None) -> list[tuple[str, s
 
 
 class TestFeed:
+    async def test_entries_say_what_was_forked_and_which_messages_a_run_has(self, world: World) -> None:
+        """E5, F2: An entry of a fork has its source and its cut. An entry of a run has the run's messages."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("child", after_run_id="r1")
+        first, second, forked = await entries(world)
+        stored = await world.messages()
+        assert (first.first_seq, first.last_seq, first.last_message_id) == (1, 2, stored[1].id)
+        assert (second.first_seq, second.last_seq, second.last_message_id) == (3, 4, stored[3].id)
+        assert (forked.parent_thread_id, forked.forked_after_run_id, forked.forked_at_seq) == (T, "r1", 2)
+        assert forked.last_message_id is None and first.parent_thread_id is None
+        await world.threads.delete_thread("child")
+        assert (await entries(world))[2].parent_thread_id is None
+
     async def test_feed_has_every_type_of_entry(self, world: World) -> None:
         """E5: The feed reports ended and suspended runs, stored messages, forked threads and deleted threads."""
         await world.turn("r1")

@@ -15,7 +15,9 @@ from .world import T, World, call, said, texts, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestForks:
+class TestForksWithoutWorkers:
+    """The tests of :class:`TestForks` that a store without workers passes, too."""
+
     async def test_fork_is_the_snapshot(self, world: World) -> None:
         """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. Later turns of the source or
         of the fork are not visible in the other thread."""
@@ -45,36 +47,12 @@ class TestForks:
         assert [child.thread_id for child in children.items] == ["c"]
 
     async def test_parent_is_the_thread_that_was_asked(self, world: World) -> None:
-        """F2: The parent is the thread that was forked, whichever branch or ancestor the messages come from."""
+        """F2: The parent is the thread that was forked, even if the messages come from a branch or an ancestor."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         await world.fork("d", src="c", after_run_id="r1")
         thread = await world.threads.thread("d")
         assert thread is not None and (thread.parent_thread_id, thread.forked_after_run_id) == ("c", "r1")
-
-    async def test_default_cut_is_the_last_completed_run(self, world: World) -> None:
-        """F6: The default cut is after the last completed run."""
-        await world.turn("r1")
-        await world.turn("r2")
-        await world.failed("r3")
-        await world.start("r4")
-        forked = await world.fork("c")
-        assert forked.thread.forked_after_run_id == "r2"
-        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
-
-    async def test_unsuccessful_runs_never_enter_a_fork(self, world: World) -> None:
-        """S1: An unsuccessful run never enters a fork, however runs interleave."""
-        await world.failed("bad")
-        await world.turn("r1")
-        attempt = await world.start("gone")
-        await world.runs.append(attempt, [said("gone…")])
-        await world.runs.cancel(T, "gone")
-        await world.finish(attempt)
-        await world.turn("r2")
-        live = await world.start("live", "live?")
-        assert await world.cut(after_run_id="r2") == ["r1?", "r1!", "r2?", "r2!"]
-        await world.finish(live)
-        assert await world.cut(after_run_id="r2") == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_late_completion_never_enters_an_existing_fork(self, world: World) -> None:
         """S2, I5: A run that completes after the cut never enters the fork."""
@@ -114,35 +92,6 @@ class TestForks:
         messages = await world.messages("c")
         assert texts(messages) == ["legacy 1", "legacy 2", "r1?", "r1!"]
         assert [m.run_id for m in messages] == [None, None, "r1", "r1"]
-
-    async def test_kept_run_is_a_boundary(self, world: World) -> None:
-        """R10: A run that was cancelled with keep can be the cut of a fork."""
-        attempt = await world.start("r1")
-        await world.runs.append(attempt, [said("half")])
-        await world.runs.cancel(T, "r1", keep=True)
-        await world.finish(attempt)
-        await world.fork("c", after_run_id="r1")
-        assert await world.texts("c") == ["hi", "half"]
-
-    async def test_checks_in_order(self, world: World) -> None:
-        """F4: Checks run in order: the source, then the run of the cut, then the new id."""
-        with pytest.raises(errors.ThreadNotFoundError):
-            await world.fork("c", src="nope")
-        await world.store("legacy")
-        with pytest.raises(errors.RunNotCompletedError):
-            await world.fork("c")
-        await world.failed("bad")
-        await world.accept("open")
-        await world.turn("taken", thread="c")
-        for run_id in ("unknown", "bad", "open"):
-            with pytest.raises(errors.RunNotCompletedError):
-                await world.fork("c", after_run_id=run_id)
-        await world.runs.cancel(T, "open")
-        await world.turn("r1")
-        with pytest.raises(errors.ThreadAlreadyExistsError):
-            await world.fork("c", after_run_id="r1")
-        with pytest.raises(errors.InvalidInputError):
-            await world.fork("", after_run_id="r1")
 
     async def test_repeated_fork_is_the_same_fork(self, world: World) -> None:
         """F4: The same source, cut and options find the same fork, even after the source was deleted."""
@@ -197,22 +146,6 @@ class TestForks:
                 "v": value
             }
 
-    async def test_fork_keeps_its_options(self, world: World) -> None:
-        """F7: The options of a fork are applied."""
-        await world.turn("r1", agent="a", usage=Usage(requests=2))
-        await world.threads.update_thread(T, title="source", tags={"k": "v"})
-        plain = (await world.fork("c", after_run_id="r1")).thread
-        assert (plain.title, plain.tags, plain.agent, plain.usage.requests) == (None, {}, "a", 0)
-        options = {"title": "Copy", "tags": {"a": "b"}, "agent": "z", "reset_usage": False}
-        full = (await world.fork("d", after_run_id="r1", options=options)).thread
-        assert (full.title, full.agent, full.usage.requests) == ("Copy", "z", 2)
-        assert full.tags == {"a": "b", "title": "Copy"}
-        for tags in ({"": "x"}, {"k" * 65: "x"}, {"a\n": "x"}):
-            with pytest.raises(errors.InvalidInputError):
-                await world.fork("e", after_run_id="r1", options={"tags": tags})
-        with pytest.raises(errors.InvalidInputError):
-            await world.fork("e", after_run_id="r1", options={"title": "a\0"})
-
     async def test_fork_changes_nothing_on_the_source(self, world: World) -> None:
         """F8, I5: A fork is idle, and the source's messages and runs are unchanged."""
         await world.turn("r1")
@@ -237,16 +170,8 @@ class TestForks:
         await world.fork("back", src="f11", after_run_id="r3")
         assert await world.texts("back") == expected[:8]
 
-    async def test_pending_requests_steps_and_answers_are_not_inherited(self, world: World) -> None:
-        """I6: Pending requests, steps and answers are not inherited."""
-        await world.turn("r1")
-        await world.suspended("r2")
-        await world.fork("c", after_run_id="r1")
-        assert (await world.runs.requests(thread_id="c")).items == []
-        assert await world.checkpointer.load_pending("c") is None
-
     async def test_completion_numbers_grow_past_the_inherited(self, world: World) -> None:
-        """S7: A child's counters start above all inherited numbers."""
+        """S7: A fork's counters start above all inherited numbers."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id)
         await world.fork("c", after_run_id="r2")
@@ -263,6 +188,141 @@ class TestForks:
         assert forked.thread.forked_at_seq is None and await world.texts("c") == []
         with pytest.raises(errors.RunAlreadyCompletedError):
             await world.checkpointer.claim_run("c", "x")
+
+    async def test_deleted_ancestors_stay_in_the_lineage(self, world: World) -> None:
+        """F12: A deleted ancestor is a tombstone as long as a thread shows its messages. The ancestors above it stay."""
+        await world.turn("r1", extra={"secret": 1})
+        await world.fork("b", after_run_id="r1")
+        await world.turn("r2", thread="b")
+        await world.fork("c", "b", after_run_id="r2")
+        await world.fork("d", "c", after_run_id="r2")  # c has no messages of its own
+        await world.turn("r3", thread="d")
+        await world.fork("e", "d", after_run_id="r3")
+        await world.threads.update_thread("b", title="Title", tags={"k": "v"}, config={"secret": 1})
+        before = (await world.threads.ancestors("e", 100)).items
+        assert [thread.thread_id for thread in before] == ["d", "c", "b", T]
+        for gone in ("b", "c", "d"):
+            await world.threads.delete_thread(gone)
+        await world.turn("r9", thread="b")
+        page = await world.threads.ancestors("e", 1)
+        d, b = page.items
+        assert (d.thread_id, b.thread_id, page.next) == ("d", "b", T), "the list ends before a thread that is not deleted"
+        assert b.deleted_at is not None and b == before[2].tombstone(b.deleted_at), "only its ids, cut and times stay"
+        whole = await world.threads.ancestors("e", 3)
+        assert (whole.items, whole.next) == ([d, b, before[3]], None)
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.threads.ancestors("d", 1)
+
+
+class TestForks(TestForksWithoutWorkers):
+    async def test_default_cut_is_the_last_completed_run(self, world: World) -> None:
+        """F6: The default cut is after the last completed run."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.failed("r3")
+        await world.start("r4")
+        forked = await world.fork("c")
+        assert forked.thread.forked_after_run_id == "r2"
+        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
+
+    async def test_unsuccessful_runs_never_enter_a_fork(self, world: World) -> None:
+        """S1: An unsuccessful run never enters a fork, however runs interleave."""
+        await world.failed("bad")
+        await world.turn("r1")
+        attempt = await world.start("gone")
+        await world.runs.append(attempt, [said("gone…")])
+        await world.runs.cancel(T, "gone")
+        await world.finish(attempt)
+        await world.turn("r2")
+        live = await world.start("live", "live?")
+        assert await world.cut(after_run_id="r2") == ["r1?", "r1!", "r2?", "r2!"]
+        await world.finish(live)
+        assert await world.cut(after_run_id="r2") == ["r1?", "r1!", "r2?", "r2!"]
+
+    async def test_kept_run_is_a_boundary(self, world: World) -> None:
+        """R10: A run that was cancelled with keep can be the cut of a fork."""
+        attempt = await world.start("r1")
+        await world.runs.append(attempt, [said("half")])
+        await world.runs.cancel(T, "r1", keep=True)
+        await world.finish(attempt)
+        await world.fork("c", after_run_id="r1")
+        assert await world.texts("c") == ["hi", "half"]
+
+    async def test_checks_in_order(self, world: World) -> None:
+        """F4: Checks run in order: the source, then the run of the cut, then the new id."""
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.fork("c", src="nope")
+        await world.store("legacy")
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("c")
+        await world.failed("bad")
+        await world.accept("open")
+        await world.turn("taken", thread="c")
+        for run_id in ("unknown", "bad", "open"):
+            with pytest.raises(errors.RunNotCompletedError):
+                await world.fork("c", after_run_id=run_id)
+        await world.runs.cancel(T, "open")
+        await world.turn("r1")
+        with pytest.raises(errors.ThreadAlreadyExistsError):
+            await world.fork("c", after_run_id="r1")
+        with pytest.raises(errors.InvalidInputError):
+            await world.fork("", after_run_id="r1")
+
+    async def test_a_fork_job_keeps_its_first_prompt(self, world: World) -> None:
+        """F5, F7: The attempt of a fork job gets the first prompt of the fork, and the run id of the prompt."""
+        await world.turn("r1")
+        for run_id, prompt in (("own", "own"), ("none", None)):
+            request = ForkRequest(src=T, new=f"{run_id}-fork", cut=Cut(after_run_id="r1"), prompt_run_id=prompt)
+            await world.accept(run_id, "and in green?" if prompt else None, kind="fork", fork=request)
+            claim = await world.claim(run_id)
+            assert claim.run is not None and claim.fork is not None and claim.fork.prompt_run_id == prompt
+            assert claim.run.input is None if prompt is None else claim.run.input is not None
+        assert await world.texts() == ["r1?", "r1!"]
+
+    async def test_inherited_runs_are_read_through_the_fork(self, world: World) -> None:
+        """F8: A fork has the runs that it inherited, and no others of its source."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        await world.turn("r2")
+        await world.fork("d", "c", after_run_id="r1")
+        for fork in ("c", "d"):
+            assert await world.runs.run(fork, "r1") == await world.run("r1")
+            assert await world.runs.run(fork, "r2") is None
+        await world.turn("r2", thread="c")
+        assert (await world.run("r2", "c")).thread_id == "c"
+
+    async def test_fork_keeps_its_options(self, world: World) -> None:
+        """F7: The options of a fork are applied."""
+        await world.turn("r1", agent="a", usage=Usage(requests=2))
+        await world.threads.update_thread(T, title="source", tags={"k": "v"})
+        plain = (await world.fork("c", after_run_id="r1")).thread
+        assert (plain.title, plain.tags, plain.agent, plain.usage.requests) == (None, {}, "a", 0)
+        options = {"title": "Copy", "tags": {"a": "b"}, "agent": "z", "reset_usage": False}
+        full = (await world.fork("d", after_run_id="r1", options=options)).thread
+        assert (full.title, full.agent, full.usage.requests) == ("Copy", "z", 2)
+        assert full.tags == {"a": "b", "title": "Copy"}
+        await world.turn("r2", usage=Usage(requests=5))
+        whole = (await world.fork("w", after_run_id="r2", options={"reset_usage": False})).thread
+        early = (await world.fork("x", after_run_id="r1", options={"reset_usage": False})).thread
+        assert (whole.usage.requests, early.usage.requests) == (7, 2), "the usage of the runs that the fork contains"
+        await world.turn("r3", thread="x", usage=Usage(requests=1))
+        again = (await world.fork("y", "x", after_run_id="r3", options={"reset_usage": False})).thread
+        assert again.usage.requests == 3
+        at = await world.id_of("r2?")
+        assert (await world.fork("z", at_message_id=at, options={"reset_usage": False})).thread.usage.requests == 2
+        for tags in ({"": "x"}, {"k" * 65: "x"}, {"a\n": "x"}):
+            with pytest.raises(errors.InvalidInputError):
+                await world.fork("e", after_run_id="r1", options={"tags": tags})
+        with pytest.raises(errors.InvalidInputError):
+            await world.fork("e", after_run_id="r1", options={"title": "a\0"})
+
+    async def test_pending_requests_steps_and_answers_are_not_inherited(self, world: World) -> None:
+        """I6: Pending requests, steps and answers are not inherited."""
+        await world.turn("r1")
+        await world.suspended("r2")
+        await world.fork("c", after_run_id="r1")
+        assert (await world.runs.requests(thread_id="c")).items == []
+        assert await world.checkpointer.load_pending("c") is None
 
     async def test_fork_job_waits_for_its_run(self, world: World) -> None:
         """F5: The completion of a run submits the fork job that waits for it. Nothing polls."""

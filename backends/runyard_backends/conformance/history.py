@@ -53,6 +53,20 @@ class TestHistory:
         assert [a.error.code if a.error else None for a in found] == [None, "flaky", None, None, "broken", None]
         assert [a.fence for a in found] == sorted(a.fence for a in found)
 
+    async def test_each_attempt_has_the_traceback_of_its_error(self, world: World) -> None:
+        """The run has the traceback of its last error. The list of runs and the run's events have none."""
+        traces = [f"line {n}\nOSError: ä" for n in range(2)]
+        first, last = (ErrorInfo(code="agent_error", message="no", traceback=trace) for trace in traces)
+        await world.runs.release(await world.start("r1"), error=first)
+        attempt = await world.take("r1")
+        await world.runs.fail(Write(attempt=attempt, first_event=2), last)
+        found = (await world.runs.attempts(T, "r1")).items
+        assert [attempt.error for attempt in found] == [first, last]
+        assert (await world.run("r1")).error == last
+        assert [run.error for run in (await world.runs.runs()).items] == [last.without_traceback()]
+        events = await world.runs.run_events(attempt.ref)
+        assert events[-1].data["error"] == {"code": "agent_error", "message": "no", "details": {}}
+
     async def test_a_cancelled_attempt(self, world: World) -> None:
         attempt = await world.start("r1")
         await world.runs.cancel(T, "r1")

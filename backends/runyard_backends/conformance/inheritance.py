@@ -13,22 +13,8 @@ from .world import World, said, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestInheritance:
-    async def test_inherited_run_is_completed_for_the_child(self, world: World) -> None:
-        """An inherited run counts as completed: claim, append and accept are refused, and a cut after it is valid."""
-        await world.turn("r1")
-        await world.turn("r2")
-        await world.fork("c", after_run_id="r2")
-        for run_id in ("r1", "r2"):
-            with pytest.raises(errors.RunAlreadyCompletedError):
-                await world.checkpointer.claim_run("c", run_id)
-            with pytest.raises(errors.RunAlreadyCompletedError):
-                await world.checkpointer.append("c", [said("x", run_id=run_id)])
-            with pytest.raises(errors.RunAlreadyCompletedError):
-                await world.accept(run_id, thread="c")
-            await world.checkpointer.mark_run_complete("c", run_id)
-        await world.fork("d", src="c", after_run_id="r1")
-        assert await world.texts("d") == ["r1?", "r1!"]
+class TestInheritanceWithoutWorkers:
+    """The tests of :class:`TestInheritance` that a store without workers passes, too."""
 
     async def test_runs_after_the_cut_are_not_inherited(self, world: World) -> None:
         """The id of a run after the cut is free in the fork and names a new run there."""
@@ -45,18 +31,6 @@ class TestInheritance:
         assert (await world.messages("c"))[2].id != (await world.messages())[2].id
         await world.fork("e", src="c", after_run_id="r2")
         assert (await world.messages("e"))[2].id == (await world.messages("c"))[2].id
-
-    async def test_sibling_branch_is_not_inherited(self, world: World) -> None:
-        """Runs of a sibling branch are not inherited, however low their completion numbers are."""
-        await world.turn("r1")
-        beside = await world.start("side", "side?", options=RunOptions(parallel=True))
-        await world.finish(beside, said("side!"))
-        await world.turn("r2")
-        await world.fork("c", after_run_id="r2")
-        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
-        with pytest.raises(errors.RunNotCompletedError):
-            await world.fork("d", src="c", after_run_id="side")
-        await world.checkpointer.claim_run("c", "side")
 
     async def test_late_completion_is_not_inherited(self, world: World) -> None:
         """A run that completed after the cut is not inherited."""
@@ -87,6 +61,74 @@ class TestInheritance:
         first = (await world.messages("c"))[0]
         await world.fork("e", src="c", at_message_id=first.id)
         assert await world.texts("e") == ["a1"]
+
+    async def test_inherited_message_said_again(self, world: World) -> None:
+        """B1, I3: If an inherited message is stored again in the fork, the call returns the inherited message. A message that
+        was not inherited is stored."""
+        plain = await world.threads.store_message("t", user("plain"))
+        await world.turn("r1")
+        later = await world.threads.store_message("t", user("later"))
+        await world.fork("c", after_run_id="r1")
+        assert await world.threads.store_message("c", user("plain", id=plain.id)) == plain
+        await world.checkpointer.append("c", [user("plain", id=plain.id), user("later", id=later.id)])
+        assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
+
+    async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
+        """B2, B3: After the fork, both threads store a message under the same id. Each thread then shows its own message, as a
+        leaf."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        message = user("same")
+        for thread in ("t", "c"):
+            stored = await world.threads.store_message(thread, message)
+            assert [(leaf.message_id, leaf.depth) for leaf in await world.leaves(thread)] == [(stored.id, 3)]
+            assert await world.texts(thread, leaf=stored.id) == ["r1?", "r1!", "same"]
+
+    async def test_branch_that_continues_an_open_run(self, world: World) -> None:
+        """F8, I5: The path to a message that follows a message of an unfinished run contains both, even in forks of forks."""
+        await world.turn("r1")
+        await world.checkpointer.claim_run("t", "x")
+        half = said("half", run_id="x")
+        await world.checkpointer.append("t", [half])
+        after = await world.store("after", half.id)
+        path = ["r1?", "r1!", "half", "after"]
+        assert await world.texts(leaf=after) == path
+        await world.fork("c", at_message_id=after)
+        await world.fork("d", src="c", at_message_id=after)
+        for thread in ("c", "d"):
+            assert await world.texts(thread) == path
+            assert await world.texts(thread, leaf=after) == path
+            assert [leaf.depth for leaf in await world.leaves(thread)] == [4]
+
+
+class TestInheritance(TestInheritanceWithoutWorkers):
+    async def test_inherited_run_is_completed_for_the_child(self, world: World) -> None:
+        """An inherited run counts as completed: claim, append and accept are refused, and a cut after it is valid."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        for run_id in ("r1", "r2"):
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.claim_run("c", run_id)
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.checkpointer.append("c", [said("x", run_id=run_id)])
+            with pytest.raises(errors.RunAlreadyCompletedError):
+                await world.accept(run_id, thread="c")
+            await world.checkpointer.mark_run_complete("c", run_id)
+        await world.fork("d", src="c", after_run_id="r1")
+        assert await world.texts("d") == ["r1?", "r1!"]
+
+    async def test_sibling_branch_is_not_inherited(self, world: World) -> None:
+        """Runs of a sibling branch are not inherited, however low their completion numbers are."""
+        await world.turn("r1")
+        beside = await world.start("side", "side?", options=RunOptions(parallel=True))
+        await world.finish(beside, said("side!"))
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        assert await world.texts("c") == ["r1?", "r1!", "r2?", "r2!"]
+        with pytest.raises(errors.RunNotCompletedError):
+            await world.fork("d", src="c", after_run_id="side")
+        await world.checkpointer.claim_run("c", "side")
 
     async def test_partly_visible_run(self, world: World) -> None:
         """A fork that was cut inside a run has a part of the run. Forking this fork after the run raises ForkBoundaryError.
@@ -138,28 +180,6 @@ class TestInheritance:
             await world.finish(attempt, said("fresh"))
             assert await world.texts(thread) == [*before, "hi", "fresh"]
 
-    async def test_inherited_message_said_again(self, world: World) -> None:
-        """B1, I3: If an inherited message is stored again in the fork, it is found. A message that was not inherited is
-        stored."""
-        plain = await world.threads.store_message("t", user("plain"))
-        await world.turn("r1")
-        later = await world.threads.store_message("t", user("later"))
-        await world.fork("c", after_run_id="r1")
-        assert await world.threads.store_message("c", user("plain", id=plain.id)) == plain
-        await world.checkpointer.append("c", [user("plain", id=plain.id), user("later", id=later.id)])
-        assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
-
-    async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
-        """B2, B3: After the fork, both threads store a message under the same id. Each thread then has it as a message and a
-        leaf."""
-        await world.turn("r1")
-        await world.fork("c", after_run_id="r1")
-        message = user("same")
-        for thread in ("t", "c"):
-            stored = await world.threads.store_message(thread, message)
-            assert [(leaf.message_id, leaf.depth) for leaf in await world.leaves(thread)] == [(stored.id, 3)]
-            assert await world.texts(thread, leaf=stored.id) == ["r1?", "r1!", "same"]
-
     async def test_open_run_id_is_taken(self, world: World) -> None:
         """If a fork was cut inside a failed run, the run's id is taken in the fork, because the fork shows a part of the
         run."""
@@ -197,7 +217,7 @@ class TestInheritance:
         assert await world.texts("d") == ["q", "half", "own?", "own!"]
 
     async def test_inherited_through_two_levels_and_a_branch(self, world: World) -> None:
-        """A branch of a fork sees the inherited messages, and its runs are inherited in turn."""
+        """A branch of a fork sees the inherited messages. A fork of this branch inherits the runs of the branch."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r2")
@@ -210,19 +230,3 @@ class TestInheritance:
             await world.checkpointer.claim_run("d", "r1")
         for run_id in ("r2", "c1"):
             await world.checkpointer.claim_run("d", run_id)
-
-    async def test_branch_that_continues_an_open_run(self, world: World) -> None:
-        """F8, I5: The path to a message that follows a message of an unfinished run contains both, even in forks of forks."""
-        await world.turn("r1")
-        await world.checkpointer.claim_run("t", "x")
-        half = said("half", run_id="x")
-        await world.checkpointer.append("t", [half])
-        after = await world.store("after", half.id)
-        path = ["r1?", "r1!", "half", "after"]
-        assert await world.texts(leaf=after) == path
-        await world.fork("c", at_message_id=after)
-        await world.fork("d", src="c", at_message_id=after)
-        for thread in ("c", "d"):
-            assert await world.texts(thread) == path
-            assert await world.texts(thread, leaf=after) == path
-            assert [leaf.depth for leaf in await world.leaves(thread)] == [4]

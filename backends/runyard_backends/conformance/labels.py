@@ -30,7 +30,89 @@ async def labels(world: World, thread: str = T) -> dict[str, tuple[str, int]]:
     return found
 
 
-class TestLabels:
+class TestLabelsWithoutWorkers:
+    """The tests of :class:`TestLabels` that a store without workers passes, too."""
+
+    async def test_a_label_moves_and_is_removed(self, world: World) -> None:
+        """B9: A label is unique in its thread. Setting a label again moves the label. Removing a label twice is no error."""
+        one = await world.store("a")
+        two = await world.store("b", ROOT_ID)
+        for id in (one, one, two):
+            await world.threads.set_label(T, "x", id)
+        assert await labels(world) == {"x": ("b", 1)}
+        for _ in range(2):
+            await world.threads.remove_label(T, "x")
+        assert await labels(world) == {}
+        assert [leaf.labels for leaf in await world.leaves()] == [[], []]
+
+    @pytest.mark.parametrize("erase", [False, True])
+    async def test_labels_are_deleted_with_the_thread(self, world: World, erase: bool) -> None:
+        """B9: A new thread with the id of a deleted or erased thread has no label."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        await world.threads.set_label(T, "main")
+        await world.threads.set_label("c", "kept")
+        await (world.threads.erase_thread(T) if erase else world.threads.delete_thread(T))
+        await world.store("a")
+        assert await labels(world) == {}
+        assert list(await labels(world, "c")) == ["kept"]
+
+    async def test_pages_of_labelled_branches(self, world: World) -> None:
+        """B9: A page of labelled branches has no other branches. Its cursor continues after the last of them."""
+        ids = [await world.store(str(n), ROOT_ID) for n in range(6)]
+        for n in (1, 3, 4):
+            await world.threads.set_label(T, f"l{n}", ids[n])
+        found, cursor = [], None
+        while True:
+            page = await world.threads.branches(T, PageRequest(limit=2, cursor=cursor), labelled=True)
+            found += [leaf.labels for leaf in page.items]
+            if (cursor := page.next) is None:
+                break
+        assert found == [["l1"], ["l3"], ["l4"]]
+
+    async def test_bounds(self, world: World) -> None:
+        """B9: A label has 1 to 64 printable characters. A thread has at most 100 labels, even if many are set at once."""
+        await world.store("a")
+        for wrong in ("", ".", "..", "a\nb", "a\x00", "x" * (MAX_LABEL_LENGTH + 1), "\ud800"):
+            with pytest.raises(errors.InvalidInputError):
+                await world.threads.set_label(T, wrong)
+            with pytest.raises(errors.InvalidInputError):
+                await world.threads.remove_label(T, wrong)
+        named = ["é" * MAX_LABEL_LENGTH, "a/b?c#d%2e e", *(f"l{n}" for n in range(MAX_LABELS - 3))]
+        for label in named:
+            await world.threads.set_label(T, label)
+        racing = [world.threads.set_label(T, f"race-{n}") for n in range(4)]
+        outcomes = await asyncio.gather(*racing, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [errors.InvalidInputError] * 3
+        await world.threads.set_label(T, named[0])
+        [leaf] = await world.leaves()
+        assert len(leaf.labels) == MAX_LABELS and leaf.labels == sorted(leaf.labels) and set(named) < set(leaf.labels)
+        await world.threads.remove_label(T, named[1])
+        await world.threads.set_label(T, "free")
+
+    async def test_unknown_threads_and_messages(self, world: World) -> None:
+        """B9, A1: A label needs a message that the thread shows. Another tenant's thread is unknown."""
+        other = World(await world.factory(tenant="other"), world.factory)
+        id = await world.store("a")
+        await world.store("elsewhere", thread="u")
+        with pytest.raises(errors.InvalidInputError):
+            await world.threads.set_label(T, "x", "no uuid")
+        for unknown in (ROOT_ID, new_id(), await world.id_of("elsewhere", "u")):
+            with pytest.raises(errors.MessageNotFoundError):
+                await world.threads.set_label(T, "x", unknown)
+        for hidden in (
+            world.threads.set_label("nope", "x"),
+            world.threads.remove_label("nope", "x"),
+            other.threads.set_label(T, "x", id),
+            other.threads.remove_label(T, "x"),
+        ):
+            with pytest.raises(errors.ThreadNotFoundError):
+                await hidden
+        assert await labels(world) == {}
+        await other.backend.close()
+
+
+class TestLabels(TestLabelsWithoutWorkers):
     async def test_a_label_follows_its_branch(self, world: World) -> None:
         """B9: A label is set to the branch of a message, or to the head, and is listed at the end of the branch."""
         await world.turn("r1")
@@ -44,18 +126,6 @@ class TestLabels:
         assert await labels(world) == {"main": ("r3!", 4), "second": ("r2!", 3), "also": ("r2!", 3)}
         listed = {leaf.run_id: leaf.labels for leaf in await world.leaves()}
         assert listed == {"r3": ["main"], "r2": ["also", "second"], "r4": []}
-
-    async def test_a_label_moves_and_is_removed(self, world: World) -> None:
-        """B9: A thread has a label once. A label that is set again moves, and one that is removed twice is gone."""
-        one = await world.store("a")
-        two = await world.store("b", ROOT_ID)
-        for id in (one, one, two):
-            await world.threads.set_label(T, "x", id)
-        assert await labels(world) == {"x": ("b", 1)}
-        for _ in range(2):
-            await world.threads.remove_label(T, "x")
-        assert await labels(world) == {}
-        assert [leaf.labels for leaf in await world.leaves()] == [[], []]
 
     async def test_the_end_of_a_labelled_branch_is_always_listed(self, world: World) -> None:
         """B9: The end of a labelled branch is listed, once, even if another branch begins there."""
@@ -97,7 +167,7 @@ class TestLabels:
         assert [leaf.labels for leaf in await world.leaves()] == [["p1", "p2", "trunk"]]
 
     async def test_a_branch_without_a_message(self, world: World) -> None:
-        """B9: The label of a branch without a message is not listed until the branch has one."""
+        """B9: The label of a branch without a message is not listed until the branch has a message."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?", parent_id=ROOT_ID)
         await world.threads.set_label(T, "other")
@@ -107,7 +177,7 @@ class TestLabels:
         assert await labels(world) == {"other": ("r3!", 2)}
 
     async def test_a_fork_has_no_labels(self, world: World) -> None:
-        """B9: A fork has none of its source's labels. An inherited message is of the fork's first branch."""
+        """B9: A fork has none of its source's labels. An inherited message belongs to the fork's first branch."""
         await world.turn("r1")
         await world.threads.set_label(T, "main")
         await world.fork("c", after_run_id="r1")
@@ -120,77 +190,13 @@ class TestLabels:
         assert await labels(world, "c") == dict.fromkeys(("mine", "again"), ("own!", 4))
         assert await labels(world) == {"main": ("r1!", 2)}
 
-    @pytest.mark.parametrize("erase", [False, True])
-    async def test_labels_are_deleted_with_the_thread(self, world: World, erase: bool) -> None:
-        """B9: A deleted or erased thread leaves no label to a later thread of its id."""
-        await world.turn("r1")
-        await world.fork("c", after_run_id="r1")
-        await world.threads.set_label(T, "main")
-        await world.threads.set_label("c", "kept")
-        await (world.threads.erase_thread(T) if erase else world.threads.delete_thread(T))
-        await world.store("a")
-        assert await labels(world) == {}
-        assert list(await labels(world, "c")) == ["kept"]
 
-    async def test_pages_of_labelled_branches(self, world: World) -> None:
-        """B9: A page of labelled branches has only these, and its cursor continues after them."""
-        ids = [await world.store(str(n), ROOT_ID) for n in range(6)]
-        for n in (1, 3, 4):
-            await world.threads.set_label(T, f"l{n}", ids[n])
-        found, cursor = [], None
-        while True:
-            page = await world.threads.branches(T, PageRequest(limit=2, cursor=cursor), labelled=True)
-            found += [leaf.labels for leaf in page.items]
-            if (cursor := page.next) is None:
-                break
-        assert found == [["l1"], ["l3"], ["l4"]]
+class TestDepthsWithoutWorkers:
+    """The tests of :class:`TestDepths` that a store without workers passes, too."""
 
-    async def test_bounds(self, world: World) -> None:
-        """B9: A label has 1 to 64 printable characters. A thread has at most 100 labels, also if many are set at once."""
-        await world.store("a")
-        for wrong in ("", ".", "..", "a\nb", "a\x00", "x" * (MAX_LABEL_LENGTH + 1), "\ud800"):
-            with pytest.raises(errors.InvalidInputError):
-                await world.threads.set_label(T, wrong)
-            with pytest.raises(errors.InvalidInputError):
-                await world.threads.remove_label(T, wrong)
-        named = ["é" * MAX_LABEL_LENGTH, "a/b?c#d%2e e", *(f"l{n}" for n in range(MAX_LABELS - 3))]
-        for label in named:
-            await world.threads.set_label(T, label)
-        racing = [world.threads.set_label(T, f"race-{n}") for n in range(4)]
-        outcomes = await asyncio.gather(*racing, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes if outcome is not None] == [errors.InvalidInputError] * 3
-        await world.threads.set_label(T, named[0])
-        [leaf] = await world.leaves()
-        assert len(leaf.labels) == MAX_LABELS and leaf.labels == sorted(leaf.labels) and set(named) < set(leaf.labels)
-        await world.threads.remove_label(T, named[1])
-        await world.threads.set_label(T, "free")
-
-    async def test_unknown_threads_and_messages(self, world: World) -> None:
-        """B9, A1: A label needs a message that the thread shows. Another tenant's thread is unknown."""
-        other = World(await world.factory(tenant="other"), world.factory)
-        id = await world.store("a")
-        await world.store("elsewhere", thread="u")
-        with pytest.raises(errors.InvalidInputError):
-            await world.threads.set_label(T, "x", "no uuid")
-        for unknown in (ROOT_ID, new_id(), await world.id_of("elsewhere", "u")):
-            with pytest.raises(errors.MessageNotFoundError):
-                await world.threads.set_label(T, "x", unknown)
-        for hidden in (
-            world.threads.set_label("nope", "x"),
-            world.threads.remove_label("nope", "x"),
-            other.threads.set_label(T, "x", id),
-            other.threads.remove_label(T, "x"),
-        ):
-            with pytest.raises(errors.ThreadNotFoundError):
-                await hidden
-        assert await labels(world) == {}
-        await other.backend.close()
-
-
-class TestDepths:
     async def test_a_run_that_completes_late(self, world: World) -> None:
-        """B3: A leaf's depth counts what its path shows: a run that completed after a branch began is not on the branch, though
-        its messages are older."""
+        """B3: A leaf's depth is the number of messages on its path. A run that completed after a branch began is not on the
+        branch, even if the run's messages are older."""
         cp = world.checkpointer
         await world.store("a")
         await cp.claim_run(T, "late")
@@ -217,6 +223,8 @@ class TestDepths:
             found[path[-1].text] = leaf.depth
         assert found == {"r1!": 2, "after r2?": 4, "after r2…": 5} or found == {"after r2?": 4, "after r2…": 5}
 
+
+class TestDepths(TestDepthsWithoutWorkers):
     async def test_forks_of_branches(self, world: World) -> None:
         """B3: The depth of each leaf is the length of its path, in forks of forks and on branches of branches."""
         await world.turn("r1")

@@ -21,7 +21,7 @@ ROLLBACK = RunOptions(multitask_strategy="rollback")
 
 class TestLanes:
     async def test_lane_runs_one_at_a_time_in_order(self, world: World) -> None:
-        """R3, I4: One run of a lane runs at a time, and its end returns the next one."""
+        """R3, I4: One run of a lane runs at a time. The end of this run returns the next run."""
         first = await world.start("r1", "1")
         for run_id in ("r2", "r3"):
             assert (await world.accept(run_id, run_id)).effects.jobs == []

@@ -194,7 +194,7 @@ class TestPermits:
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
         """R16: A run of high priority starts before the other waiting runs of its tenant, even if one of these was submitted
-        already. It starts after the run of another tenant whose turn is earlier."""
+        already. It starts after the run of another tenant with an earlier turn."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")

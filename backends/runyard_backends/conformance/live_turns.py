@@ -18,7 +18,26 @@ def statuses(messages: list[Message]) -> list[str | None]:
     return [str(message.run_status) if message.run_status else None for message in messages]
 
 
-class TestLiveTurn:
+class TestLiveTurnWithoutWorkers:
+    """The tests of :class:`TestLiveTurn` that a store without workers passes, too."""
+
+    async def test_a_failed_turn_leaves_the_path(self, world: World) -> None:
+        """B2, R7: When the run fails, the path loses its messages. The path to its last message still has them."""
+        await world.turn("r1")
+        await world.failed("r2")
+        assert await world.texts() == ["r1?", "r1!"]
+        side = await world.messages(leaf=await world.id_of("r2…"))
+        assert texts(side) == ["r1?", "r1!", "r2?", "r2…"]
+        assert statuses(side) == ["completed", "completed", "failed", "failed"]
+
+    async def test_status_is_no_field_of_a_caller(self, world: World) -> None:
+        """B2: A message without a run has no status, even if the caller sets one."""
+        stored = await world.threads.store_message(T, Message.user("a", run_status=RunStatus.FAILED))
+        assert stored.run_status is None
+        assert statuses(await world.messages()) == [None]
+
+
+class TestLiveTurn(TestLiveTurnWithoutWorkers):
     async def test_the_path_ends_with_the_turn_under_way(self, world: World) -> None:
         """B2: The path of the newest leaf has the messages of the run under way, from the claim to the end."""
         await world.turn("r1")
@@ -40,15 +59,6 @@ class TestLiveTurn:
         assert statuses(await world.messages()) == ["queued"]
         await world.finish(await world.take("r1"), said("r1!"))
         assert await world.texts() == ["r1?", "r1!"]
-
-    async def test_a_failed_turn_leaves_the_path(self, world: World) -> None:
-        """B2, R7: When the run fails, the path loses its messages. The path to its last message still has them."""
-        await world.turn("r1")
-        await world.failed("r2")
-        assert await world.texts() == ["r1?", "r1!"]
-        side = await world.messages(leaf=await world.id_of("r2…"))
-        assert texts(side) == ["r1?", "r1!", "r2?", "r2…"]
-        assert statuses(side) == ["completed", "completed", "failed", "failed"]
 
     async def test_a_kept_cancel_has_its_status(self, world: World) -> None:
         """B2, R10: The messages of a run that was cancelled with keep stay in the path, as cancelled."""
@@ -94,7 +104,7 @@ class TestLiveTurn:
             assert newest_first or seen[len(whole) :] == [f"{name}!"]
 
     async def test_the_context_of_a_branch_has_no_live_messages_of_others(self, world: World) -> None:
-        """B4: What the path shows of a live run enters no other run's context."""
+        """B4: The path shows the messages of a live run. These messages enter no other run's context."""
         first = await world.store("a")
         await world.start("r1", "r1?")
         other = await world.start("r2", "r2?", parent_id=first, options=RunOptions(parallel=True))
@@ -109,12 +119,6 @@ class TestLiveTurn:
         await world.finish(attempt, said("r2!"))
         assert statuses(await world.messages("c")) == ["completed", "completed", "completed"]
         assert [leaf.run_status for leaf in await world.leaves("c")] == [RunStatus.COMPLETED]
-
-    async def test_status_is_no_field_of_a_caller(self, world: World) -> None:
-        """B2: A message without a run has no status, even if the caller sets one."""
-        stored = await world.threads.store_message(T, Message.user("a", run_status=RunStatus.FAILED))
-        assert stored.run_status is None
-        assert statuses(await world.messages()) == [None]
 
     async def test_a_finished_parallel_branch_is_a_leaf(self, world: World) -> None:
         """B3, B4: The leaf of a parallel run is in the list while it runs and after it ended, and leads to its path."""

@@ -26,7 +26,7 @@ MANY = PAGE_BYTES // PIECE + 5
 
 
 async def pages(ask: Callable[[str | None], Awaitable[Page[T]]]) -> list[list[T]]:
-    """Read every page, from the first one to the one without ``next``."""
+    """Read every page. The last page has no ``next``."""
     found, cursor = list[list[T]](), None
     while True:
         page = await ask(cursor)
@@ -35,7 +35,9 @@ async def pages(ask: Callable[[str | None], Awaitable[Page[T]]]) -> list[list[T]
             return found
 
 
-class TestPages:
+class TestPagesWithoutWorkers:
+    """The tests of :class:`TestPages` that a store without workers passes, too."""
+
     @pytest.mark.parametrize("newest_first", [False, True])
     async def test_messages_come_in_pages_of_so_many_bytes(self, world: World, newest_first: bool) -> None:
         ids = [(await world.threads.store_message(THREAD, user("x" * PIECE))).id for _ in range(MANY)]
@@ -44,6 +46,18 @@ class TestPages:
         assert len(found) == 2 and all(len(page) * PIECE <= PAGE_BYTES for page in found)
         assert [message.id for page in found for message in page] == (ids[::-1] if newest_first else ids)
 
+    async def test_a_list_of_threads_leaves_large_values_out(self, world: World) -> None:
+        large, small = {"x": "x" * LARGE_VALUE_BYTES}, {"x": "x" * (LARGE_VALUE_BYTES // 2)}
+        await create(world, "one", extra=large, config=small)
+        await create(world, "two", extra=small, config=large)
+        one, two = (await world.threads.threads()).items
+        assert (one.extra, one.config, one.omitted) == ({}, small, ["extra"])
+        assert (two.extra, two.config, two.omitted) == (small, {}, ["config"])
+        whole = await world.threads.thread("one")
+        assert whole is not None and (whole.extra, whole.omitted) == (large, [])
+
+
+class TestPages(TestPagesWithoutWorkers):
     async def test_requests_come_in_pages_of_so_many_bytes(self, world: World) -> None:
         ids = [f"q{n:03}" for n in range(MANY)]
         attempt = await world.start("r1")
@@ -95,16 +109,6 @@ class TestPages:
             assert name in part.omitted and PAGE_BYTES - 2 * PIECE < len(items) * PIECE <= PAGE_BYTES
         assert part.messages == whole.messages[-len(part.messages) :]
         assert part.requests == whole.requests[: len(part.requests)]
-
-    async def test_a_list_of_threads_leaves_large_values_out(self, world: World) -> None:
-        large, small = {"x": "x" * LARGE_VALUE_BYTES}, {"x": "x" * (LARGE_VALUE_BYTES // 2)}
-        await create(world, "one", extra=large, config=small)
-        await create(world, "two", extra=small, config=large)
-        one, two = (await world.threads.threads()).items
-        assert (one.extra, one.config, one.omitted) == ({}, small, ["extra"])
-        assert (two.extra, two.config, two.omitted) == (small, {}, ["config"])
-        whole = await world.threads.thread("one")
-        assert whole is not None and (whole.extra, whole.omitted) == (large, [])
 
     async def test_a_list_of_runs_leaves_large_values_out(self, world: World) -> None:
         await world.turn("small")

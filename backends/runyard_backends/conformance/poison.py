@@ -56,7 +56,7 @@ class TestPoison:
         assert (await world.claim("r1")).alone and (await world.run("r1")).crash_count == 2
 
     async def test_run_that_its_worker_left_behind_is_not_blamed(self, world: World) -> None:
-        """A worker that leaves has stopped its attempts. Their takeover is no crash, however often it happens."""
+        """A worker that leaves has stopped its attempts. The takeover of its runs is no crash, however often it happens."""
         await world.accept("r1")
         await world.crash("r1", 1)
         for n in range(3):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from runyard import errors
+from runyard.domain.limits import Limit
 from runyard.domain.states import RunStatus
 from runyard.models import ErrorInfo
+from runyard.ports.commands import AcceptRequest, Cut, ForkRequest
 from runyard.ports.workers import QueueInfo, WorkerInfo
 
 from .world import T, World, eventually
@@ -37,10 +39,24 @@ class TestQueues:
         await world.accept("elsewhere", thread="u", queue="gpu")
         found = await facts(world)
         assert (found.queued, found.deepest, found.suspended, found.workers) == (4, 3, 1, 1)
+        assert (found.waiting, found.running, found.scheduled) == (1, 1, 2)
         assert found.oldest is not None and 0 <= found.oldest < 60 and found.paused_at is None
         gpu = await facts(world, "gpu")
-        assert (gpu.queued, gpu.deepest, gpu.suspended, gpu.workers) == (1, 1, 0, 0)
+        assert (gpu.queued, gpu.waiting, gpu.deepest, gpu.suspended, gpu.workers) == (1, 1, 1, 0, 0)
         assert [info.queue for info in await world.backend.queues.queues()] == ["default", "gpu"]
+
+    async def test_run_that_waits_for_something_else_does_not_wait_for_a_worker(self, world: World) -> None:
+        """A permit, an earlier run of the lane, or the run of a cut. Workers could not start such a run."""
+        await world.backend.limits.set_limit(Limit(name="running_per_tenant", most=1))
+        await world.start("running")
+        await world.accept("without permit", thread="u")
+        await world.claim("without permit", thread="u")
+        await world.backend.limits.clear_limit("running_per_tenant")
+        fork = ForkRequest(src=T, new="fork", cut=Cut(after_run_id="running"))
+        job = AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork)
+        await world.runs.accept(job)
+        found = await facts(world)
+        assert (found.queued, found.waiting, found.running) == (2, 0, 1)
 
     async def test_the_oldest_waits_since_it_last_came_to_the_queue(self, world: World) -> None:
         attempt = await world.start("r1")
@@ -94,7 +110,7 @@ class TestQueues:
         assert (await world.claim("r1")).outcome == "claimed"
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
-        """R12: Running runs of a paused queue continue. A cancel still ends a run whose worker died. ``explain`` names the
+        """R12: Running runs of a paused queue continue. A cancel still ends a run of a dead worker. ``explain`` names the
         reason to wait."""
         running = await world.start("r1")
         await world.start("r2", thread="u")

@@ -10,7 +10,7 @@ import pytest
 
 from runyard import errors
 from runyard.domain.states import RunStatus
-from runyard.models import HitlRequest, Usage, new_id
+from runyard.models import ErrorInfo, HitlRequest, Usage, new_id
 from runyard.ports.queries import PageRequest
 from runyard.ports.results import Responded
 
@@ -20,6 +20,21 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestHitl:
+    async def test_waiting_requests_are_measured_over_all_tenants(self, world: World) -> None:
+        """Requests with an answer, and those of ended runs, do not wait."""
+        other = World(await world.factory(tenant="b"), world.factory)
+        assert (await world.workers.measure()).oldest_request is None
+        await world.suspended("asks", thread="a")
+        await world.suspended("approves", thread="b", kind="approval")
+        await other.suspended("asks", thread="a")
+        answered = await world.suspended("answered", thread="c")
+        await world.runs.respond("yes", request_id=answered)
+        await world.suspended("cancelled", thread="d")
+        await world.runs.cancel("d", "cancelled")
+        found = await world.workers.measure()
+        assert (found.questions, found.approvals, found.steps) == (2, 1, 0)
+        assert found.oldest_request is not None and 0 <= found.oldest_request < 60
+
     async def test_suspend_and_respond(self, world: World) -> None:
         """H1, H5: After the answer the same run continues. It has its earlier messages and the answer."""
         attempt = await world.start("r1", "q")
@@ -47,6 +62,23 @@ class TestHitl:
         await world.finish(attempt, said("done"))
         assert await world.texts() == ["q", "may I?", "done"]
         assert (await world.run("r1")).attempt == 2
+
+    async def test_the_ledger_says_whether_answers_started_the_attempt(self, world: World) -> None:
+        """E2: an attempt after a release, an error or a crash discards streamed text, also in a run that asked before."""
+        await world.suspended("r1")
+        await world.runs.respond(True, thread_id=T)
+        attempt, resumes = await world.take("r1"), []
+        for error in (None, ErrorInfo(code="agent_error", message="m")):
+            resumes.append((await world.runs.ledger(attempt)).resumes)
+            await world.runs.release(attempt, error=error)
+            attempt = await world.take("r1")
+        resumes.append((await world.runs.ledger(attempt)).resumes)
+        await world.ask(attempt, HitlRequest(request_id=new_id()))
+        await world.runs.respond(True, thread_id=T)
+        resumes.append((await world.runs.ledger(await world.take("r1"))).resumes)
+        await world.bury("w")
+        resumes.append((await world.runs.ledger(await world.take("r1", worker="x"))).resumes)
+        assert resumes == [True, False, False, True, False]
 
     async def test_answer_keeps_who_gave_it_and_for_whom(self, world: World) -> None:
         """H3: ``answered_by`` and ``on_behalf_of`` are stored, and a repetition changes neither."""
@@ -229,7 +261,7 @@ class TestHitl:
         assert len((await world.runs.requests(pending=False)).items) == 3
 
     async def test_the_inbox_names_the_agent(self, world: World) -> None:
-        """H10: The inbox names the run's agent, given by the run or by its thread. A run without a worker has none."""
+        """H10: The inbox names the run's agent, given by the run or by its thread. A run without a worker has no agent."""
         await world.ask(await world.start("r1", agent="planner"), HitlRequest(request_id=new_id()))
         await world.runs.respond(1, thread_id=T)
         await world.finish(await world.take("r1"))

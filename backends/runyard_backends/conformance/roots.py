@@ -13,7 +13,34 @@ from .world import T, World, said, texts, user
 pytestmark = pytest.mark.asyncio
 
 
-class TestRoots:
+class TestRootsWithoutWorkers:
+    """The tests of :class:`TestRoots` that a store without workers passes, too."""
+
+    async def test_store_a_second_first_message(self, world: World) -> None:
+        """B1: A message with the parent ROOT_ID is stored, in a new thread and in a thread with messages. A repetition finds
+        the message."""
+        first = await world.store("a", ROOT_ID)
+        await world.store("b")
+        other = user("x")
+        stored = await world.threads.store_message(T, other, ROOT_ID)
+        assert (stored.parent_id, stored.seq) == (None, 3)
+        assert await world.threads.store_message(T, other, ROOT_ID) == stored
+        with pytest.raises(errors.InvalidInputError):
+            await world.threads.store_message(T, other, first)
+        await world.store("y")
+        assert await world.texts() == ["x", "y"]
+        assert [leaf.depth for leaf in await world.leaves()] == [2, 2]
+
+    async def test_expected_leaf_of_a_second_root(self, world: World) -> None:
+        """B1: ``expected_leaf`` is compared with the end of the head, even for a message with the parent ROOT_ID."""
+        leaf = await world.store("a")
+        with pytest.raises(errors.LeafMovedError):
+            await world.store("x", ROOT_ID, expected_leaf=ROOT_ID)
+        await world.store("x", ROOT_ID, expected_leaf=leaf)
+        assert await world.texts() == ["x"]
+
+
+class TestRoots(TestRootsWithoutWorkers):
     async def test_the_first_message_is_edited(self, world: World) -> None:
         """B4, B5: A prompt with the parent ROOT_ID begins a tree of its own, which becomes the head. Its context has
         no message of the other tree."""
@@ -58,30 +85,8 @@ class TestRoots:
         await world.turn("r3", parent_id=await world.id_of("r1!"))
         assert await world.texts() == ["r1?", "r1!", "r3?", "r3!"]
 
-    async def test_store_a_second_first_message(self, world: World) -> None:
-        """B1: A message with the parent ROOT_ID is stored, in a new thread and in one with messages. A repetition finds it."""
-        first = await world.store("a", ROOT_ID)
-        await world.store("b")
-        other = user("x")
-        stored = await world.threads.store_message(T, other, ROOT_ID)
-        assert (stored.parent_id, stored.seq) == (None, 3)
-        assert await world.threads.store_message(T, other, ROOT_ID) == stored
-        with pytest.raises(errors.InvalidInputError):
-            await world.threads.store_message(T, other, first)
-        await world.store("y")
-        assert await world.texts() == ["x", "y"]
-        assert [leaf.depth for leaf in await world.leaves()] == [2, 2]
-
-    async def test_expected_leaf_of_a_second_root(self, world: World) -> None:
-        """B1: ``expected_leaf`` is compared with the end of the head, even for a message with the parent ROOT_ID."""
-        leaf = await world.store("a")
-        with pytest.raises(errors.LeafMovedError):
-            await world.store("x", ROOT_ID, expected_leaf=ROOT_ID)
-        await world.store("x", ROOT_ID, expected_leaf=leaf)
-        assert await world.texts() == ["x"]
-
     async def test_a_failed_edit_is_repeated_on_its_branch(self, world: World) -> None:
-        """B7: A prompt that repeats a failed edit of the first message uses the branch of the failed one."""
+        """B7: A prompt that repeats a failed edit of the first message uses the branch of the failed edit."""
         await world.turn("r1")
         await world.failed("r2", parent_id=ROOT_ID)
         assert await world.texts() == []
@@ -93,7 +98,8 @@ class TestRoots:
 
     @pytest.mark.parametrize("first", [True, False])
     async def test_an_empty_branch_is_busy(self, world: World, first: bool) -> None:
-        """B7, B1: If a run is live on a branch without a visible message, storing one at the branch's start is refused."""
+        """B7, B1: If a run is live on a branch without a visible message, storing a message at the branch's start is
+        refused."""
         await world.turn("r1")
         parent = ROOT_ID if first else await world.id_of("r1?")
         attempt = await world.start("r2", "again", parent_id=parent)

@@ -56,8 +56,7 @@ class TestTenants:
         await other.backend.close()
 
     async def test_no_list_shows_another_tenants(self, world: World) -> None:
-        """A1: No list shows another tenant's items, whatever the filter, and whether that tenant sorts before or after this
-        one."""
+        """A1: No list shows another tenant's items, with any filter. The order of the tenants' names does not matter."""
         tenants = ("a", "b", "c")
         worlds = {tenant: World(await world.factory(tenant=tenant), world.factory) for tenant in tenants}
         for tenant, each in worlds.items():

@@ -1,4 +1,4 @@
-"""Threads: changes of title, tags and extra, and the list of all."""
+"""Threads: changes of title, tags, extra and config, and the list of all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from runyard import errors
+from runyard.domain.size_limits import MAX_EXTRA
 from runyard.models import JsonObject, Thread
+from runyard.ports.commands import ThreadRequest
 from runyard.ports.queries import PageRequest
 
 from .world import T, World
@@ -43,6 +45,23 @@ class TestThreadUpdates:
         thread = await world.threads.update_thread(T)
         assert (thread.title, thread.tags, thread.extra) == ("Two", {"title": "Two"}, {})
         assert await world.threads.thread(T) == thread
+
+    async def test_config_is_merged(self, world: World) -> None:
+        """A change of ``config`` is merged like one of ``extra``. A fork has a copy. ``load`` returns the config."""
+        await world.threads.create_thread(ThreadRequest(thread_id=T, config={"a": 1, "b": {"c": 1}}))
+        await world.turn("r1")
+        thread = await world.threads.update_thread(T, config={"a": None, "b": {"d": 2}, "e": 3})
+        assert (thread.config, thread.extra) == ({"b": {"d": 2}, "e": 3}, {})
+        await world.fork("c", after_run_id="r1")
+        assert (await world.threads.update_thread("c", config=None)).config == {}
+        data = await world.checkpointer.load(T)
+        assert data is not None and data.config == {"b": {"d": 2}, "e": 3}
+        for key in "bf":
+            await world.threads.update_thread(T, config={key: "x" * (MAX_EXTRA // 2 - 100)})
+        with pytest.raises(errors.InvalidInputError, match="config would have"):
+            await world.threads.update_thread(T, title="no", config={"g": "x" * 1000})
+        stored = await world.threads.thread(T)
+        assert stored is not None and (sorted(stored.config), stored.title) == (["b", "e", "f"], None)
 
     async def test_a_tag_of_the_name_title_stays(self, world: World) -> None:
         """F7: A tag named ``title`` stays if the thread has no title."""

@@ -28,7 +28,9 @@ async def shape(world: World, thread: str = T) -> set[tuple[str, int]]:
     return found
 
 
-class TestTree:
+class TestTreeWithoutWorkers:
+    """The tests of :class:`TestTree` that a store without workers passes, too."""
+
     async def test_tree_of_the_documented_example(self, world: World) -> None:
         """B1 to B3: N1 to N6 form a path, N7 follows N2, N8 follows N7. The leaves are N6 with depth 6 and N8 with depth 4."""
         ids = [await world.store(f"N{n}") for n in range(1, 7)]
@@ -43,7 +45,7 @@ class TestTree:
         assert await world.texts(leaf=ids[2]) == ["N1", "N2", "N3"]
 
     async def test_store_returns_what_is_stored(self, world: World) -> None:
-        """B1: A message without a run is stored after the newest visible one. The thread is created if necessary."""
+        """B1: A message without a run is stored after the newest visible message. The thread is created if necessary."""
         first = await world.threads.store_message(T, user("a", run_id="ignored", metadata={"k": 1}))
         second = await world.threads.store_message(T, user("b"))
         assert (first.seq, first.parent_id, first.run_id, first.metadata) == (1, None, None, {"k": 1})
@@ -51,6 +53,129 @@ class TestTree:
         assert first.created_at is not None
         assert await world.messages() == [first, second]
 
+    async def test_ids_in_capitals_name_the_same_message(self, world: World) -> None:
+        first = await world.store("a")
+        await world.store("b", first.upper())
+        assert await world.texts(leaf=first.upper()) == ["a"]
+        assert await world.texts() == ["a", "b"]
+
+    async def test_message_id_must_be_a_uuid(self, world: World) -> None:
+        with pytest.raises(errors.InvalidInputError):
+            await world.threads.store_message(T, user("x", id="nope"))
+
+    async def test_concurrent_stores_make_no_siblings(self, world: World) -> None:
+        """B1: Messages that are stored concurrently without a parent form one path, without siblings."""
+        await asyncio.gather(*(world.store(str(n)) for n in range(8)))
+        (leaf,) = await world.leaves()
+        assert leaf.depth == 8
+        messages = await world.messages()
+        assert [m.parent_id for m in messages] == [None, *(m.id for m in messages[:-1])]
+
+    async def test_expected_leaf(self, world: World) -> None:
+        """B1: A stale ``expected_leaf`` raises LeafMovedError."""
+        first = await world.store("a")
+        second = await world.store("b", expected_leaf=first)
+        with pytest.raises(errors.LeafMovedError):
+            await world.store("c", expected_leaf=first)
+        with pytest.raises(errors.InvalidInputError):
+            await world.store("c", expected_leaf="nope")
+        await world.store("c", second, expected_leaf=second)
+        with pytest.raises(errors.LeafMovedError):
+            await world.store("x", thread="new", expected_leaf=first)
+        assert await world.threads.thread("new") is None
+
+    async def test_pages_never_drop_or_repeat(self, world: World) -> None:
+        """B2: ``limit`` and ``cursor`` page along the path in both directions, without gaps and repetitions."""
+        ids = [await world.store(f"N{n}") for n in range(7)]
+        await world.fork("c", at_message_id=ids[4])
+        own = await world.store("own", thread="c")
+        for thread, leaf, expected in ((T, None, ids), (T, ids[5], ids[:6]), ("c", None, [*ids[:5], own])):
+            for newest_first in (False, True):
+                seen: list[str] = []
+                cursor: str | None = None
+                while True:
+                    path = PathRequest(leaf_id=leaf, limit=2, cursor=cursor, newest_first=newest_first)
+                    page = await world.threads.messages(thread, path)
+                    assert len(page.items) <= 2
+                    seen += [m.id for m in page.items]
+                    cursor = page.next
+                    if cursor is None:
+                        break
+                assert (seen[::-1] if newest_first else seen) == expected
+
+    async def test_pages_hold_while_the_head_moves(self, world: World) -> None:
+        """B2: A page continues the path that the first page began, even if the head moves."""
+        ids = [await world.store(f"N{n}") for n in range(4)]
+        first = await world.threads.messages(T, PathRequest(limit=2))
+        await world.store("elsewhere", ids[0])
+        rest = await world.threads.messages(T, PathRequest(limit=10, cursor=first.next))
+        assert [m.id for m in rest.items] == ids[2:]
+
+    async def test_failed_run_is_a_side_leaf(self, world: World) -> None:
+        """B3: A failed run is shown as a side leaf with its status, and nothing follows it."""
+        await world.turn("r1")
+        await world.failed("r2")
+        await world.turn("r3")
+        leaves = {leaf.run_id: (leaf.depth, leaf.run_status) for leaf in await world.leaves()}
+        assert leaves == {"r2": (4, RunStatus.FAILED), "r3": (4, RunStatus.COMPLETED)}
+        third = (await world.messages())[2]
+        assert third.parent_id == await world.id_of("r1!")
+
+    async def test_branch_below_a_failed_message(self, world: World) -> None:
+        """B1, F6: A run can continue a failed run's message. The message is then no leaf."""
+        await world.failed("bad")
+        child = await world.store("so?", await world.id_of("bad…"))
+        assert await world.texts(leaf=child) == ["bad?", "bad…", "so?"]
+        assert await world.texts() == ["bad?", "bad…", "so?"]
+        assert await shape(world) == {("so?", 3)}
+
+    async def test_prefix_of_a_branch_is_fixed(self, world: World) -> None:
+        """S2: A run on the older branch that completes after the new branch began does not enter the new branch."""
+        cp = world.checkpointer
+        await cp.claim_run(T, "slow")
+        await cp.append(T, [said("slow", run_id="slow")])
+        plain = await world.store("plain")
+        await world.store("end")
+        await world.store("branch", plain)
+        await cp.mark_run_complete(T, "slow")
+        assert await world.texts() == ["plain", "branch"]
+        assert await world.texts(leaf=plain) == ["slow", "plain"]
+
+    async def test_branch_in_a_fork(self, world: World) -> None:
+        """B6: In a fork a branch can start at an inherited message, and numbers grow along every path."""
+        await world.turn("r1")
+        await world.turn("r2")
+        await world.fork("c", after_run_id="r2")
+        await world.store("other", await world.id_of("r1!", "c"), thread="c")
+        messages = await world.messages("c")
+        assert texts(messages) == ["r1?", "r1!", "other"]
+        assert [m.seq for m in messages] == sorted(m.seq or 0 for m in messages)
+        assert await shape(world, "c") == {("r2!", 4), ("other", 3)}
+        assert await shape(world) == {("r2!", 4)}
+
+    async def test_leaf_of_an_untouched_fork_is_inherited(self, world: World) -> None:
+        """B3: The leaf of an unchanged fork is the inherited leaf."""
+        await world.turn("r1")
+        await world.fork("c", after_run_id="r1")
+        assert await shape(world, "c") == {("r1!", 2)}
+        await world.turn("own", thread="c")
+        assert await shape(world, "c") == {("own!", 4)}
+
+    async def test_path_of_interleaved_runs(self, world: World) -> None:
+        """S8: With interleaved runs a path follows the visibility rule, not the parents alone."""
+        cp = world.checkpointer
+        for run_id in ("a", "b"):
+            await cp.claim_run(T, run_id)
+        await cp.append(T, [said("a1", run_id="a"), said("b1", run_id="b"), said("a2", run_id="a"), said("b2", run_id="b")])
+        await cp.mark_run_complete(T, "a")
+        await cp.mark_run_complete(T, "b")
+        ids = {m.text: m.id for m in await world.messages()}
+        assert await world.texts(leaf=ids["b2"]) == ["a1", "b1", "a2", "b2"]
+        assert await world.texts(leaf=ids["a2"]) == ["a1", "a2"]
+        assert await world.texts() == ["a1", "b1", "a2", "b2"]
+
+
+class TestTree(TestTreeWithoutWorkers):
     async def test_a_message_is_stored_once(self, world: World) -> None:
         """B1: A repeated message is stored once, even if others follow it. Its id cannot name another message."""
         first = await world.threads.store_message(T, message := user("a", metadata={"k": 1, "l": {}}))
@@ -96,39 +221,9 @@ class TestTree:
         with pytest.raises(errors.ThreadNotFoundError):
             await world.leaves("nope")
 
-    async def test_ids_in_capitals_name_the_same_message(self, world: World) -> None:
-        first = await world.store("a")
-        await world.store("b", first.upper())
-        assert await world.texts(leaf=first.upper()) == ["a"]
-        assert await world.texts() == ["a", "b"]
-
-    async def test_message_id_must_be_a_uuid(self, world: World) -> None:
-        with pytest.raises(errors.InvalidInputError):
-            await world.threads.store_message(T, user("x", id="nope"))
-
-    async def test_concurrent_stores_make_no_siblings(self, world: World) -> None:
-        """B1: Messages that are stored concurrently without a parent form one path, without siblings."""
-        await asyncio.gather(*(world.store(str(n)) for n in range(8)))
-        (leaf,) = await world.leaves()
-        assert leaf.depth == 8
-        messages = await world.messages()
-        assert [m.parent_id for m in messages] == [None, *(m.id for m in messages[:-1])]
-
-    async def test_expected_leaf(self, world: World) -> None:
-        """B1: A stale ``expected_leaf`` raises LeafMovedError."""
-        first = await world.store("a")
-        second = await world.store("b", expected_leaf=first)
-        with pytest.raises(errors.LeafMovedError):
-            await world.store("c", expected_leaf=first)
-        with pytest.raises(errors.InvalidInputError):
-            await world.store("c", expected_leaf="nope")
-        await world.store("c", second, expected_leaf=second)
-        with pytest.raises(errors.LeafMovedError):
-            await world.store("x", thread="new", expected_leaf=first)
-        assert await world.threads.thread("new") is None
-
     async def test_store_on_a_busy_branch(self, world: World) -> None:
-        """B1: A live run on the branch raises ThreadBusyError. On another branch it does not."""
+        """B1: Storing a message raises ThreadBusyError if a run is live on the branch. A live run on another branch does not
+        matter."""
         first = await world.store("a")
         second = await world.store("b")
         attempt = await world.start("r1")
@@ -144,33 +239,6 @@ class TestTree:
         await world.accept("r1")
         with pytest.raises(errors.ThreadBusyError):
             await world.store("x")
-
-    async def test_pages_never_drop_or_repeat(self, world: World) -> None:
-        """B2: ``limit`` and ``cursor`` page along the path in both directions, without gaps and repetitions."""
-        ids = [await world.store(f"N{n}") for n in range(7)]
-        await world.fork("c", at_message_id=ids[4])
-        own = await world.store("own", thread="c")
-        for thread, leaf, expected in ((T, None, ids), (T, ids[5], ids[:6]), ("c", None, [*ids[:5], own])):
-            for newest_first in (False, True):
-                seen: list[str] = []
-                cursor: str | None = None
-                while True:
-                    path = PathRequest(leaf_id=leaf, limit=2, cursor=cursor, newest_first=newest_first)
-                    page = await world.threads.messages(thread, path)
-                    assert len(page.items) <= 2
-                    seen += [m.id for m in page.items]
-                    cursor = page.next
-                    if cursor is None:
-                        break
-                assert (seen[::-1] if newest_first else seen) == expected
-
-    async def test_pages_hold_while_the_head_moves(self, world: World) -> None:
-        """B2: A page continues the path that the first page began, even if the head moves."""
-        ids = [await world.store(f"N{n}") for n in range(4)]
-        first = await world.threads.messages(T, PathRequest(limit=2))
-        await world.store("elsewhere", ids[0])
-        rest = await world.threads.messages(T, PathRequest(limit=10, cursor=first.next))
-        assert [m.id for m in rest.items] == ids[2:]
 
     @pytest.mark.parametrize(
         "cursor", ["nonsense", "", *map(encode, (None, -1, 2**70, 0.5, "x", [], [1, 2, 3], ["x", "y"], {"a": 1}))]
@@ -218,7 +286,7 @@ class TestTree:
         assert await shape(world) == {("r1!", 2), ("r2…", 3), ("r3!", 3)}
 
     async def test_prompt_at_the_end_of_a_branch_continues_it(self, world: World) -> None:
-        """B8: A prompt at the end of a branch continues it and makes it the head."""
+        """B8: A prompt at the end of a branch continues the branch and makes it the head."""
         ids = [await world.store(f"N{n}") for n in range(2)]
         await world.store("other", ids[0])
         await world.turn("r1", parent_id=ids[1])
@@ -233,16 +301,6 @@ class TestTree:
         await world.finish(first, said("a"))
         assert await world.context(await world.take("r2")) == ["N0", "q", "a", "next"]
 
-    async def test_failed_run_is_a_side_leaf(self, world: World) -> None:
-        """B3: A failed run is shown as a side leaf with its status, and nothing follows it."""
-        await world.turn("r1")
-        await world.failed("r2")
-        await world.turn("r3")
-        leaves = {leaf.run_id: (leaf.depth, leaf.run_status) for leaf in await world.leaves()}
-        assert leaves == {"r2": (4, RunStatus.FAILED), "r3": (4, RunStatus.COMPLETED)}
-        third = (await world.messages())[2]
-        assert third.parent_id == await world.id_of("r1!")
-
     async def test_running_run_is_a_leaf(self, world: World) -> None:
         """B3: The last message of a running run is a leaf. The message before the run is still a leaf, because the run is not
         completed."""
@@ -252,38 +310,6 @@ class TestTree:
             ("r1", 2, RunStatus.COMPLETED),
             ("r2", 3, RunStatus.RUNNING),
         }
-
-    async def test_branch_below_a_failed_message(self, world: World) -> None:
-        """B1, F6: A run can continue a failed run's message. The message is then no leaf."""
-        await world.failed("bad")
-        child = await world.store("so?", await world.id_of("bad…"))
-        assert await world.texts(leaf=child) == ["bad?", "bad…", "so?"]
-        assert await world.texts() == ["bad?", "bad…", "so?"]
-        assert await shape(world) == {("so?", 3)}
-
-    async def test_prefix_of_a_branch_is_fixed(self, world: World) -> None:
-        """S2: A run on the older branch that completes after the new branch began does not enter the new branch."""
-        cp = world.checkpointer
-        await cp.claim_run(T, "slow")
-        await cp.append(T, [said("slow", run_id="slow")])
-        plain = await world.store("plain")
-        await world.store("end")
-        await world.store("branch", plain)
-        await cp.mark_run_complete(T, "slow")
-        assert await world.texts() == ["plain", "branch"]
-        assert await world.texts(leaf=plain) == ["slow", "plain"]
-
-    async def test_branch_in_a_fork(self, world: World) -> None:
-        """B6: In a fork a branch can start at an inherited message, and numbers grow along every path."""
-        await world.turn("r1")
-        await world.turn("r2")
-        await world.fork("c", after_run_id="r2")
-        await world.store("other", await world.id_of("r1!", "c"), thread="c")
-        messages = await world.messages("c")
-        assert texts(messages) == ["r1?", "r1!", "other"]
-        assert [m.seq for m in messages] == sorted(m.seq or 0 for m in messages)
-        assert await shape(world, "c") == {("r2!", 4), ("other", 3)}
-        assert await shape(world) == {("r2!", 4)}
 
     async def test_branch_at_the_inherited_end_of_a_fork(self, world: World) -> None:
         """B3: Each leaf is listed once: the inherited end is a leaf until a visible message follows it."""
@@ -297,27 +323,6 @@ class TestTree:
         assert leaf.depth == 4 and await world.texts("c") == ["r1?", "r1!"]
         await world.failed("q", thread="c", parent_id=await world.id_of("r1?", "c"))
         assert await shape(world, "c") == {("p!", 4), ("q…", 3)}
-
-    async def test_leaf_of_an_untouched_fork_is_inherited(self, world: World) -> None:
-        """B3: The leaf of an unchanged fork is the inherited one."""
-        await world.turn("r1")
-        await world.fork("c", after_run_id="r1")
-        assert await shape(world, "c") == {("r1!", 2)}
-        await world.turn("own", thread="c")
-        assert await shape(world, "c") == {("own!", 4)}
-
-    async def test_path_of_interleaved_runs(self, world: World) -> None:
-        """S8: With interleaved runs a path follows the visibility rule, not the parents alone."""
-        cp = world.checkpointer
-        for run_id in ("a", "b"):
-            await cp.claim_run(T, run_id)
-        await cp.append(T, [said("a1", run_id="a"), said("b1", run_id="b"), said("a2", run_id="a"), said("b2", run_id="b")])
-        await cp.mark_run_complete(T, "a")
-        await cp.mark_run_complete(T, "b")
-        ids = {m.text: m.id for m in await world.messages()}
-        assert await world.texts(leaf=ids["b2"]) == ["a1", "b1", "a2", "b2"]
-        assert await world.texts(leaf=ids["a2"]) == ["a1", "a2"]
-        assert await world.texts() == ["a1", "b1", "a2", "b2"]
 
     async def test_leaf_with_open_calls_can_be_continued(self, world: World) -> None:
         """R1, R5: A leaf with open calls can be continued. The run that brings the results completes."""

@@ -40,7 +40,9 @@ class TestVersions:
         assert await world.run("r1") == before
         await world.workers.leave("w")
         await world.workers.leave("one")
-        assert "accepted by version 1, workers run 2" in await world.runs.explain(T, "r1")
+        await world.hire("elsewhere", queues=["other"], app_version="1")
+        waits = "waiting for a worker of version 1; workers of queue default run 2"
+        assert await world.runs.explain(T, "r1") == waits
         await world.accept("fresh", thread="u", app_version="1")
         assert (await world.claim("fresh", thread="u", worker="two")).outcome == "claimed"
         await world.hire("again", app_version="1")
@@ -56,8 +58,8 @@ class TestVersions:
         await world.bury("one")
         for _ in range(4):
             assert (await world.claim("r1", worker="two")).outcome == "other_version"
-        assert "lost its worker" in await world.runs.explain(T, "r1")
-        assert "accepted by version 1, workers run 2" in await world.runs.explain(T, "r1")
+        waits = "lost its worker one; waiting for a worker of version 1; workers of queue default run 2"
+        assert await world.runs.explain(T, "r1") == waits
         await world.hire("again", app_version="1")
         claim = await world.claim("r1", worker="again")
         assert claim.takeover and claim.run is not None and claim.run.crash_count == 1

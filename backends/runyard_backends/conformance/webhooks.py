@@ -77,8 +77,8 @@ class TestWebhooks:
         assert await take(world) == []
 
     async def test_subscription_gets_events_of_its_tenant_or_of_all_tenants(self, world: World) -> None:
-        """A subscription receives the events of its tenant, or those of all tenants. A tenant lists only deliveries of its own
-        events."""
+        """A subscription receives the events of its tenant, or the events of all tenants. A tenant lists only deliveries of its
+        own events."""
         other = World(await world.factory(tenant="other"), world.factory)
         await subscribe(world)
         await subscribe(other, "theirs", "https://theirs.example/")
@@ -255,8 +255,8 @@ class TestWebhooks:
         assert await world.backend.webhooks.oldest() is None
 
     async def test_the_feed_is_kept_for_who_has_not_read_it(self, world: World) -> None:
-        """E5: Entries that a webhook has not received are not pruned. Finished deliveries are pruned after the retention of the
-        feed."""
+        """E5: Entries without a delivery for each webhook are not pruned. Finished deliveries are pruned after the retention of
+        the feed."""
         await subscribe(world)
         await world.turn("r1")
         await world.count()

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from runyard import errors
+from runyard.domain.explanations import moment
 from runyard.domain.states import RunStatus
 from runyard.models import RunOptions
 from runyard.ports.commands import Cut, ForkRequest
 from runyard.ports.refs import RunRef
-from runyard.ports.workers import WaitingCursor, WorkerInfo
+from runyard.ports.workers import BlockedLoop, WaitingCursor, WorkerInfo
 
 from .world import T, World, eventually, said
 
@@ -37,6 +38,54 @@ class TestWorkers:
         assert (await world.workers.workers())[0].draining
         await world.workers.leave("w")
         assert await world.workers.workers() == []
+
+    async def test_a_blocked_main_loop_is_named_until_it_turns_or_in_the_attempts_that_it_cost(self, world: World) -> None:
+        """R12: ``explain`` names the place while the worker lives. After its death, it is the error of the lost attempts."""
+        blocked = BlockedLoop(12.0, "app.py:26", "Stack")
+        await world.start("r1")
+        await world.accept("r2", thread="u")
+        await world.workers.report_block("w", blocked)
+        (worker,) = await world.workers.workers()
+        assert worker.blocked is not None and worker.blocked.seconds >= 12
+        assert (worker.blocked.place, worker.blocked.stack) == ("app.py:26", "Stack")
+        place = "the main loop of the worker has been blocked for 12 s at app.py:26"
+        assert await world.runs.explain(T, "r1") == f"running on worker w, attempt 1; {place}"
+        assert await world.runs.explain("u", "r2") == f"waiting for a free worker; {place}"
+        await world.hire("v")
+        assert await world.runs.explain("u", "r2") == "waiting for a free worker"
+        await world.workers.report_block("w", None)
+        assert await world.runs.explain(T, "r1") == "running on worker w, attempt 1"
+        await world.workers.report_block("w", blocked)
+        await world.bury()
+        await world.workers.report_block("w", None)
+        await world.workers.report_block("nobody", blocked)
+        await world.take("r1", worker="v")
+        lost, _ = (await world.runs.attempts(T, "r1")).items
+        assert lost.outcome == "lost" and lost.error is not None and lost.error.traceback == "Stack"
+        assert (lost.error.code, lost.error.message) == (
+            "main_loop_blocked",
+            "the main loop of its worker was blocked at app.py:26",
+        )
+
+    async def test_a_queued_run_waits_for_redis_while_no_worker_reaches_it(self, world: World) -> None:
+        """R12: ``explain`` names Redis if no worker that could take the run reaches it. The time of the first report stays."""
+        await world.hire("w")
+        await world.accept("r1")
+        await world.workers.report_redis("w", "no answer in time")
+        (first,) = await world.workers.workers()
+        assert first.redis_outage is not None and first.redis_outage.reason == "no answer in time"
+        await world.workers.report_redis("w", "wrong password")
+        since = moment(first.redis_outage.since)
+        lost = f"waiting for Redis, which the workers of queue default have not reached since {since}: wrong password"
+        assert await world.runs.explain(T, "r1") == lost
+        await world.hire("v")
+        assert await world.runs.explain(T, "r1") == "waiting for a free worker"
+        await world.workers.report_block("v", BlockedLoop(12.0, "app.py:26", "Stack"))
+        blocked = "waiting for a free worker; the main loop of the worker has been blocked for 12 s at app.py:26"
+        assert await world.runs.explain(T, "r1") == blocked
+        await world.workers.report_redis("w", None)
+        assert await world.runs.explain(T, "r1") == "waiting for a free worker"
+        await world.workers.report_redis("nobody", "away")
 
     async def test_repeated_register_is_one_worker(self, world: World) -> None:
         """A repeated registration, after a lost answer, is one worker."""
@@ -247,8 +296,8 @@ class TestWorkers:
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_orphans_say_which_wait_for_their_cancel(self, world: World, dies: str) -> None:
-        """R10: A claim ends an orphaned run whose cancel was requested, even in a paused queue. The order of cancel and death
-        does not matter."""
+        """R10: If the cancel of an orphaned run was requested, a claim ends the run, even in a paused queue. The order of
+        cancel and death does not matter."""
         await world.start("cancelled")
         await world.start("lost", thread="u")
         await world.backend.queues.pause("default")

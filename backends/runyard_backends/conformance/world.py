@@ -57,7 +57,7 @@ class World:
 
     async def hire(self, worker_id: str = "w", **fields: Any) -> str:
         if worker_id not in {worker.worker_id for worker in await self.workers.workers()}:
-            await self.workers.register(WorkerInfo(worker_id=worker_id, queues=["default"], **fields))
+            await self.workers.register(WorkerInfo(**{"worker_id": worker_id, "queues": ["default"], **fields}))
         return worker_id
 
     async def bury(self, worker_id: str = "w") -> None:
@@ -188,6 +188,32 @@ class World:
         ended = await self.ask(attempt, request)
         assert ended.status is RunStatus.SUSPENDED
         return request.request_id
+
+
+class CheckpointWorld(World):
+    """A backend of one tenant without workers. Its runs are external."""
+
+    async def turn(self, run_id: str, *, thread: str = T, extra: Any = None, usage: Usage | None = None, **fields: Any) -> None:
+        """Claim, write and complete a run, as :meth:`World.turn` does with a worker. ``usage`` and ``fields`` need a worker."""
+        assert usage is None and not fields, "an external run has no usage and no options"
+        await self.claimed(run_id, user(f"{run_id}?"), said(f"{run_id}!"), thread=thread)
+        if extra is not None:
+            await self.checkpointer.save_extra(thread, extra)
+        await self.checkpointer.mark_run_complete(thread, run_id)
+
+    async def failed(self, run_id: str, *, thread: str = T, **fields: Any) -> None:
+        """Make a run that fails after the message ``<run>…``, at the deadline of a request."""
+        assert not fields, "an external run has no options"
+        await self.claimed(run_id, user(f"{run_id}?"), said(f"{run_id}…"), thread=thread)
+        overdue = HitlRequest(request_id=new_id(), timeout=0, on_deadline={"fail": True})
+        await self.request_store.save_requests(thread, [overdue], run_id=run_id)
+        assert await self.request_store.load_requests(thread, run_id=run_id) == []
+
+    async def claimed(self, run_id: str, *messages: Message, thread: str = T) -> None:
+        """Claim an external run and append its messages."""
+        await self.checkpointer.claim_run(thread, run_id)
+        own = [message.model_copy(update={"run_id": run_id}) for message in messages]
+        await self.checkpointer.append(thread, own)
 
 
 async def proved(runs: RunStore, ref: RunRef) -> list[Event]:

@@ -1,4 +1,5 @@
-"""Who writes a message decides whether the store keeps the message's ``provider_details`` for a model (M5)."""
+"""The store keeps the ``provider_details`` of an agent's message, and drops the ``provider_details`` of a caller's message
+(M5)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,19 @@ DETAILS: JsonObject = {"pydantic_ai": {"parts": [{"provider_name": "openai", "id
 SAYS: JsonObject = {"pydantic_ai": {"parts": [{"content": ["look", {"kind": "image-url", "url": "http://10.0.0.1/x"}]}]}}
 
 
-class TestWriters:
+class TestWritersWithoutWorkers:
+    """The tests of :class:`TestWriters` that a store without workers passes, too."""
+
+    async def test_m5_of_a_stored_message_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
+        for n, message in enumerate((user("a"), said("b"), call("c"), result("c"), Message(role="system", content="d"))):
+            sent = message.model_copy(update={"provider_details": DETAILS, "metadata": SAYS})
+            stored = await world.threads.store_message(T, sent)
+            assert (stored.provider_details, stored.metadata) == (None, SAYS), n
+            assert await world.threads.store_message(T, sent) == stored
+        assert {message.provider_details is None for message in await world.messages()} == {True}
+
+
+class TestWriters(TestWritersWithoutWorkers):
     async def test_m5_of_a_prompt_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
         """M5: Only content and metadata of a prompt are stored, even if a caller sets other fields. Metadata stays
         unchanged."""
@@ -41,14 +54,6 @@ class TestWriters:
         [seen] = await world.runs.context(attempt)
         for kept in (accepted.run.input, (await world.run("r")).input, seen):
             assert kept is not None and (kept.provider_details, kept.metadata) == (None, SAYS)
-
-    async def test_m5_of_a_stored_message_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
-        for n, message in enumerate((user("a"), said("b"), call("c"), result("c"), Message(role="system", content="d"))):
-            sent = message.model_copy(update={"provider_details": DETAILS, "metadata": SAYS})
-            stored = await world.threads.store_message(T, sent)
-            assert (stored.provider_details, stored.metadata) == (None, SAYS), n
-            assert await world.threads.store_message(T, sent) == stored
-        assert {message.provider_details is None for message in await world.messages()} == {True}
 
     async def test_m5_of_candidates_nothing_but_their_content_and_metadata_is_kept(self, world: World) -> None:
         await world.turn("before")
@@ -77,7 +82,7 @@ class TestWriters:
             assert [m.provider_details for m in await world.messages(thread)][:4] == [None, DETAILS, DETAILS, DETAILS]
 
     async def test_m5_what_a_caller_stores_again_of_an_agent_is_a_callers(self, world: World) -> None:
-        """M5: An agent's message that a caller stores again is a caller's message."""
+        """M5: If a caller stores an agent's message again, the stored message counts as a caller's message."""
         attempt = await world.start("r")
         await world.finish(attempt, said("done", provider_details=DETAILS))
         last = (await world.messages())[-1]
@@ -105,7 +110,31 @@ PARTS: Final[list[Part]] = [
 ]
 
 
-class TestOriginals:
+class TestOriginalsWithoutWorkers:
+    """The tests of :class:`TestOriginals` that a store without workers passes, too."""
+
+    async def test_m2_erasing_takes_the_original_along(self, world: World) -> None:
+        """M2: The original is content."""
+        await world.threads.store_message(T, user("hi", source=ORIGINAL))
+        await world.turn("r")
+        await world.fork("child", after_run_id="r")
+        await world.threads.erase_thread(T)
+        assert {message.source for message in await world.messages("child")} == {None}
+
+    async def test_a2_the_bounds_of_a_message_hold_for_its_original(self, world: World) -> None:
+        """A2: The values, the nesting and the bytes of the original count."""
+        deep: JsonObject = {}
+        for _ in range(MAX_NESTING):
+            deep = {"a": deep}
+        for blob in (deep, {"a": [0] * (MAX_VALUES + 1)}):
+            with pytest.raises(InvalidInputError):
+                await world.threads.store_message(T, user("hi", source=Source(format="openai", blob=blob)))
+        large = Source(format="openai", blob={"a": "x" * MESSAGE_BYTES})
+        with pytest.raises(MessageTooLargeError):
+            await world.threads.store_message(T, user("hi", source=large))
+
+
+class TestOriginals(TestOriginalsWithoutWorkers):
     async def test_m2_the_original_of_a_message_is_kept_by_every_write(self, world: World) -> None:
         """M2: The original of a prompt, of a stored message and of an attempt's message is read and inherited unchanged."""
         stored = await world.threads.store_message(T, Message.user(PARTS, source=ORIGINAL))
@@ -130,26 +159,6 @@ class TestOriginals:
         await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=user("a", source=ORIGINAL)))
         with pytest.raises(RunConflictError):
             await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=user("a")))
-
-    async def test_m2_erasing_takes_the_original_along(self, world: World) -> None:
-        """M2: The original is content."""
-        await world.threads.store_message(T, user("hi", source=ORIGINAL))
-        await world.turn("r")
-        await world.fork("child", after_run_id="r")
-        await world.threads.erase_thread(T)
-        assert {message.source for message in await world.messages("child")} == {None}
-
-    async def test_a2_the_bounds_of_a_message_hold_for_its_original(self, world: World) -> None:
-        """A2: The values, the nesting and the bytes of the original count."""
-        deep: JsonObject = {}
-        for _ in range(MAX_NESTING):
-            deep = {"a": deep}
-        for blob in (deep, {"a": [0] * (MAX_VALUES + 1)}):
-            with pytest.raises(InvalidInputError):
-                await world.threads.store_message(T, user("hi", source=Source(format="openai", blob=blob)))
-        large = Source(format="openai", blob={"a": "x" * MESSAGE_BYTES})
-        with pytest.raises(MessageTooLargeError):
-            await world.threads.store_message(T, user("hi", source=large))
 
 
 class TestCheckpointedWriters:

@@ -6,7 +6,7 @@ its owner (the process that started it) has ended for any reason. No user is add
 directories is changed. All calls block; from async code use `asyncio.to_thread`.
 """
 
-from .install import EmbeddedServerError
+from .binaries import EmbeddedServerError
 from .postgres import EmbeddedPostgres
 from .redis import EmbeddedRedis
 from .servers import Servers, servers

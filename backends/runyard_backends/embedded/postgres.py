@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .install import EmbeddedServerError, PostgresInstall, find_postgres, reachable, server_user
+from .binaries import EmbeddedServerError, PostgresInstall, find_postgres, reachable, server_user
 from .process import EmbeddedServer
 
 SUPERUSER = "postgres"
@@ -26,7 +26,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     data_dir: see EmbeddedServer. If this process is root, the server gets an unprivileged user id. If that user cannot access
     `data_dir`, for example below a private home directory, the cluster is in a separate directory in one of PLACES.
-    `data_dir/cluster` is then a link to it.
+    `data_dir/cluster` is then a link to this directory.
 
     durable: False turns fsync and synchronous commits off, for tests that do not crash the machine. Without a `data_dir`, the
     files are then in memory if there is room. max_connections: the maximum number of connections that the server accepts.
@@ -161,8 +161,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def memory_directory() -> Path | None:
-    """Return MEMORY if it can have a cluster: its file system executes programs and has MEMORY_BYTES free. Return None
-    otherwise.
+    """Return MEMORY if its file system executes programs and has MEMORY_BYTES free. Return None if it cannot have a cluster.
 
     Files in memory make a database quicker to create and drop. For each file that it creates, ext4 searches the inodes of all
     files that were deleted in the last minutes.

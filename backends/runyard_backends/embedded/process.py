@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from . import supervisor
-from .install import EmbeddedServerError
+from .binaries import EmbeddedServerError
 
 START_SECONDS = 30.0
 BIND_ATTEMPTS = 5
@@ -24,7 +24,8 @@ POLL_SECONDS = 0.005
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1. Another process may take the port before the server does; `start` then tries another."""
+    """Return a free port of 127.0.0.1. Another process may take the port before the server does; `start` then tries another
+    port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -39,7 +40,7 @@ class EmbeddedServer(ABC):
     """
 
     name: str
-    graceful: signal.Signals  # shuts the server down in order
+    graceful: signal.Signals  # shuts the server down cleanly
     immediate: signal.Signals  # stops the server at once, without losing committed data
 
     def __init__(self, data_dir: Path | None = None) -> None:
@@ -129,8 +130,9 @@ class EmbeddedServer(ABC):
             raise
 
     def stop(self) -> None:
-        """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down in order, a server
-        without one at once. Do nothing if the server was not started, or in a child process that the owner forked."""
+        """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down cleanly. A server
+        without a `data_dir` is stopped at once. Do nothing if the server was not started, or in a child process that the owner
+        forked."""
         if self._home is None or os.getpid() != self._owner:
             return
         self._end(f"stop {int(self.immediate if self._given_dir is None else self.graceful)}")
@@ -144,7 +146,7 @@ class EmbeddedServer(ABC):
         self._end(f"signal {int(signal.SIGKILL)}")
 
     def restart(self) -> None:
-        """Shut the server down in order and start it with the same port, password and data. This works after `kill` too."""
+        """Shut the server down cleanly and start it with the same port, password and data. This works after `kill` too."""
         self._end(f"stop {int(self.graceful)}")
         self.start()
 
@@ -194,7 +196,7 @@ class EmbeddedServer(ABC):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C must reach the owner only, which then stops its servers
+                start_new_session=True,  # Ctrl-C must reach only the owner. The owner stops its servers.
             )
         try:
             first = self._answer()

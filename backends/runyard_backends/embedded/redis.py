@@ -5,7 +5,7 @@ import signal
 import socket
 from pathlib import Path
 
-from .install import find_redis
+from .binaries import find_redis
 from .process import EmbeddedServer
 
 
@@ -32,8 +32,9 @@ class EmbeddedRedis(EmbeddedServer):
         self._binary = find_redis()
         (self.home / "data").mkdir(mode=0o700, exist_ok=True)
 
-    def _command(self) -> tuple[list[str], Path]:
-        settings = {
+    def _settings(self) -> dict[str, object]:
+        """Return the settings of the server, by the names of its configuration file."""
+        return {
             "bind": "127.0.0.1",
             "port": self.port,
             "protected-mode": "yes",
@@ -45,11 +46,13 @@ class EmbeddedRedis(EmbeddedServer):
             "databases": 16,
             "daemonize": "no",
         }
+
+    def _command(self) -> tuple[list[str], Path]:
         # The settings are in a file because they contain the password, and every user can read the arguments of a process.
         config = self.home / "redis.conf"
         config.unlink(missing_ok=True)
         with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.writelines(f"{key} {value}\n" for key, value in settings.items())
+            out.writelines(f"{key} {value}\n" for key, value in self._settings().items())
         return [str(self._binary), str(config)], self.home
 
     def _is_ready(self) -> bool:

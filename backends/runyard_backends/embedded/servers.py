@@ -1,6 +1,6 @@
 """Both embedded servers together. For each of them, an environment variable can name a running server instead.
 
-The caller chooses the directory of the data. ``runyard dev`` chooses FOLDER of ``runyard_api/cli/dev/dev_file.py``.
+The caller chooses the directory of the data. ``runyard dev`` chooses FOLDER of ``runyard/support/dev_file.py``.
 """
 
 import os

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 PARENT_POLL_SECONDS = 0.5
-GRACE_SECONDS = 2.0  # for the server to end after the owner's end; the documented limit is five seconds
-STOP_SECONDS = 20.0  # for the server to end after the command `stop`, for which the owner waits
-LOCK_SECONDS = 4.0  # to wait for the lock; the server of an owner that has just ended may still run
+GRACE_SECONDS = 2.0  # seconds that the server has after the owner's end; the documented limit is five seconds
+STOP_SECONDS = 20.0  # seconds that the server has after the command `stop`; the owner waits for its end
+LOCK_SECONDS = 4.0  # seconds to wait for the lock; the server of an owner that has just ended may still run
 PR_SET_PDEATHSIG = 1
 
 

@@ -26,8 +26,8 @@ async def connect(
 
     ``api_key``: identifies the caller and the tenant. ``tenant``: must be empty, because the key determines the tenant.
     ``timeout``: seconds to wait for a reply. ``patience``: seconds for which a request without a reply is repeated, if a
-    repetition has the same effect. It is also the time for which a stream waits for a server. ``transport``: an httpx
-    transport, for proxies, certificates and apps in the same process.
+    repetition has the same effect. A stream waits for a server for the same time. ``transport``: an httpx transport, for
+    proxies, certificates and apps in the same process.
 
     Raises InvalidInputError if an argument is invalid, BackendUnavailableError if the API cannot be reached or is not ready,
     and ExtraMissingError if httpx is not installed.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import cache
 from typing import Final, cast
 
 import httpx
-from pydantic import TypeAdapter
 
 from runyard.errors import InvalidInputError
 from runyard.models import FeedEntry
+from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
@@ -24,16 +23,18 @@ from runyard.ports.stores import (
     RunStore,
     ThreadStore,
     UsageStore,
-    WebhookStore,
     WorkerStore,
 )
 from runyard.ports.streams import Streams
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.timelines import TimelineStore
+from runyard.ports.webhooks import WebhookStore
 
 from .codec import paging, read_page
+from .operations import HttpKeyStore, HttpLimitStore, HttpQueueStore, HttpWorkerStore
 from .runs import HttpRunStore
 from .streams import HttpStreams
 from .threads import HttpThreadStore
+from .timelines import HttpTimelineStore
 from .transport import Transport
 from .unsupported import DirectOnly, only_direct
 from .usage import HttpUsageStore
@@ -54,34 +55,24 @@ class HttpFeed:
         return read_page(FeedEntry, (await self._transport.ask("GET", "feed", query=paging(page))).data)
 
 
-class HttpWorkerStore(DirectOnly):
-    """The client's part of :class:`runyard.ports.stores.WorkerStore`: the list of the deployment's workers."""
-
-    def __init__(self, transport: Transport) -> None:
-        super().__init__("workers")
-        self._transport = transport
-
-    async def workers(self) -> list[WorkerInfo]:
-        """Return all known workers, the oldest first. Needs an API key with the scope admin."""
-        return _workers().validate_python((await self._transport.ask("GET", "workers")).data["items"])
-
-
 class HttpBackend:
     """The client's part of a backend, over the API of a deployment. The API key determines the tenant. Workers need a direct
     connection."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self.tenant = ""
+        self.tenant, self.remote = "", True
         self.feed: Feed = HttpFeed(transport)
         self.usage = cast(UsageStore, HttpUsageStore(transport))
+        self.timelines: TimelineStore = HttpTimelineStore(transport)
         self.threads = cast(ThreadStore, HttpThreadStore(transport))
         self.runs = cast(RunStore, HttpRunStore(transport))
         self.workers = cast(WorkerStore, HttpWorkerStore(transport))
         self.checkpointer = cast(Checkpointer, DirectOnly("checkpointer"))
-        self.limits = cast(LimitStore, DirectOnly("limits"))
-        self.queues = cast(QueueStore, DirectOnly("queues"))
-        self.keys = cast(KeyStore, DirectOnly("keys"))
+        self.limits = cast(LimitStore, HttpLimitStore(transport))
+        self.queues = cast(QueueStore, HttpQueueStore(transport))
+        self.keys = cast(KeyStore, HttpKeyStore(transport))
+        self.graphs = cast(GraphCheckpointStore, DirectOnly("graphs"))
         self.webhooks = cast(WebhookStore, HttpWebhookStore(transport))
         self.scheduler = cast(Scheduler, DirectOnly("scheduler"))
         self.events = cast(EventLog, DirectOnly("events"))
@@ -145,8 +136,3 @@ def _base(url: str) -> httpx.URL:
     if not base.host or base.query or base.fragment:
         raise InvalidInputError("the URL of an API is a host with an optional path, without query and fragment", field="url")
     return base
-
-
-@cache
-def _workers() -> TypeAdapter[list[WorkerInfo]]:
-    return TypeAdapter(list[WorkerInfo])

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from runyard.domain.size_limits import check_value
+from runyard.domain.waits import Signal, check_signal
 from runyard.errors import (
     AccessError,
     HitlRequestNotFoundError,
@@ -18,7 +19,7 @@ from runyard.errors import (
 from runyard.models import AttemptInfo, HitlRequest, Run, new_id
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
-from runyard.ports.results import Aborted, Accepted, Changed, Page, Responded
+from runyard.ports.results import Aborted, Accepted, Changed, Page, Responded, Signalled
 
 from . import codec
 from .codec import given, read, read_page
@@ -45,18 +46,18 @@ class HttpRunStore(DirectOnly):
         }.items():
             if there:
                 raise only_direct(what)
-        headers = {"traceparent": request.trace_context} if request.trace_context is not None else {}
         thread = ("POST", "threads", request.thread_id)
         if request.fork is None:
-            answer = await self._transport.ask(*thread, "runs", body=codec.prompt(request), headers=headers)
+            answer = await self._transport.ask(*thread, "runs", body=codec.prompt(request))
             return _accepted(answer)
         if request.kind == "fork":
-            body = {**codec.fork(request.fork), "wait": True, "job_id": request.run_id}
-            return _accepted(await self._transport.ask(*thread, "fork", body=body, headers=headers))
+            prompt = given(message=codec.message(request.input), run_id=request.fork.prompt_run_id)
+            body = {**codec.fork(request.fork), **prompt, "wait": True, "job_id": request.run_id}
+            return _accepted(await self._transport.ask(*thread, "fork", body=body))
         body = codec.probe(request, request.fork) if request.fork.fan is None else codec.fan_out(request, request.fork)
         before = await self.run(request.thread_id, request.run_id)
         try:
-            await self._transport.ask(*thread, request.kind, query={"wait": 0}, body=body, headers=headers)
+            await self._transport.ask(*thread, request.kind, query={"wait": 0}, body=body)
         except (RunConflictError, InvalidInputError, AccessError):
             raise
         except RunyardError:  # the API raises the job's own error if the job had already ended
@@ -93,6 +94,15 @@ class HttpRunStore(DirectOnly):
         else:
             found = await self._transport.ask("POST", "requests", request_id, "respond", body=body)
         return Responded(read(HitlRequest, found.data), created=True)
+
+    async def signal(self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None) -> Signalled:
+        """Send a signal to a thread. An HTTP request whose reply was lost is repeated, because the signal has an id."""
+        check_signal(name, value, signal_id)
+        if sent_by is not None:
+            raise InvalidInputError("over HTTP the API key is the sender of a signal", field="sent_by")
+        body = {"name": name, "value": value, "signal_id": signal_id}
+        answer = await self._transport.ask("POST", "threads", thread_id, "signals", body=body)
+        return Signalled(read(Signal, answer.data), created=True)
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
         """Cancel a run. A cancelled run stays unchanged."""

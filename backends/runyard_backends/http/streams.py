@@ -24,7 +24,7 @@ RECONNECT_SECONDS: Final = 0.05
 IDLE_RECONNECT_SECONDS: Final = 1.0
 """Seconds before a reader reconnects after a connection without events."""
 FINAL: Final = frozenset({"run.completed", "run.cancelled"})
-"""Types of events that are always the last of their run. After another end of a run, a redrive may add events."""
+"""Types of events that are always the last of their run. After ``run.failed`` or ``run.dead``, a redrive may add events."""
 
 
 class HttpStreams:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, Unpack
 
 from runyard.domain.etags import etag_of
 from runyard.domain.quoting import brief
 from runyard.domain.size_limits import check_value
-from runyard.domain.unset import UNSET, Unset
+from runyard.domain.threads import Lineage
 from runyard.errors import InvalidInputError, ThreadNotFoundError
 from runyard.models import Branch, JsonObject, Message, Thread
-from runyard.ports.commands import ForkRequest, ThreadRequest
+from runyard.ports.commands import ForkRequest, ThreadChanges, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.results import Created, Forked, Page
 from runyard.ports.scheduling import Effects
@@ -48,6 +48,17 @@ class HttpThreadStore(DirectOnly):
         query = {"parent_thread_id": where.parent_thread_id, "agent": where.agent, "tag": tag, **codec.paging(page)}
         return read_page(Thread, (await self._transport.ask("GET", "threads", query=query)).data)
 
+    async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
+        """Return ancestors of the thread, the nearest first."""
+        found: list[Thread] = []
+        following: str | None = thread_id
+        while following is not None and len(found) < limit:
+            query = {"limit": min(limit - len(found), PAGE_SIZE)}
+            part = read(Lineage, (await self._transport.ask("GET", "threads", following, "lineage", query=query)).data)
+            found += part.ancestors if following == thread_id else [part.thread, *part.ancestors]
+            following = part.next_ancestor
+        return Page(found, following)
+
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make a thread, or return the thread that an equal request made before."""
         body = given(
@@ -62,21 +73,14 @@ class HttpThreadStore(DirectOnly):
         return Created(read(Thread, answer.data), created=answer.status == 201)
 
     async def update_thread(
-        self,
-        thread_id: str,
-        *,
-        title: str | Unset | None = UNSET,
-        tags: Mapping[str, str] | Unset | None = UNSET,
-        extra: JsonObject | Unset | None = UNSET,
-        expected: datetime | None = None,
+        self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
         """Set the given fields and clear the fields that are None. ``expected``: the thread's ``updated_at`` that the update
-        requires. With ``expected``, a request whose reply was lost is not repeated, because it may have changed
+        requires. With ``expected``, a request whose reply was lost is not repeated, because the request may have changed
         ``updated_at``."""
-        if extra is not UNSET:
-            check_value(extra, "extra")
-        patch: dict[str, Any] = {"title": title, "tags": dict(tags) if isinstance(tags, Mapping) else tags, "extra": extra}
-        body: JsonObject = {name: value for name, value in patch.items() if not isinstance(value, Unset)}
+        for name in ("extra", "config"):
+            check_value(changes.get(name), name)
+        body: JsonObject = {name: dict(value) if isinstance(value, Mapping) else value for name, value in changes.items()}
         headers = _if_match(expected)
         answer = await self._transport.ask("PATCH", "threads", thread_id, repeat=expected is None, body=body, headers=headers)
         return read(Thread, answer.data)

@@ -26,6 +26,7 @@ from runyard.errors import (
     from_dict,
 )
 from runyard.models import JsonObject, check_id
+from runyard.support import tracing
 from runyard.support.store_retries import jittered
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class Transport:
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Request:
-        named = dict(headers or {})
+        named = {**tracing.headers(), **(headers or {})}
         content = None
         if body is not None:
             named["Content-Type"] = "application/json"
@@ -185,7 +186,7 @@ def _path(segments: tuple[str, ...]) -> str:
 
 def _header(event_id: str) -> str:
     """Return the id as the value of a header. Return ``unknown`` for an id that a header cannot contain, because no server
-    issued it."""
+    issues such an id."""
     return event_id if event_id.isascii() and event_id.isprintable() else "unknown"
 
 

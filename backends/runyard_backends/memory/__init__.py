@@ -2,7 +2,7 @@
 
 Forks and branches copy the messages that they see. The store keeps no cuts, which makes the rules easy to read in the code.
 Each method is atomic, because no method awaits between reading and writing. ``memory://`` opens a new database.
-``memory://name`` opens a database that all connections of the process with that name share.
+``memory://name`` opens a database that all connections of the process to ``memory://name`` share.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from runyard.errors import InvalidInputError
 from runyard.events.streams import DirectStreams
+from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
@@ -25,21 +26,24 @@ from runyard.ports.stores import (
     RunStore,
     ThreadStore,
     UsageStore,
-    WebhookStore,
     WorkerStore,
 )
 from runyard.ports.streams import Streams
+from runyard.ports.timelines import TimelineStore
+from runyard.ports.webhooks import WebhookStore
 
 from .api_keys import MemoryKeyStore
 from .checkpointer import MemoryCheckpointer
 from .events import MemoryEventLog
 from .feed import MemoryFeed
+from .graph_checkpoints import GraphDatabase, MemoryGraphCheckpointStore
 from .limits import MemoryLimitStore
 from .queues import MemoryQueueStore
 from .runs import MemoryRunStore
 from .scheduler import MemoryScheduler
 from .state import Clock, Database, wall_clock
 from .threads import MemoryThreadStore
+from .timelines import MemoryTimelineStore
 from .usage import MemoryUsageStore
 from .webhooks import MemoryWebhookStore
 from .workers import MemoryWorkerStore
@@ -62,6 +66,7 @@ class MemoryWorld:
         scheduler: Scheduler | None = None,
     ) -> None:
         self.db = Database(now, page_bytes)
+        self.graphs = GraphDatabase()
         own_events = MemoryEventLog()
         self.events = events or own_events
         self.scheduler = scheduler or MemoryScheduler(now, own_events)
@@ -71,18 +76,20 @@ class MemoryBackend:
     """One tenant's backend on the state of a database in memory."""
 
     def __init__(self, world: MemoryWorld, tenant: str) -> None:
-        self.tenant = tenant
+        self.tenant, self.remote = tenant, False
         self.world = world
         self.checkpointer: Checkpointer = MemoryCheckpointer(world.db, tenant)
         self.threads: ThreadStore = MemoryThreadStore(world.db, tenant)
         self.runs: RunStore = MemoryRunStore(world.db, tenant)
         self.feed: Feed = MemoryFeed(world.db, tenant)
         self.usage: UsageStore = MemoryUsageStore(world.db, tenant)
+        self.timelines: TimelineStore = MemoryTimelineStore(world.db, tenant)
         self.limits: LimitStore = MemoryLimitStore(world.db)
         self.webhooks: WebhookStore = MemoryWebhookStore(world.db, tenant)
         self.workers: WorkerStore = MemoryWorkerStore(world.db)
         self.queues: QueueStore = MemoryQueueStore(world.db)
         self.keys: KeyStore = MemoryKeyStore(world.db, tenant)
+        self.graphs: GraphCheckpointStore = MemoryGraphCheckpointStore(world.db, world.graphs, tenant)
         self.scheduler: Scheduler = world.scheduler
         self.events: EventLog = world.events
         self.streams: Streams = DirectStreams(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from runyard.domain.api_keys import ApiKey
+from runyard.domain.api_keys import MAX_ENDED_KEYS, MAX_VALID_KEYS, ApiKey, too_many_keys
 
 from .state import Database
 
@@ -17,14 +17,19 @@ class MemoryKeyStore:
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey:
         now = self.db.now()
-        expires = now + timedelta(seconds=lifetime) if lifetime is not None else None
+        if sum(self._is_valid(known) for known in self._own()) >= MAX_VALID_KEYS:
+            raise too_many_keys()
+        ends = (now + timedelta(seconds=lifetime) if lifetime is not None else None, key.expires_at)
+        expires = min((end for end in ends if end is not None), default=None)
         made = key.model_copy(update={"tenant": self.tenant, "created_at": now, "expires_at": expires})
         self.db.keys[key.key_id] = (made, digest)
         return made.model_copy()
 
     async def keys(self) -> list[ApiKey]:
-        """Return all keys of the tenant, the oldest first."""
-        return [key.model_copy() for key, _ in self.db.keys.values() if key.tenant == self.tenant]
+        """Return the valid keys of the tenant, and the newest MAX_ENDED_KEYS of the others. The oldest come first."""
+        ended = [key.key_id for key in self._own() if not self._is_valid(key)]
+        left_out = {*ended[:-MAX_ENDED_KEYS]}
+        return [key.model_copy() for key in self._own() if key.key_id not in left_out]
 
     async def revoke_key(self, key_id: str) -> bool:
         key, _ = self.db.keys.get(key_id, (None, b""))
@@ -35,6 +40,10 @@ class MemoryKeyStore:
 
     async def find_key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
         key, digest = self.db.keys.get(key_id, (None, b""))
-        if key is None or key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= self.db.now()):
-            return None
-        return key.model_copy(), digest
+        return (key.model_copy(), digest) if key is not None and self._is_valid(key) else None
+
+    def _own(self) -> list[ApiKey]:
+        return [key for key, _ in self.db.keys.values() if key.tenant == self.tenant]
+
+    def _is_valid(self, key: ApiKey) -> bool:
+        return key.revoked_at is None and (key.expires_at is None or key.expires_at > self.db.now())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id, check_named_once, check_requests
-from runyard.ports.commands import Cut, ForkRequest
+from runyard.ports.commands import Cut, ForkOptions, ForkRequest
 from runyard.ports.results import Aborted, Responded
 
 from . import execution, hitl_answers, lanes, limits, tree
@@ -33,10 +33,11 @@ class MemoryCheckpointer:
             return None
         own = [e for e in thread.head.own if _loads(thread, e)]
         messages = tree.copies([*thread.head.prefix, *own])
-        return CheckpointData(messages, copied(thread.thread.extra), thread.thread.parent_thread_id)
+        data = thread.thread
+        return CheckpointData(messages, copied(data.extra), data.parent_thread_id, copied(data.config))
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. A message whose id is stored already is skipped."""
+        """Store all ``messages`` or none, each under its own run id. A message with an id that is stored already is skipped."""
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)
@@ -66,13 +67,15 @@ class MemoryCheckpointer:
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
         """Set the thread's own pending request. ``request``: None to clear it."""
+        if run_id is not None:
+            check_id(run_id, "run_id")
         if request is not None:
             check_requests(request)
         thread = self.db.ensure(self.tenant, thread_id)
         new = (self.tenant, request.request_id) if request else None
         saved = {key: state for key, state in self.db.requests.items() if state.thread_key == thread.key and state.saved}
         if new in self.db.requests and new not in saved:
-            raise InvalidInputError(f"request id {new[1]!r} is taken by another run or thread; use a fresh one")
+            raise InvalidInputError(f"request id {new[1]!r} is taken by another run or thread; use another id")
         for key, state in saved.items():
             if state.pending or key == new:
                 del self.db.requests[key]
@@ -98,15 +101,25 @@ class MemoryCheckpointer:
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
         """Store requests of an external run. A stored request with the same id stays unchanged."""
+        check_id(run_id, "run_id")
         check_requests(*requests)
         thread = self.db.ensure(self.tenant, thread_id)
         for request in requests:
             hitl_answers.add(self.db, thread, request, run_id)
 
+    async def remove_request(self, thread_id: str, request_id: str) -> bool:
+        """Remove a pending request that a checkpointer stored. Return whether this call removed it."""
+        thread = self.db.find(self.tenant, thread_id)
+        state = self.db.requests.get((self.tenant, request_id))
+        if thread is None or state is None or state.thread_key != thread.key or not (state.saved and state.pending):
+            return False
+        del self.db.requests[self.tenant, request_id]
+        return True
+
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
         """Return the pending and answered requests of the run or of the thread, the oldest first."""
         thread = self.db.find(self.tenant, thread_id)
-        if thread is not None:  # a program without workers has no reconciler to fire deadlines
+        if thread is not None:  # a program without workers has no reconciler to apply deadlines
             self.db.tell(hitl_answers.fire_deadlines(self.db, thread))
         found = [state.request for state in self.db.requests_of(thread) if not state.closed] if thread else []
         return [
@@ -187,10 +200,16 @@ class MemoryCheckpointer:
         return messages
 
     async def fork(
-        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+        self,
+        src_thread_id: str,
+        new_thread_id: str,
+        *,
+        after_run_id: str,
+        metadata: JsonObject | None = None,
+        **options: Unpack[ForkOptions],
     ) -> None:
         cut = Cut(after_run_id=after_run_id)
-        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata)
+        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata, **options)
         (await self._threads.fork(request)).require_new()
 
 
@@ -210,8 +229,9 @@ def _taken(run: RunState) -> RunAlreadyClaimedError | RunAlreadyCompletedError:
 
 
 def _check_writable(thread: ThreadState, run_id: str | None) -> None:
-    """Raise RunAlreadyClaimedError or RunAlreadyCompletedError if a checkpointer must not write messages of the run. It may
-    write messages without a run, of a run that was never claimed, and of a live external run."""
+    """Raise RunAlreadyClaimedError or RunAlreadyCompletedError if a checkpointer must not write messages of the run. A
+    checkpointer may write messages without a run, messages of a run that was never claimed, and messages of a live external
+    run."""
     if run_id is None:
         return
     lanes.check_id_free(thread, run_id)

@@ -33,3 +33,12 @@ def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str
     message = f"run {run.id} crashed {crashes} times without progress: {how}; redrive it when the cause is mended"
     error = ErrorInfo(code="poison", message=message)
     return lanes.end_outside(db, thread, run, RunStatus.DEAD, error)
+
+
+def blocked_error(db: Database, worker_id: str | None) -> ErrorInfo | None:
+    """Return the error of the attempts of a worker whose main loop was blocked when it died, or None."""
+    worker = db.workers.get(worker_id or "")
+    if worker is None or worker.blocked is None:
+        return None
+    message = f"the main loop of its worker was blocked at {worker.blocked.place}"
+    return ErrorInfo(code="main_loop_blocked", message=message, traceback=worker.blocked.stack)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from runyard.errors import RunInUseError
 from runyard.models import Run
 
+from . import waits
 from .state import Database, Entry, RunState, ThreadState
 
 
@@ -29,6 +30,8 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
         run.branch.own = [entry for entry in run.branch.own if entry not in doomed]
     for request in [state.request for state in db.requests_of(thread) if state.request.run_id == run.id]:
         del db.requests[thread.tenant, request.request_id]
+    db.waits = [state for state in db.waits if state not in waits.of_run(db, thread, run.id)]
+    waits.forget_signals(db, thread.key, run.id)
     run.fork, run.words, run.extra, run.thread_extra, run.snapshot, run.context = None, None, {}, {}, (), ()
     run.steps.clear()
     run.attempts = [attempt.model_copy(update={"error": None}) for attempt in run.attempts]

@@ -1,22 +1,27 @@
-"""Erasing the extra of a thread: in the thread, and in the threads that inherited it."""
+"""Erasing a thread: the tombstones of its messages, and the removal of its extra from the thread and from those that inherited
+it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from runyard.domain.size_limits import JsonObject
+from runyard.models import Message, Part, TextPart, ToolCallPart, ToolResultPart
 
 from .state import Branch, Entry, ThreadState
 
+ERASED: Final = "[erased]"
+"""Text of the tombstone of an erased message."""
 Values = dict[str, set[str]]
 """Values as JSON, for each key of an extra."""
 
 
 def erase_extra(thread: ThreadState, threads: Iterable[ThreadState]) -> None:
-    """Erase the values that ``thread`` ever had in its extra, except those that it inherited. They are removed from ``thread``
-    and from all threads that inherit from it. A fork keeps its own metadata, which is under the key ``fork``."""
+    """Erase the values that ``thread`` ever had in its extra, except inherited values. The values are removed from ``thread``
+    and from all threads that inherit from ``thread``. A fork keeps its own metadata, which is under the key ``fork``."""
     own = _own_extra(thread)
     _remove(thread, own)
     in_forks = {key: values for key, values in own.items() if key != "fork"}
@@ -61,3 +66,14 @@ def _without(extra: JsonObject, removed: Values) -> JsonObject:
 
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+def erased(entry: Entry) -> Entry:
+    """Return the tombstone that replaces an erased message. It has the ids of the tool calls and of the results, because
+    providers refuse a call without a result."""
+    calls, results = entry.message.tool_calls, entry.message.tool_results
+    parts: list[Part] = [ToolResultPart(call_id=part.call_id, content=ERASED, is_error=True) for part in results]
+    parts += [ToolCallPart(id=part.id, name="erased") for part in calls]
+    blank = Message(id=entry.id, role=entry.message.role, content=parts or [TextPart(text=ERASED)])
+    keep = {name: getattr(entry.message, name) for name in ("run_id", "parent_id", "seq", "created_at")}
+    return replace(entry, message=blank.model_copy(update=keep))

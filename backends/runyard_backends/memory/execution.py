@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from runyard.app import DEFAULT_AGENT
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import ENDED, RunStatus
 from runyard.errors import CancelRequestedError, InvalidInputError, RunNotFoundError, StaleFenceError
-from runyard.models import AttemptInfo, ErrorInfo, HitlRequest, Message, Usage, check_requests, check_usage
+from runyard.models import AttemptInfo, ErrorInfo, Message, Usage, check_usage
 from runyard.ports.commands import Write
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Claim, Ended
 from runyard.ports.scheduling import Effects
-from runyard.ports.workers import WorkerInfo
 
-from . import crash_count, hitl_answers, lanes, limits, tree
+from . import crash_count, lanes, limits, tree, waits
 from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
 from .values import check_json, check_messages, copied, merged
 
@@ -45,7 +43,13 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
     if status in ENDED:
         return Claim(ref, "ended")
     if status is RunStatus.SUSPENDED:
-        return Claim(ref, "suspended")
+        woken = waits.end(db, thread)
+        if run.run.status is RunStatus.SUSPENDED:
+            return Claim(ref, "suspended", effects=woken)
+        result = _claim(db, thread, run, worker_id, ref)
+        others = [woken_job for woken_job in woken.jobs if woken_job.run_id != run.id]
+        result.effects += Effects(jobs=others)
+        return result
     if run.run.queue in db.paused and run.run.cancel_requested_at is None:
         return Claim(ref, "paused", effects=limits.leave_line(db, run))
     if status is RunStatus.RUNNING:
@@ -63,8 +67,9 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. The claim is ``busy`` unless the run's worker is dead, has left, or is
-    ``worker_id`` itself (which has lost the run's task). Only the death of a worker counts as a crash."""
+    """Start another attempt of a running run. The attempt starts if the run's worker is dead, has left, or is ``worker_id``
+    itself (which has lost the run's task). In any other case the claim is ``busy``. Only the death of a worker counts as a
+    crash."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -77,21 +82,13 @@ def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str,
     return _start(db, thread, run, worker_id, ref, crashes=crashes, takeover=True)
 
 
-def serves(worker: WorkerInfo, agent: str | None) -> bool:
-    """Return True if the worker serves the agent. Every worker has an agent named ``default``. A worker that lists no agents
-    serves all agents."""
-    return not worker.agents or agent in (None, DEFAULT_AGENT, *worker.agents)
-
-
 def _start(
     db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef, *, crashes: int, takeover: bool = False
 ) -> Claim:
     r, worker = run.run, db.workers[worker_id]
     before = r.app_version if r.attempt else None
-    if worker.on_version_mismatch == "wait" and before and worker.app_version and before != worker.app_version:
-        return Claim(ref, "other_version", effects=limits.leave_line(db, run))
-    if r.kind != "fork" and not serves(worker, r.agent):
-        return Claim(ref, "unserved", effects=limits.leave_line(db, run))
+    if not worker.takes(r):
+        return Claim(ref, "other_version" if worker.leaves(r) else "unserved", effects=limits.leave_line(db, run))
     first = run.branch is None and r.kind == "prompt"
     if first and r.input is not None and (error := tree.id_error(thread, r.input.id, run.id)) is not None:
         info = ErrorInfo(code=error.code, message=error.message)
@@ -99,7 +96,7 @@ def _start(
     if not takeover and (permit := limits.missing_permit(db, thread, run)) is not None:
         return Claim(ref, "limited", effects=limits.wait_for_permit(db, thread, run, permit))
     if takeover:
-        run.end_records(db.now(), "lost")
+        run.end_records(db.now(), "lost", crash_count.blocked_error(db, r.worker_id))
     r.app_version = worker.app_version or r.app_version
     r.status, r.worker_id, r.fence = RunStatus.RUNNING, worker_id, db.next_fence()
     r.attempt += 1
@@ -119,6 +116,7 @@ def _start(
         tenant=thread.tenant,
         run=copy_run(r),
         extra=copied({**thread.thread.extra, **run.extra}),
+        config=copied(thread.thread.config),
         fork=run.fork,
         leaf_id=own[-1].id if own else None,
         takeover=takeover,
@@ -161,8 +159,8 @@ def _branch_for(db: Database, thread: ThreadState, run: RunState) -> Branch:
 
 
 def branch_at(db: Database, thread: ThreadState, parent_id: str, lane: str) -> Branch:
-    """Return the branch of ``lane`` that ends at the message ``parent_id``. If there is none, open one there. In the main lane,
-    the branch becomes the head."""
+    """Return the branch of ``lane`` that ends at the message ``parent_id``. If there is none, open a branch there. In the main
+    lane, the branch becomes the head."""
     branch = tree.branch_ending_at(thread, parent_id)
     if branch is None or branch.lane != lane:
         branch = open_branch(db, thread, tree.cut_at_parent(thread, parent_id), lane)
@@ -194,8 +192,7 @@ def holder(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def reader(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
-    """Return the thread and the run of an attempt, which may be over. Raises StaleFenceError if another attempt has claimed the
-    run."""
+    """Return the thread and the run of an attempt, also of an ended one. Raises StaleFenceError after a newer claim."""
     thread, run = _found(db, attempt)
     if run.run.fence != attempt.fence:
         raise StaleFenceError(
@@ -222,7 +219,7 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
     """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. A
-    message whose id the run has already is skipped: a repetition after a lost reply stores nothing twice."""
+    message with an id that the run has already is skipped, so that a repetition after a lost reply stores nothing twice."""
     if not messages:
         return []
     limits.check_size(db, messages)
@@ -250,13 +247,13 @@ def _say(db: Database, thread: ThreadState, run: RunState, message: Message, eve
 def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | None = None) -> Ended:
     """Complete or fail the run, as ``status`` says. Store the last write and the end in one step. If a cancel was requested,
     cancel the run instead. If a tool cycle of the run is open, fail the run instead of completing it."""
-    if repeated := _repeated(db, write.attempt):
-        return repeated
+    if before := repeated(db, write.attempt):
+        return before
     thread, run = holder(db, write.attempt)
     if run.run.cancel_requested_at is not None:
         return cancelled(db, thread, run, write.first_event, write.usage)
-    write = _checked(write)
-    n = _apply(db, thread, run, write)
+    write = checked(write)
+    n = apply(db, thread, run, write)
     if run.run.kind not in lanes.FORK_KINDS and status is RunStatus.COMPLETED and not lanes.cycles_closed(run):
         status = RunStatus.FAILED
         error = ErrorInfo(code="incomplete_tool_cycle", message="a tool call of the run has no result directly after it")
@@ -273,8 +270,8 @@ def _ended(
     return Ended(run.run.status, event, error, effects)
 
 
-def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return the end of an attempt that has ended: the call then repeats a call whose reply was lost. Otherwise return None."""
+def repeated(db: Database, attempt: AttemptToken) -> Ended | None:
+    """Return the end of an attempt that has ended, or None. The end means that the reply of an earlier call was lost."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -282,18 +279,18 @@ def _repeated(db: Database, attempt: AttemptToken) -> Ended | None:
 
 
 def cancelled(db: Database, thread: ThreadState, run: RunState, n: int, usage: Usage | None) -> Ended:
-    """Cancel the run. ``usage``: the usage of its last attempt. It counts, although nothing else of the write is stored."""
+    """Cancel the run. ``usage``: the usage of its last attempt, which counts. Nothing else of the write is stored."""
     _use(run, usage)
     return _ended(db, thread, run, RunStatus.CANCELLED, n)
 
 
 def _use(run: RunState, usage: Usage | None) -> None:
-    """Add the usage of an attempt to that of its run."""
+    """Add the usage of an attempt to the usage of its run."""
     if usage is not None:
         run.run.usage = run.run.usage + check_usage(usage)
 
 
-def _checked(write: Write) -> Write:
+def checked(write: Write) -> Write:
     """Return the write with a copy of its extra. Raises InvalidInputError if a part of the write is invalid."""
     check_value(write.result, "result")
     if write.usage is not None:
@@ -301,7 +298,7 @@ def _checked(write: Write) -> Write:
     return replace(write, extra=check_json(write.extra, "extra"))
 
 
-def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int:
+def apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int:
     """Store the write and return the number of the next event."""
     extra = {**run.extra, **(write.extra or {})}
     merged(thread.thread.extra, extra)  # raises before any part of the write is stored
@@ -312,34 +309,6 @@ def _apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> in
     return write.first_event + len(write.messages)
 
 
-def suspend(db: Database, write: Write, requests: Sequence[HitlRequest]) -> Ended:
-    """Suspend the run until one of ``requests`` is answered. If one is answered already, the run stays RUNNING and
-    continues."""
-    if repeated := _repeated(db, write.attempt):
-        return repeated
-    thread, run = holder(db, write.attempt)
-    if run.run.cancel_requested_at is not None:
-        return cancelled(db, thread, run, write.first_event, write.usage)
-    write = _checked(write)
-    check_requests(*requests)
-    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
-    if run.run.event_id != event:  # an equal id shows a repetition after a lost reply
-        _apply(db, thread, run, write)
-    n = write.first_event + len(write.messages)
-    states = []
-    for request in requests:
-        states.append(hitl_answers.add(db, thread, request, run.id, f"{run.run.fence}-{n}"))
-        n += 1
-    run.run.event_id, run.progress = event, True
-    if any(not state.pending for state in states):
-        return Ended(RunStatus.RUNNING, event)
-    run.run.status, run.run.suspended_at, run.changed_at = RunStatus.SUSPENDED, db.now(), db.now()
-    run.run.worker_id = None
-    db.note(thread, "run.suspended", run.id)
-    run.end_records(db.now(), "suspended")
-    return Ended(RunStatus.SUSPENDED, event, effects=limits.offers(db, limits.permits_of(db, thread, run.run)))
-
-
 def isolate(db: Database, attempt: AttemptToken) -> None:
     """Record that the attempt runs alone in its process. Later crashes of the attempt count, because no other run can have
     caused them."""
@@ -348,10 +317,10 @@ def isolate(db: Database, attempt: AttemptToken) -> None:
 
 def bury(db: Database, attempt: AttemptToken, how: str) -> Ended:
     """Handle the death of a process in which the run was executed alone, and count the crash. If a cancel was requested,
-    cancel the run. If the run has crashed MAX_CRASHES times without progress, end it as dead. Otherwise queue it again.
-    ``how``: the description of the crash, for the run's error."""
-    if repeated := _repeated(db, attempt):
-        return repeated
+    cancel the run. If the run has crashed MAX_CRASHES times without progress, end it as dead. In any other case queue the run
+    again. ``how``: the description of the crash, for the run's error."""
+    if before := repeated(db, attempt):
+        return before
     thread, run = holder(db, attempt)
     crashes = crash_count.count(run, crashed=True)
     if (effects := crash_count.end(db, thread, run, crashes, how)) is not None:
@@ -374,8 +343,8 @@ def release(
     """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error after which the run is
     retried; None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``:
     the job waits until fewer than this number of the runs that it started are live. ``usage``: added to the run's usage."""
-    if repeated := _repeated(db, attempt):
-        return repeated
+    if before := repeated(db, attempt):
+        return before
     thread, run = holder(db, attempt)
     _use(run, usage)
     if run.run.cancel_requested_at is not None:

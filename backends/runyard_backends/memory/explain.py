@@ -10,11 +10,11 @@ from runyard.domain.list_entries import json_bytes, message_bytes, request_bytes
 from runyard.domain.states import RunStatus
 from runyard.models import Event, JsonObject
 from runyard.ports.scheduling import EVENT_BYTES_PER_READ
+from runyard.ports.workers import WorkerInfo
 
-from . import lanes, limits
+from ..paging import within
+from . import lanes, limits, waits
 from .events import place
-from .execution import serves
-from .paging import within
 from .state import Database, Entry, RequestState, RunState, ThreadState, queued
 
 Proof: TypeAlias = Entry | RequestState | Event
@@ -24,7 +24,7 @@ Proof: TypeAlias = Entry | RequestState | Event
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
     """Return one sentence that says why the run waits, that it runs, or how it ended."""
     reason, facts = _reason(db, thread, run)
-    versions = {worker.app_version for worker in db.workers.values() if worker.dead_at is None}
+    versions = {worker.app_version for worker in _serving(db, run.run.queue)}
     return explanation(run.run, reason, {"workers": versions} | facts)
 
 
@@ -33,7 +33,10 @@ def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict
     r = run.run
     if r.status is RunStatus.SUSPENDED:
         waiting = [x.request for x in db.requests_of(thread) if x.pending and x.request.run_id == run.id]
-        return "suspended", {"request_id": waiting[0].request_id if waiting else None, "since": r.suspended_at}
+        facts: dict[str, Any] = {"request_id": waiting[0].request_id if waiting else None, "since": r.suspended_at}
+        if not waiting and (left := [s.wait for s in waits.open_of(db, thread) if s.run_id == run.id]):
+            facts |= {"wait": left[0].kind, "name": left[0].name, "wait_id": left[0].wait_id, "due_at": left[0].due_at}
+        return "suspended", facts
     if r.status is RunStatus.QUEUED:
         return _waits(db, thread, run)
     if r.status is not RunStatus.RUNNING:
@@ -42,7 +45,7 @@ def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict
         return "external", {}
     worker = db.workers.get(r.worker_id or "")
     if worker is not None and worker.dead_at is None:
-        return "running", {"worker_id": r.worker_id, "isolated": run.isolated}
+        return "running", {"worker_id": r.worker_id, "isolated": run.isolated} | _blocked([worker])
     nobody, facts = _nobody(db, run)
     return "orphaned", {"worker_id": r.worker_id, "nobody": nobody} | facts | _paused(db, r.queue)
 
@@ -68,20 +71,45 @@ def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[
         most = limits.limit_of(db, name, subject)
         return "limited", {"permit": f"{name.removeprefix('running_per_')} {subject}", "most": most}
     nobody, facts = _nobody(db, run)
-    return nobody or "next", facts
+    return nobody or "next", facts or _blocked([worker for worker in _fitting(db, run) if worker.redis_outage is None])
+
+
+def _blocked(workers: Sequence[WorkerInfo]) -> dict[str, Any]:
+    """Return for how long and where user code blocks the main loops of all ``workers``, or no facts."""
+    found = [worker.blocked for worker in workers if worker.blocked is not None]
+    if len(found) < len(workers):
+        return {}
+    longest = max(found, key=lambda each: each.seconds)
+    return {"blocked_for": longest.seconds, "blocked_at": longest.place}
+
+
+def _serving(db: Database, queue: str) -> list[WorkerInfo]:
+    return [w for w in db.workers.values() if w.dead_at is None and not w.draining and queue in w.queues]
 
 
 def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
     """Return the reason why no live worker serves the run, and its facts. Return None as the reason if a worker serves it."""
     r = run.run
-    serving = [w for w in db.workers.values() if w.dead_at is None and not w.draining and r.queue in w.queues]
+    serving = _serving(db, r.queue)
     if not serving:
         return "no_worker", {"queue": r.queue}
     judge = run.fork.fan.judge if run.fork and run.fork.fan else None
     for agent in (r.agent if r.kind != "fork" else None, judge):
-        if not any(serves(w, agent) for w in serving):
+        if not any(w.serves(agent) for w in serving):
             return "no_agent", {"queue": r.queue, "agent": agent}
-    return None, {}
+    fitting = _fitting(db, run)
+    if not fitting:
+        return "no_version", {"queue": r.queue}
+    outages = [worker.redis_outage for worker in fitting if worker.redis_outage is not None]
+    if len(outages) < len(fitting):
+        return None, {}
+    first = min(outages, key=lambda outage: outage.since)
+    return "no_redis", {"queue": r.queue, "redis_since": first.since, "redis_error": first.reason}
+
+
+def _fitting(db: Database, run: RunState) -> list[WorkerInfo]:
+    """Return the live workers that have the agent of the run, and that do not leave the run to another version."""
+    return [worker for worker in _serving(db, run.run.queue) if worker.takes(run.run)]
 
 
 def _paused(db: Database, queue: str) -> dict[str, Any]:
@@ -109,7 +137,7 @@ def _end(thread: ThreadState, run: RunState, asked: Sequence[RequestState]) -> E
         return None
     data: JsonObject = {"status": str(r.status)}
     if r.error:
-        data["error"] = r.error.model_dump(mode="json")
+        data["error"] = r.error.without_traceback().model_dump(mode="json")
     if r.status is RunStatus.SUSPENDED:
         fence = place(r.event_id)[0]
         of_attempt = sorted((place(s.event_id), s.request.request_id) for s in asked if place(s.event_id)[0] == fence)

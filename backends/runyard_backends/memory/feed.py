@@ -27,14 +27,24 @@ class MemoryFeed:
             if seen < self.db.pruned.get(self.tenant, 0):
                 raise CursorExpiredError("entries after this cursor were pruned; read the feed without a cursor", cursor=cursor)
         found = [note for note in self.db.notes if note.tenant == self.tenant and note.number > seen][: page.limit]
-        return Page([_entry(note) for note in found], cursors.encode([found[-1].number if found else self.db.numbers]))
+        return Page([_entry(self.db, note) for note in found], cursors.encode([found[-1].number if found else self.db.numbers]))
 
 
-def _entry(note: Note) -> FeedEntry:
+def _entry(db: Database, note: Note) -> FeedEntry:
+    thread = db.by_key(note.thread_key)
+    fork = thread.thread if thread is not None and note.type == "thread.forked" else None
+    run = thread.runs.get(note.run_id or "") if thread is not None else None
+    own = run.own() if run is not None and run.run.deleted_at is None else []
     return FeedEntry(
         cursor=cursors.encode([note.number]),
         type=note.type,
         thread_id=note.thread_id,
         run_id=note.run_id,
         created_at=note.at,
+        parent_thread_id=fork.parent_thread_id if fork is not None else None,
+        forked_after_run_id=fork.forked_after_run_id if fork is not None else None,
+        forked_at_seq=fork.forked_at_seq if fork is not None else None,
+        first_seq=own[0].seq if own else None,
+        last_seq=own[-1].seq if own else None,
+        last_message_id=own[-1].id if own else None,
     )

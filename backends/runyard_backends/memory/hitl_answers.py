@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer
+from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer, check_responder
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.errors import (
@@ -19,8 +19,8 @@ from runyard.models import ErrorInfo, HitlRequest
 from runyard.ports.results import Responded
 from runyard.ports.scheduling import Effects
 
-from . import lanes
-from .state import Database, RequestState, ThreadState, job
+from . import lanes, waits
+from .state import Database, RequestState, ThreadState
 from .values import check_json
 
 
@@ -57,8 +57,8 @@ def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | N
 def record(
     db: Database, thread: ThreadState, state: RequestState, answer: Any, by: str | None, response_id: str | None
 ) -> Effects:
-    """Store the answer. If the run of the request is suspended, queue it: it is still the head of its lane. ``by``: the author
-    of the answer."""
+    """Store the answer. If the run of the request is suspended, queue the run, which is still the head of its lane. ``by``: the
+    author of the answer."""
     request = state.request
     request.answer, request.answered_at, request.answered_by, request.response_id = (
         check_json(answer, "answer"),
@@ -66,11 +66,7 @@ def record(
         by,
         response_id,
     )
-    run = thread.runs.get(request.run_id or "")
-    if run is None or run.run.status is not RunStatus.SUSPENDED:
-        return Effects()
-    run.run.status, run.run.suspended_at, run.changed_at, run.not_before = RunStatus.QUEUED, None, db.now(), None
-    return Effects(jobs=[job(thread, run, db.now())])
+    return waits.wake(db, thread, request.run_id)
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
@@ -91,9 +87,9 @@ def _applies(thread: ThreadState, request: HitlRequest) -> bool:
 
 
 def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
-    """Apply the default of each overdue request: store the default answer, or fail the run. If the default is a failure and the
-    request has no run, close the request."""
-    effects = Effects()
+    """End the waits that are due. Apply the default of each overdue request: store the default answer, or fail the run. If the
+    default is a failure and the request has no run, close the request."""
+    effects = waits.end(db, thread)
     for state in overdue(db, thread):
         request = state.request
         choice = request.on_deadline or {"fail": True}
@@ -109,12 +105,25 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
     return effects
 
 
+def thread_of(db: Database, tenant: str, thread_id: str | None, request_id: str | None) -> ThreadState:
+    """Return the thread ``thread_id``, or without it the thread of the request ``request_id``."""
+    if thread_id is not None:
+        return db.get(tenant, thread_id)
+    if request_id is None:
+        raise InvalidInputError("respond needs a thread_id or a request_id", field="thread_id")
+    known = db.requests.get((tenant, request_id))
+    found = db.by_key(known.thread_key) if known else None
+    if found is None:
+        raise HitlNoPendingRequestError(f"there is no request {request_id!r}", request_id=request_id)
+    return found
+
+
 def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
     """Return the request that an answer is for.
 
     If the answer is a repetition, this is the request that was answered under ``response_id`` before, provided that
-    ``request_id`` is None or names this request. Otherwise it is the request ``request_id``, or without ``request_id`` the only
-    pending request.
+    ``request_id`` is None or names this request. For a new answer, it is the request ``request_id``, or without ``request_id``
+    the only pending request.
 
     Raises HitlAmbiguousError if several requests are pending and none is named, HitlNoPendingRequestError if none is pending,
     and HitlStaleAnswerError if the named request takes no answer.
@@ -127,14 +136,14 @@ def choose(db: Database, thread: ThreadState, request_id: str | None, response_i
     if request_id is None:
         if len(pending) > 1:
             ids = [r.request.request_id for r in pending]
-            raise HitlAmbiguousError(f"{len(ids)} requests are pending; name one", request_ids=ids)
+            raise HitlAmbiguousError(f"{len(ids)} requests are pending; give a request_id", request_ids=ids)
         if not pending:
-            raise HitlNoPendingRequestError(f"nothing is pending on thread {thread.id!r}", thread_id=thread.id)
+            raise HitlNoPendingRequestError(f"thread {thread.id!r} has no pending request", thread_id=thread.id)
         return pending[0]
     named = db.requests.get((thread.tenant, request_id))
     if named is None or named.thread_key != thread.key:
         if not pending:
-            raise HitlNoPendingRequestError(f"nothing is pending on thread {thread.id!r}", thread_id=thread.id)
+            raise HitlNoPendingRequestError(f"thread {thread.id!r} has no pending request", thread_id=thread.id)
         raise _stale(request_id, pending)
     if named.closed or (named.request.answered_by == ANSWERED_AT_DEADLINE and not named.pending):
         raise _stale(request_id, pending)
@@ -162,19 +171,20 @@ def respond(
     """Store an answer once (I6). Return an equal answer that was stored before. Raises HitlAlreadyAnsweredError if another
     answer was stored before."""
     check_value(answer, "answer")
+    check_responder(by, on_behalf_of)
     request = state.request
     if not state.pending:
         same = request.answer == answer
         if same and (response_id is None or request.response_id == response_id):
             return Responded(request.model_copy(deep=True), False)
         raise HitlAlreadyAnsweredError(
-            f"request {request.request_id} was answered before, differently",
+            f"request {request.request_id} was answered before with another answer or response_id",
             request_id=request.request_id,
             answered_by=request.answered_by,
         )
     check_answer(request, answer)
     if response_id is not None and any(other.request.response_id == response_id for other in db.requests_of(thread)):
-        raise InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
+        raise InvalidInputError("this response_id was used for another request of the thread; use another id")
     request.on_behalf_of = on_behalf_of
     effects = record(db, thread, state, answer, by, response_id)
     last = all(other.request.run_id != request.run_id for other in pending_of(db, thread))

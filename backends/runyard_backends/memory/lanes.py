@@ -13,7 +13,7 @@ from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import MAIN_LANE, Effects
 
-from . import limits, tree
+from . import children, limits, tree, waits
 from .state import Database, RunState, ThreadState, job, outside
 from .usage import count_run
 from .webhooks import add_delivery
@@ -154,7 +154,11 @@ def wake_starter(db: Database, run: RunState) -> Effects:
     """Offer the job that started the ended ``run`` to the workers again. The claim then checks whether the job may continue."""
     thread = db.by_key(run.job.thread_key) if run.job else None
     waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
-    return Effects([job(thread, waiting, db.now())]) if thread and waiting and waiting.live else Effects()
+    if thread is None or waiting is None or not waiting.live:
+        return Effects()
+    if waiting.run.kind == "prompt" and waiting.run.status is not RunStatus.SUSPENDED:
+        return Effects()
+    return Effects([job(thread, waiting, db.now())])
 
 
 def due(db: Database, thread: ThreadState) -> list[RunState]:
@@ -207,13 +211,14 @@ def end_run(
     freed = [*limits.permits_of(db, thread, r), *([run.permit] if run.permit else [])]
     run.permit = None
     r.status, r.finished_at, r.suspended_at, r.event_id, r.error = status, db.now(), None, event, error
-    r.worker_id = None
+    r.worker_id = r.waiting_for = None
     run.changed_at = db.now()
     if r.kind not in FORK_KINDS and (kept or status is RunStatus.COMPLETED):
         count(thread, run)
     for request in db.requests_of(thread):
         if request.request.run_id == run.id and request.pending:
             request.closed = True
+    waits.close(db, thread, run)
     note = db.note(thread, _ENDS[status], run.id)
     count_run(db, thread, run)
     if r.options.webhook is not None:
@@ -223,6 +228,7 @@ def end_run(
     )
     if r.kind == "prompt" and (lane := thread.lane(r.lane or "")) and may_start(thread, lane[0]):
         effects.jobs.append(job(thread, lane[0], db.now()))
+    children.end(db, run)
     effects += wake_starter(db, run)
     effects += limits.offers(db, freed)
     return effects
@@ -255,7 +261,7 @@ def repair(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) -> Effects:
-    """Cancel a live run. If a worker executes it, only record the request. Otherwise end the run. ``keep``: True to keep its
+    """Cancel a live run. If a worker executes the run, record the request. If not, end the run. ``keep``: True to keep its
     messages in the context; the first cancel decides."""
     if run.run.cancel_requested_at is None:
         run.run.cancel_requested_at, run.keep, run.changed_at = db.now(), keep, db.now()

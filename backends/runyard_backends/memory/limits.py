@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from runyard.app import DEFAULT_AGENT
+from runyard.domain.runs import DEFAULT_AGENT
 from runyard.domain.size_limits import MESSAGE_BYTES, check_content, message_size
 from runyard.domain.states import RunStatus
 from runyard.errors import MessageTooLargeError, QueueFullError

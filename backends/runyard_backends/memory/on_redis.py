@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..redis import RedisEventLog, RedisScheduler, RedisServer
+from ..redis import RedisEventLog, RedisScheduler, redis_servers
 from . import MemoryBackend, MemoryWorld
 from .state import Clock
 
@@ -15,7 +15,7 @@ class MemoryOnRedis(MemoryBackend):
     """
 
     def __init__(self, redis: str, tenant: str, now: Clock, page_bytes: int) -> None:
-        self._server = RedisServer(redis)
+        self._server = redis_servers(redis)
         events = RedisEventLog(self._server)
         super().__init__(MemoryWorld(now, page_bytes, events, RedisScheduler(self._server, events)), tenant)
 

@@ -10,6 +10,7 @@ from runyard.domain.states import RunStatus
 from runyard.models import check_id
 from runyard.ports.workers import QueueInfo
 
+from .lanes import must_wait
 from .state import Database, RunState
 
 
@@ -28,13 +29,17 @@ class MemoryQueueStore:
 
     def _info(self, name: str, live: Iterable[tuple[int, RunState]]) -> QueueInfo:
         now = self.db.now()
-        queued = [(key, r) for key, r in live if r.run.status is RunStatus.QUEUED and _since(r) <= now]
+        waiting = [(key, r) for key, r in live if r.run.status is RunStatus.QUEUED]
+        queued = [(key, r) for key, r in waiting if _since(r) <= now]
         lanes = Counter((key, r.run.lane) for key, r in queued if r.lane_seq is not None)
         return QueueInfo(
             queue=name,
             queued=len(queued),
+            waiting=sum(_needs_a_worker(self.db, key, r) for key, r in queued),
             deepest=max(lanes.values(), default=0),
             oldest=max(((now - _since(r)).total_seconds() for _, r in queued), default=None),
+            scheduled=len(waiting) - len(queued),
+            running=sum(r.run.status is RunStatus.RUNNING for _, r in live),
             suspended=sum(r.run.status is RunStatus.SUSPENDED for _, r in live),
             workers=sum(w.dead_at is None and not w.draining and name in w.queues for w in self.db.workers.values()),
             paused_at=self.db.paused.get(name),
@@ -55,3 +60,11 @@ class MemoryQueueStore:
 def _since(run: RunState) -> datetime:
     """Return the earliest time at which the run could have started, if a worker and its lane had been free."""
     return max(moment for moment in (run.changed_at, run.run.run_at, run.not_before, run.run.accepted_at) if moment is not None)
+
+
+def _needs_a_worker(db: Database, thread_key: int, run: RunState) -> bool:
+    """Return whether the due run needs nothing but a worker: it leads its lane, and waits for no permit and no other run."""
+    if run.lane_seq is None or run.permit is not None:
+        return False
+    thread = db.threads[thread_key]
+    return not must_wait(db, thread, run) and thread.lane(run.run.lane or "")[0] is run

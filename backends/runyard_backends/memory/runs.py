@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from runyard.domain.list_entries import attempt_bytes, entry, entry_bytes, request_bytes
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
+from runyard.domain.waits import Wait
 from runyard.errors import (
     CapabilityMissingError,
     HitlAmbiguousError,
-    HitlNoPendingRequestError,
     HitlNotAllowedError,
     InvalidInputError,
     NothingToRunError,
@@ -21,18 +22,33 @@ from runyard.errors import (
     RunNotFoundError,
     RunyardError,
     ThreadAlreadyExistsError,
+    ThreadNotFoundError,
     WorkerDeadError,
 )
 from runyard.models import ROOT_ID, AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
-from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Step
+from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
 from runyard.ports.scheduling import EVENTS_PER_READ, Effects
 
-from . import deletion, execution, explain, hitl_answers, lanes, limits, tree
-from .paging import page_of
-from .state import Database, RunState, ThreadState, copy_run, job
+from ..paging import page_of
+from . import (
+    children,
+    deletion,
+    execution,
+    explain,
+    hitl_answers,
+    lanes,
+    limits,
+    redrive,
+    signals,
+    steps,
+    suspension,
+    tree,
+    waits,
+)
+from .state import Database, RunState, ThreadState, copy_run
 from .values import check_error, check_json, check_messages
 
 
@@ -124,17 +140,17 @@ class MemoryRunStore:
             raise ThreadAlreadyExistsError(f"thread {fork.new!r} exists", thread_id=fork.new)
 
     async def admit(self, limit: int = 1000) -> Admitted:
-        """Admit the due runs, apply the deadlines of HITL requests, and fail the runs that were not started by their
+        """Admit the due runs, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
         ``expires_at``. One call covers at most ``limit`` threads. The result has the seconds until the next due time, deadline
         or expiry."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
-        due_ones = [
-            t for t in threads if lanes.due(self.db, t) or hitl_answers.overdue(self.db, t) or lanes.expired(self.db, t)
-        ]
+        due_kinds = (lanes.due, hitl_answers.overdue, waits.overdue, children.doomed, lanes.expired)
+        due_ones = [t for t in threads if any(kind(self.db, t) for kind in due_kinds)]
         for thread in due_ones[:limit]:
             effects += lanes.admit_thread(self.db, thread)
             effects += hitl_answers.fire_deadlines(self.db, thread)
+            effects += children.cancel_doomed(self.db, thread)
             for run in lanes.expired(self.db, thread):
                 effects += lanes.expire(self.db, thread, run)
         now, due = self.db.now(), []
@@ -142,6 +158,7 @@ class MemoryRunStore:
             if not thread.deleted:
                 due += [r.due_at for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
                 due += [r.request.deadline_at for r in hitl_answers.pending_of(self.db, thread) if r.request.deadline_at]
+                due += [s.wait.due_at for s in waits.open_of(self.db, thread) if s.wait.due_at]
                 waiting = [r.run for r in thread.runs.values() if r.run.status is RunStatus.QUEUED and not r.run.attempt]
                 due += [run.expires_at for run in waiting if run.expires_at]
         return Admitted(effects, max(0.0, (min(due) - now).total_seconds()) if due else None)
@@ -160,28 +177,20 @@ class MemoryRunStore:
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
         thread, run = execution.reader(self.db, attempt)
-        requests = [r.request for r in self.db.requests_of(thread) if r.request.run_id == run.id]
-        return Ledger(dict(run.steps), {r.request_id: r.model_copy(deep=True) for r in requests})
+        asked = [r.request.model_copy(deep=True) for r in self.db.requests_of(thread) if r.request.run_id == run.id]
+        waited = {s.wait.wait_id: s.wait.model_copy(deep=True) for s in waits.of_run(self.db, thread, run.id)}
+        before = [a.outcome for a in run.attempts[-2:-1]]
+        return Ledger(dict(run.steps), {r.request_id: r for r in asked}, waited, before == ["suspended"])
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
         thread, run = execution.writer(self.db, attempt)
         return tree.copies(execution.append(self.db, thread, run, messages, first_event))
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        """Start the step ``key``. If the step is finished, or an earlier attempt started it, return its record. Otherwise
-        return None: this attempt may execute the step."""
-        _, run = execution.writer(self.db, attempt)
-        known = run.steps.get(key)
-        if known is None or not known.done:
-            run.steps[key] = Step(key, False, fence=attempt.fence)
-        return known if known and (known.done or known.fence != attempt.fence) else None
+        return steps.start(execution.writer(self.db, attempt)[1], attempt, key, self.db.now())
 
     async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
-        _, run = execution.writer(self.db, attempt)
-        done = Step(key, True, check_json(result, "result"), attempt.fence)
-        if key not in run.steps or not run.steps[key].done:
-            run.steps[key] = done
-        run.progress = True
+        steps.finish(execution.writer(self.db, attempt)[1], attempt, key, result, self.db.now())
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         results: list[Ended | Exception] = []
@@ -192,8 +201,8 @@ class MemoryRunStore:
                 results.append(error)
         return results
 
-    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
-        return execution.suspend(self.db, write, requests)
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended:
+        return suspension.suspend(self.db, write, requests, waits)
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
         return execution.finish(self.db, write, RunStatus.FAILED, check_error(error))
@@ -226,17 +235,8 @@ class MemoryRunStore:
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded:
-        """Answer the request ``request_id``, or without it the thread's only pending request (H3)."""
-        if thread_id is not None:
-            thread = self.db.get(self.tenant, thread_id)
-        elif request_id is None:
-            raise InvalidInputError("respond needs a thread_id or a request_id", field="thread_id")
-        else:
-            known = self.db.requests.get((self.tenant, request_id))
-            found = self.db.by_key(known.thread_key) if known else None
-            if found is None:
-                raise HitlNoPendingRequestError(f"there is no request {request_id!r}", request_id=request_id)
-            thread = found
+        """Answer the request ``request_id``. Without ``request_id``, answer the thread's only pending request (H3)."""
+        thread = hitl_answers.thread_of(self.db, self.tenant, thread_id, request_id)
         effects = lanes.admit_thread(self.db, thread)
         effects += hitl_answers.fire_deadlines(self.db, thread)
         state = hitl_answers.choose(self.db, thread, request_id, response_id)
@@ -245,11 +245,27 @@ class MemoryRunStore:
         result.effects = effects
         return result
 
+    async def start_child(self, attempt: AttemptToken, request: AcceptRequest) -> Accepted:
+        """Accept a child of the attempt's run, together with the wait for its end."""
+        _, parent = execution.writer(self.db, attempt)
+        children.check(self.db, parent, self.tenant, request)
+        accepted = await self.accept(request)
+        children.begin_wait(self.db, attempt.ref, request)
+        parent.progress = True
+        return accepted
+
+    async def signal(self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None) -> Signalled:
+        """Send a signal to a thread. A repetition with the same id changes nothing."""
+        return signals.signal(self.db, self.db.get(self.tenant, thread_id), name, value, signal_id, sent_by)
+
     def _get(self, thread_id: str, run_id: str) -> tuple[ThreadState, RunState]:
         thread = self.db.get(self.tenant, thread_id)
         if run := thread.runs.get(run_id):
             return thread, run
         raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
+
+    def _seen(self, thread_id: str, run_id: str) -> tuple[ThreadState, RunState]:
+        return tree.seen_run(self.db, self.db.get(self.tenant, thread_id), run_id)
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
         """Cancel a live run. A cancelled run stays unchanged (R10)."""
@@ -275,7 +291,7 @@ class MemoryRunStore:
         waiting = [run for run in waiting if run_id in (None, run.id)]
         if len(waiting) > 1:
             ids = [run.id for run in waiting]
-            raise HitlAmbiguousError(f"{len(ids)} runs wait on thread {thread_id!r}; name one", run_ids=ids)
+            raise HitlAmbiguousError(f"{len(ids)} runs wait on thread {thread_id!r}; give a run_id", run_ids=ids)
         if not waiting:
             return Aborted(None, effects)
         effects += lanes.abort_run(self.db, thread, waiting[0], words)
@@ -283,41 +299,23 @@ class MemoryRunStore:
 
     async def redrive(self, thread_id: str, run_id: str) -> Changed:
         """Queue a failed or dead run again, at the end of its lane."""
-        thread, run = self._get(thread_id, run_id)
-        effects = lanes.admit_thread(self.db, thread)
-        r = run.run
-        if r.status not in (RunStatus.FAILED, RunStatus.DEAD):
-            message = f"run {run_id!r} is {r.status}; only a failed or dead run can be redriven"
-            raise RunEndedError(message, run_id=run_id, status=str(r.status))
-        if r.deleted_at is not None:
-            raise RunEndedError(f"run {run_id!r} was deleted; enqueue a new one", run_id=run_id, status=str(r.status))
-        if run.external:
-            message = f"run {run_id!r} is external and {r.status}; no worker can take it up, claim a new one"
-            raise RunEndedError(message, run_id=run_id, status=str(r.status))
-        for request in self.db.requests_of(thread):  # the run may store a new request with the id of an unanswered one
-            if request.request.run_id == run_id and request.request.answered_at is None:
-                del self.db.requests[thread.tenant, request.request.request_id]
-        r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0
-        r.app_version, r.expires_at, run.words = None, None, None
-        r.cancel_requested_at, r.worker_id, run.keep, run.progress, run.not_before = None, None, False, False, None
-        run.lane_seq, run.changed_at, r.event_id, run.queued_fence = self.db.number(), self.db.now(), None, self.db.next_fence()
-        if lanes.may_start(thread, run):
-            effects.jobs.append(job(thread, run, self.db.now()))
-        return Changed(copy_run(r), effects)
+        return redrive.redrive(self.db, *self._get(thread_id, run_id))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that is in no context. Messages that another branch or a fork shows stay."""
+        """Delete the content of an ended run that no later run sees. Messages that another branch or a fork shows stay."""
         deletion.delete_run(self.db, *self._get(thread_id, run_id))
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        thread = self.db.find(self.tenant, thread_id)
-        run = thread.runs.get(run_id) if thread else None
-        return copy_run(run.run) if run else None
+        with suppress(ThreadNotFoundError, RunNotFoundError):
+            return copy_run(self._seen(thread_id, run_id)[1].run)
+        return None
+
+    async def statuses(self, runs: Sequence[tuple[str, str]]) -> list[RunStatus | None]:
+        return [run.run.status if run else None for run in (self.db.find_run(self.tenant, *ids) for ids in runs)]
 
     async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
         """Return the id of the last message that the run wrote, or None."""
-        thread = self.db.find(self.tenant, thread_id)
-        run = thread.runs.get(run_id) if thread is not None else None
+        run = self.db.find_run(self.tenant, thread_id, run_id)
         return own[-1].id if run is not None and (own := run.own()) else None
 
     async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]:
@@ -329,12 +327,12 @@ class MemoryRunStore:
         return Page([entry(r.run) for r in part.items], part.next)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        thread, run = self._get(thread_id, run_id)
+        thread, run = self._seen(thread_id, run_id)
         return explain.explain(self.db, thread, run)
 
     async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
         """Return the run's attempts, the oldest first."""
-        made = self._get(thread_id, run_id)[1].attempts
+        made = self._seen(thread_id, run_id)[1].attempts
         part = page_of(made, page, lambda a: str(a.fence), attempt_bytes, self.db.page_bytes)
         return Page([attempt.model_copy(deep=True) for attempt in part.items], part.next)
 

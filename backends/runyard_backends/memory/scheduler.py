@@ -16,10 +16,9 @@ from .events import MemoryEventLog
 from .state import Clock
 
 LOCK = timedelta(seconds=3)
-"""Time after which a lock expires that its worker does not renew."""
+"""Time after which a lock expires if its worker does not renew it."""
 SOON = timedelta(minutes=1)
-"""Longest time until the due time of an offered job whose run is due in the store. With a later due time, the job counts as not
-offered."""
+"""If a run is due in the store and its job is offered with a due time later than this, the job counts as not offered."""
 
 
 @dataclass
@@ -49,7 +48,7 @@ class MemoryScheduler:
         self._looked: dict[str, int] = {}
         self._number = 0
         self._changed = asyncio.Condition()
-        self._roused: set[str] = set()
+        self._ended_waits: set[str] = set()
         self._hints: list[asyncio.Queue[RunRef]] = []
 
     def _next(self) -> int:
@@ -74,23 +73,23 @@ class MemoryScheduler:
         async with self._changed:
             self._changed.notify_all()
 
-    async def rouse(self, worker_id: str) -> None:
+    async def end_wait(self, worker_id: str) -> None:
         """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim."""
-        self._roused.add(worker_id)
+        self._ended_waits.add(worker_id)
         async with self._changed:
             self._changed.notify_all()
 
     async def _wait(self, worker_id: str, queues: Sequence[str], timeout: float) -> None:
-        """Wait until a job of ``queues`` is due, the worker is roused, or ``timeout`` seconds are over."""
+        """Wait until a job of ``queues`` is due, :meth:`end_wait` is called for the worker, or ``timeout`` seconds are over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         async with self._changed:
-            while not self._due(queues) and worker_id not in self._roused and loop.time() < end:
+            while not self._due(queues) and worker_id not in self._ended_waits and loop.time() < end:
                 later = [w.due for w in self._jobs.values() if w.job.queue in queues]
                 left = min([end - loop.time(), *((due - self.now()).total_seconds() for due in later)])
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), max(left, 0.001))
-        self._roused.discard(worker_id)
+        self._ended_waits.discard(worker_id)
 
     def _due(self, queues: Sequence[str]) -> list[_Waiting]:
         now = self.now()
@@ -156,10 +155,10 @@ class MemoryScheduler:
                     waiting.due = min(waiting.due, self.now())
         await self.submit(submit)
 
-    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return the jobs of ``jobs`` that are lost. The store says that all ``jobs`` are due. A job is lost if two things
-        hold: its run does not hold the lane's lock, and the job is not offered within SOON. Locks of the workers ``dead`` do
-        not count."""
+    async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
+        """Return the jobs of ``jobs`` that are missing. The store says that all ``jobs`` are due. A job is missing if two
+        things hold: its run does not hold the lane's lock, and no offer of the job is due within SOON. Locks of the workers
+        ``dead`` do not count."""
         now = self.now()
         offered = {id_ for id_, waiting in self._jobs.items() if waiting.due <= now + SOON}
         locks = [(key, lock) for key, lock in self._locks.items() if lock.until > now and lock.worker_id not in dead]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from runyard.domain.usage_report import UsageDay
     from runyard.domain.webhooks import SigningKey
 
+    from .waits import SignalState, WaitState
     from .webhooks import DeliveryState, Subscription
 
 Clock = Callable[[], datetime]
@@ -117,7 +118,8 @@ class RunState:
     cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
     the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
-    waits. ``counted``: the run's usage at its last end."""
+    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the
+    end of each step."""
 
     run: Run
     accept_no: int
@@ -138,6 +140,7 @@ class RunState:
     snapshot: tuple[Entry, ...] = ()
     thread_extra: JsonObject = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
+    step_times: dict[str, tuple[datetime | None, datetime | None]] = field(default_factory=dict)
     job: RunRef | None = None
     until_fewer: int | None = None
     permit: Permit | None = None
@@ -238,6 +241,7 @@ class Note:
     thread_id: str
     run_id: str | None
     at: datetime
+    thread_key: int
 
 
 class Database:
@@ -248,6 +252,8 @@ class Database:
         self.now, self.page_bytes = now, page_bytes
         self.threads: dict[int, ThreadState] = {}
         self.requests: dict[tuple[str, str], RequestState] = {}
+        self.waits: list[WaitState] = []
+        self.signals: dict[tuple[int, str], SignalState] = {}
         self.workers: dict[str, WorkerInfo] = {}
         self.asks: dict[str, bool] = {}
         self.agents: dict[str, str] = {}
@@ -285,7 +291,7 @@ class Database:
 
     def note(self, thread: ThreadState, type_: FeedType, run_id: str | None = None) -> Note:
         """Add an entry to the feed."""
-        self.notes.append(Note(self.number(), thread.tenant, type_, thread.id, run_id, self.now()))
+        self.notes.append(Note(self.number(), thread.tenant, type_, thread.id, run_id, self.now(), thread.key))
         return self.notes[-1]
 
     def number(self) -> int:
@@ -301,6 +307,11 @@ class Database:
             if not thread.deleted and thread.tenant == tenant and thread.id == thread_id:
                 return thread
         return None
+
+    def find_run(self, tenant: str, thread_id: str, run_id: str) -> RunState | None:
+        """Return the run, or None if it or its thread does not exist."""
+        thread = self.find(tenant, thread_id)
+        return thread.runs.get(run_id) if thread else None
 
     def get(self, tenant: str, thread_id: str) -> ThreadState:
         if thread := self.find(tenant, thread_id):
@@ -382,13 +393,6 @@ def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject 
     over = [Job(thread.key, run.id, r.lane, r.kind, r.queue, tenant=thread.tenant, over=True)] if r.lane is not None else []
     event = OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, kind, said, r.agent, r.queue)
     return Effects(events=[event], withdrawn=over)
-
-
-def erased(entry: Entry) -> Entry:
-    """Return the tombstone that replaces an erased message."""
-    blank = Message(id=entry.id, role=entry.message.role, content="[erased]")
-    keep = {name: getattr(entry.message, name) for name in ("run_id", "parent_id", "seq", "created_at")}
-    return replace(entry, message=blank.model_copy(update=keep))
 
 
 def copy_run(run: Run) -> Run:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Unpack
 
 from runyard.domain.etags import MICROSECOND
 from runyard.domain.list_entries import entry, entry_bytes, message_bytes
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
-from runyard.domain.unset import UNSET, Unset
 from runyard.domain.validation import MAX_LABELS, check_label
 from runyard.errors import (
     InvalidInputError,
@@ -22,18 +21,19 @@ from runyard.errors import (
 )
 from runyard.models import ROOT_ID, JsonObject, Message, Thread, check_id, check_tags, check_uuid
 from runyard.models import Branch as Leaf
-from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
+from runyard.ports.commands import Cut, ForkRequest, ThreadChanges, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.refs import RunRef
 from runyard.ports.results import Created, Forked, Page
 from runyard.ports.scheduling import Effects
 
 from .. import cursors
-from . import execution, lanes, limits, tree
-from .erasure import erase_extra
-from .paging import page_of, within
-from .state import Branch, Database, Entry, ThreadState, erased
-from .values import check_json, check_messages, copied, merged
+from ..lineage import ancestors
+from ..paging import page_of, within
+from . import execution, lanes, limits, tree, waits
+from .erasure import erase_extra, erased
+from .state import Branch, Database, Entry, ThreadState
+from .values import check_json, check_messages, copied, patched
 
 
 class MemoryThreadStore:
@@ -60,6 +60,21 @@ class MemoryThreadStore:
         part = page_of(found, page, lambda t: t.thread_id, entry_bytes, self.db.page_bytes)
         return Page([entry(t) for t in part.items], part.next)
 
+    async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
+        """Return ancestors of the thread, the nearest first."""
+        return await ancestors(self._parent, self.db.get(self.tenant, thread_id).key, limit)
+
+    async def _parent(self, key: int) -> tuple[int, Thread] | None:
+        thread = self.db.threads[key]
+        named = self.db.find(self.tenant, thread.thread.parent_thread_id or "")
+        if named is not None and named.key < key:
+            return named.key, named.thread
+        owners = {entry.owner for branch in thread.branches for entry in branch.prefix if entry.owner < key}
+        if not owners:
+            return None
+        above = self.db.threads[max(owners)].thread
+        return max(owners), above if above.deleted_at is None else above.tombstone(above.deleted_at)
+
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread, or return the thread that an equal request made before."""
         tags = check_tags(check_json(dict(request.tags), "tags"), check_json(request.title, "title"))
@@ -77,27 +92,18 @@ class MemoryThreadStore:
         return Created(thread.thread.model_copy(deep=True), True)
 
     async def update_thread(
-        self,
-        thread_id: str,
-        *,
-        title: str | Unset | None = UNSET,
-        tags: Mapping[str, str] | Unset | None = UNSET,
-        extra: JsonObject | Unset | None = UNSET,
-        expected: datetime | None = None,
+        self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
-        """Set the given fields and clear the fields that are None. A given ``extra`` is merged: each key replaces the whole
-        value of that key, and a key whose value is None is removed."""
+        """Set the given fields and clear the fields that are None. A given ``extra`` or ``config`` is merged."""
         state = self.db.get(self.tenant, thread_id)
         _check_unchanged(state, expected)
         thread = state.thread
-        named = thread.title if title is UNSET else check_json(title, "title")
+        named = check_json(changes["title"], "title") if "title" in changes else thread.title
         kept = {key: value for key, value in thread.tags.items() if key != "title" or thread.title is None}
-        tags = check_tags(check_json(kept if tags is UNSET else dict(tags or {}), "tags"), named)
-        more = {} if extra is UNSET else check_json(extra or {}, "extra")
-        before = {} if extra is None else thread.extra
-        both = merged(before, more)
-        thread.title, thread.tags = named, tags
-        thread.extra = {key: value for key, value in both.items() if key not in more or value is not None}
+        tags = check_tags(check_json(dict(changes["tags"] or {}) if "tags" in changes else kept, "tags"), named)
+        extra = patched(thread.extra, changes["extra"], "extra") if "extra" in changes else thread.extra
+        config = patched(thread.config, changes["config"], "config") if "config" in changes else thread.config
+        thread.title, thread.tags, thread.extra, thread.config = named, tags, extra, config
         thread.updated_at = max(self.db.now(), thread.updated_at + MICROSECOND)
         return thread.model_copy(deep=True)
 
@@ -172,6 +178,20 @@ class MemoryThreadStore:
             trunk=entry.id == trunk,
             labels=labels,
         )
+
+    async def branch_keys(self, thread_id: str) -> list[int]:
+        """Return the keys of the thread's branches, in the order in which they were opened."""
+        return [branch.number for branch in self.db.get(self.tenant, thread_id).branches]
+
+    async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
+        """Return messages that the branch has itself, of all runs, in order."""
+        thread = self.db.get(self.tenant, thread_id)
+        own = (e for b in thread.branches if b.number == branch for e in b.own if e.seq > after)
+        return tree.copies(within(list(own)[:limit], lambda e: message_bytes(e.message), self.db.page_bytes))
+
+    async def set_head(self, thread_id: str, message_id: str) -> None:
+        """Make the branch that ends at a message the head. If no branch ends there, open one."""
+        execution.branch_at(self.db, self.db.get(self.tenant, thread_id), check_uuid(message_id, "message_id"), "")
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Set a label to the branch of a message, or to the head (B9)."""
@@ -249,7 +269,7 @@ class MemoryThreadStore:
                 "extra": dict(extra),
                 "config": copied(src.thread.config),
             }
-            | ({} if request.reset_usage else {"usage": src.thread.usage.model_copy()})
+            | ({} if request.reset_usage else {"usage": tree.usage_of(self.db, cut)})
         )
         for message in closing(cut.open_calls, FORKED):
             self.db.store(child, child.root, message, parent=cut.entries[-1].id, run_id=None)
@@ -275,16 +295,20 @@ class MemoryThreadStore:
             effects += Effects(events=ended.events, withdrawn=ended.withdrawn)
             effects += lanes.wake_starter(self.db, run)
         thread.deleted = True
+        thread.thread.deleted_at = self.db.now()
         thread.labels.clear()
         self.db.note(thread, "thread.deleted")
         for key in [key for key, state in self.db.requests.items() if state.thread_key == thread.key]:
             del self.db.requests[key]
+        self.db.waits = [state for state in self.db.waits if state.thread_key != thread.key]
+        waits.forget_signals(self.db, thread.key)
         return effects
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
         """Delete the thread and replace its messages by tombstones wherever a fork sees them."""
         thread = self.db.get(self.tenant, thread_id)
         effects = await self.delete_thread(thread_id, cancel=cancel, expected=expected)
+        thread.erased = True
         erase_extra(thread, self.db.threads.values())
         for other in self.db.threads.values():
             for branch in other.branches:

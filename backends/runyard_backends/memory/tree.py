@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from runyard.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError
-from runyard.models import ROOT_ID, JsonObject, Message, check_uuid, open_tool_calls
+from runyard.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError, RunNotFoundError
+from runyard.models import ROOT_ID, JsonObject, Message, Usage, check_uuid, open_tool_calls
 from runyard.ports.commands import Cut
 
-from .state import Ancestral, Branch, Entry, RunState, ThreadState
+from .state import Ancestral, Branch, Database, Entry, RunState, ThreadState
 
 
 @dataclass
@@ -37,8 +37,8 @@ def view(thread: ThreadState, branch: Branch) -> list[Entry]:
 
 
 def shown(thread: ThreadState, branch: Branch) -> list[Entry]:
-    """Return all messages that are visible on a branch, and those of the run under way there. This is the first run of
-    the branch's lane that has not ended, once an attempt has begun it."""
+    """Return all messages that are visible on a branch, and the messages of the run under way there. The run under way is the
+    first run of the branch's lane that has not ended, once an attempt has begun it."""
     first = next(iter(thread.lane(branch.lane)), None)
     live = first.id if first is not None and first.branch is branch else None
     own = (e for e in branch.own if e.run_id in (None, live) or completion(thread, e) is not None)
@@ -77,8 +77,8 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
 
 
 def branch_of(thread: ThreadState, message_id: str) -> Branch:
-    """Return the branch that shows a message as its own, with the messages of the run under way there. For an inherited message
-    it is the root. Raises MessageNotFoundError, and RunNotCompletedError if the message's run is on no path of the branch."""
+    """Return the branch on which :func:`shown` shows a message as the branch's own. For an inherited message, return the root.
+    Raises MessageNotFoundError, and RunNotCompletedError if the message's run is on no path of the branch."""
     branch, entry = find(thread, message_id=message_id)
     if entry.owner == thread.key and entry not in shown(thread, branch):
         status = thread.runs[entry.run_id or ""].run.status
@@ -105,14 +105,14 @@ def id_error(thread: ThreadState, message_id: str, run_id: str | None) -> Invali
 
 
 def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
-    message = f"message id {message_id} is taken on thread {thread_id} by another message; use a fresh one"
+    message = f"message id {message_id} is taken on thread {thread_id} by another message; use another id"
     return InvalidInputError(message, thread_id=thread_id, message_id=message_id)
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
     """Return the path from the root to ``entry``. It begins with all messages that were visible where the entry's branch was
-    opened. Then it has these messages of the branch: messages without a run, messages of the entry's run, and messages of runs
-    that a cut at ``entry`` shows as completed."""
+    opened. Messages of the branch follow: messages without a run, messages of the entry's run, and messages of runs that a cut
+    at ``entry`` shows as completed."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -189,7 +189,7 @@ def whole_branch(thread: ThreadState, branch: Branch) -> CutAt:
 
 
 def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
-    """Return the cut at a message, which includes the message. It has ``open_calls`` if it is inside a tool cycle."""
+    """Return the cut at a message, which includes the message. The cut has ``open_calls`` if it is inside a tool cycle."""
     inherited = entry.owner != thread.key
     limit = (entry.cutoff or 0) if inherited else cutoff_of(thread, entry)
     entries = frozen(thread, path(thread, branch, entry), limit)
@@ -247,6 +247,25 @@ def resolve(thread: ThreadState, cut: Cut) -> CutAt:
     return result
 
 
+def usage_of(db: Database, cut: CutAt) -> Usage:
+    """Return the usage of the runs that the cut contains whole."""
+    last = {(e.owner, e.run_id): e.seq for e in cut.entries if e.run_id is not None}
+    found = ((db.threads[owner].runs.get(run_id or ""), seq) for (owner, run_id), seq in last.items())
+    return sum((r.run.usage for r, seq in found if r is not None and all(e.seq <= seq for e in r.own())), start=Usage())
+
+
+def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadState, RunState]:
+    """Return a run and its thread. It is the thread's own run, or the run of an ancestor of which the thread shows messages.
+
+    Raises RunNotFoundError.
+    """
+    owners = (db.threads[entry.owner] for entry in thread.root.prefix if entry.run_id == run_id)
+    for owner in (thread, *owners):
+        if run := owner.runs.get(run_id):
+            return owner, run
+    raise RunNotFoundError(f"thread {thread.id!r} has no run {run_id!r}", thread_id=thread.id, run_id=run_id)
+
+
 def cut_at_parent(thread: ThreadState, message_id: str) -> CutAt:
     """Return the cut at the message after which a branch begins. With ROOT_ID the cut shows nothing."""
     if message_id == ROOT_ID:
@@ -265,8 +284,8 @@ def check_parent(thread: ThreadState, message_id: str) -> None:
 
 
 def boundary_error(thread: ThreadState, branch: Branch, entry: Entry, calls: list[str]) -> ForkBoundaryError:
-    """Return the error for a cut at ``entry`` inside a tool cycle. It names the nearest messages before and after ``entry`` at
-    which no tool call is open."""
+    """Return the error for a cut at ``entry`` inside a tool cycle. The error names the nearest messages before and after
+    ``entry`` at which no tool call is open."""
     whole = _whole_path(thread, branch, entry)
     closed = [e for i, e in enumerate(whole) if not open_tool_calls(x.message for x in whole[: i + 1])]
     before = next((e.id for e in reversed(closed) if e.seq < entry.seq), None)

@@ -30,15 +30,22 @@ def check_json(value: Any, name: str) -> Any:
     return _copied(value, name)
 
 
-def merged(extra: JsonObject, more: JsonObject) -> JsonObject:
-    """Return ``extra`` merged with ``more``, whose keys replace equal keys. Raises InvalidInputError if the result has more
-    than MAX_EXTRA bytes."""
-    both = {**extra, **more}
+def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObject:
+    """Return ``before`` merged with ``more``. A key of ``more`` replaces an equal key of ``before``. ``name``: the field of a
+    thread, ``extra`` or ``config``. Raises InvalidInputError if the result has more than MAX_EXTRA bytes."""
+    both = {**before, **more}
     size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
     if size > MAX_EXTRA:
-        words = f"extra would have {size} bytes, and a thread's extra may have {MAX_EXTRA}; keep large data elsewhere"
-        raise InvalidInputError(f"{words} and store a reference", field="extra", most=MAX_EXTRA, got=size)
+        words = f"{name} would have {size} bytes, and a thread's {name} may have {MAX_EXTRA}; keep large data elsewhere"
+        raise InvalidInputError(f"{words} and store a reference", field=name, most=MAX_EXTRA, got=size)
     return both
+
+
+def patched(before: JsonObject, patch: JsonObject | None, name: str) -> JsonObject:
+    """Return ``before`` merged with ``patch``, without the keys that are None in ``patch``. Without a patch, return {}."""
+    more = check_json(patch or {}, name)
+    both = merged({} if patch is None else before, more, name)
+    return {key: value for key, value in both.items() if key not in more or value is not None}
 
 
 def copied(value: Any) -> Any:

@@ -13,7 +13,7 @@ from runyard.models import new_id
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
 
-from .paging import page_of
+from ..paging import page_of
 from .state import Database, Note
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,7 +11,18 @@ from runyard.domain.states import RunStatus
 from runyard.errors import WorkerDeadError
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.scheduling import Job
-from runyard.ports.workers import HeartbeatReply, Orphan, OrphanPage, Retention, WaitingCursor, WaitingPage, WorkerInfo
+from runyard.ports.workers import (
+    BlockedLoop,
+    DeploymentFigures,
+    HeartbeatReply,
+    Orphan,
+    OrphanPage,
+    RedisOutage,
+    Retention,
+    WaitingCursor,
+    WaitingPage,
+    WorkerInfo,
+)
 
 from .lanes import FORK_KINDS, must_wait
 from .state import Database, RunState, ThreadState, job
@@ -45,6 +57,20 @@ class MemoryWorkerStore:
 
     async def drain(self, worker_id: str) -> None:
         self.db.workers[worker_id] = replace(self._alive(worker_id), draining=True)
+
+    async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
+        """Record that user code blocks the worker's main loop; None: no longer."""
+        worker = self.db.workers.get(worker_id)
+        if worker is not None and worker.dead_at is None:
+            self.db.workers[worker_id] = replace(worker, blocked=blocked)
+
+    async def report_redis(self, worker_id: str, reason: str | None) -> None:
+        """Record why the worker does not reach Redis; None: it does."""
+        worker = self.db.workers.get(worker_id)
+        if worker is not None and worker.dead_at is None:
+            since = worker.redis_outage.since if worker.redis_outage else self.db.now()
+            outage = RedisOutage(since, reason) if reason is not None else None
+            self.db.workers[worker_id] = replace(worker, redis_outage=outage)
 
     async def workers(self) -> list[WorkerInfo]:
         now = self.db.now()
@@ -81,7 +107,7 @@ class MemoryWorkerStore:
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
         """Return the running runs of dead and missing workers, worker by worker. The page ends after the worker with which it
-        has ``limit`` runs. ``after``: the worker after which to continue."""
+        reaches ``limit`` runs. ``after``: the worker after which to continue."""
         found: dict[str, list[Orphan]] = {}
         for thread, run in self._live():
             holder = run.run.worker_id
@@ -104,8 +130,9 @@ class MemoryWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs. Return the lane heads among them that wait for a worker only. ``unchanged``:
-        the shortest time since the last change of an examined run. ``within``: the longest such time, or None."""
+        """Examine up to ``limit`` queued runs. Return the lane heads among them that wait only for a worker. ``unchanged``: the
+        shortest time since the last change of an examined run. ``within``: the longest time since this change; None for no
+        bound."""
         found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
         if within is not None:
             found = [each for each in found if each[0][0] >= self.db.now() - within]
@@ -139,6 +166,18 @@ class MemoryWorkerStore:
         for worker in dead:
             del self.db.workers[worker.worker_id]
         return max(len(old), len(expired), len(over), len(dead)) >= limit
+
+    async def measure(self) -> DeploymentFigures:
+        """Return the figures of the deployment."""
+        waiting = [each.request for each in self.db.requests.values() if each.pending]
+        kinds = Counter(request.kind for request in waiting)
+        ages = [(self.db.now() - request.created_at).total_seconds() for request in waiting if request.created_at is not None]
+        return DeploymentFigures(
+            questions=kinds["question"],
+            approvals=kinds["approval"],
+            steps=kinds["step"],
+            oldest_request=max(ages, default=None),
+        )
 
     def _live(self) -> list[tuple[ThreadState, RunState]]:
         threads = [thread for thread in self.db.threads.values() if not thread.deleted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runyard.domain.api_keys import ApiKey
+from runyard.domain.api_keys import MAX_ENDED_KEYS, MAX_VALID_KEYS, ApiKey, too_many_keys
 
 from .codec import Row
 from .database import Database
@@ -16,12 +16,17 @@ class PostgresKeyStore:
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey:
         """Store a key of this tenant. ``digest``: the digest of its secret. ``lifetime``: seconds until it expires; None:
-        never."""
-        return _key(await self.db.one("create_key", key.key_id, self.tenant, key.name, key.scopes, digest, lifetime))
+        never. It expires at ``key.expires_at`` at the latest. Raises InvalidInputError if the tenant has MAX_VALID_KEYS
+        valid keys."""
+        expiry = (lifetime, MAX_VALID_KEYS, key.expires_at)
+        row = await self.db.row("create_key", key.key_id, self.tenant, key.name, key.scopes, digest, *expiry)
+        if row is None:
+            raise too_many_keys()
+        return _key(row)
 
     async def keys(self) -> list[ApiKey]:
-        """Return all keys of the tenant, the oldest first."""
-        return [_key(row) for row in await self.db.rows("keys", self.tenant)]
+        """Return the valid keys of the tenant, and the newest MAX_ENDED_KEYS of the others. The oldest come first."""
+        return [_key(row) for row in await self.db.rows("keys", self.tenant, MAX_ENDED_KEYS)]
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key of this tenant. Return True if this call revoked the key."""

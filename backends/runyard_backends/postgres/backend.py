@@ -11,6 +11,7 @@ import asyncpg
 
 from runyard.errors import InvalidInputError, RunyardError
 from runyard.events.streams import DirectStreams
+from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.scheduling import Effects, EventLog, Scheduler, StreamLimits
 from runyard.ports.stores import (
     DEFAULT_MAX_POOL_CONNECTIONS,
@@ -24,14 +25,15 @@ from runyard.ports.stores import (
     RunStore,
     ThreadStore,
     UsageStore,
-    WebhookStore,
     WorkerStore,
 )
 from runyard.ports.streams import Streams
+from runyard.ports.timelines import TimelineStore
+from runyard.ports.webhooks import WebhookStore
 
-from ..redis.connection import RedisServer
 from ..redis.events import RedisEventLog
 from ..redis.scheduler import RedisScheduler
+from ..redis.servers import RedisServers, redis_servers
 from . import codec
 from .api_keys import PostgresKeyStore
 from .checkpointer import PostgresCheckpointer
@@ -39,10 +41,12 @@ from .connecting import Connector, session_timeouts, split_url
 from .database import DEFAULT_COMMAND_SECONDS, Database
 from .driver_errors import DRIVER_ERRORS, translated
 from .feed import PostgresFeed
+from .graph_checkpoints import PostgresGraphCheckpointStore
 from .limits import PostgresLimitStore
 from .migrate import check_schema
 from .runs import PostgresRunStore
 from .threads import PostgresThreadStore
+from .timelines import PostgresTimelineStore
 from .unconfigured_redis import NoEventLog, NoScheduler
 from .usage import PostgresUsageStore
 from .webhooks import PostgresWebhookStore
@@ -51,12 +55,12 @@ from .workers import PostgresQueueStore, PostgresWorkerStore
 LISTEN_CONNECTION: Final = "runyard-listen"
 """Name under which Postgres lists the connection for notifications."""
 LISTEN_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds within which the server must answer on that connection."""
+"""Seconds within which the server must answer on the connection for notifications."""
 LISTEN_CHECK_SECONDS: Final = 10.0
 """Seconds without a notification after which the connection is checked."""
 
 MAX_TENANTS: Final = 1_000
-"""Maximum number of tenants whose backends a backend keeps. Concurrent calls of a tenant share the batches of its backend."""
+"""Maximum number of tenants with a kept backend. Concurrent calls of a tenant share the batches of its backend."""
 
 
 class PostgresBackend:
@@ -64,19 +68,22 @@ class PostgresBackend:
     ``stream_limits``: the limits of the event streams."""
 
     def __init__(
-        self, db: Database, redis: RedisServer | None, tenant: str, listen_url: str, stream_limits: StreamLimits | None = None
+        self, db: Database, redis: RedisServers | None, tenant: str, listen_url: str, stream_limits: StreamLimits | None = None
     ) -> None:
         self.db, self.redis, self.tenant, self.listen_url, self.stream_limits = db, redis, tenant, listen_url, stream_limits
+        self.remote = False
         self.checkpointer: Checkpointer = PostgresCheckpointer(db, tenant)
         self.threads: ThreadStore = PostgresThreadStore(db, tenant)
         self.runs: RunStore = PostgresRunStore(db, tenant)
         self.feed: Feed = PostgresFeed(db, tenant)
         self.usage: UsageStore = PostgresUsageStore(db, tenant)
+        self.timelines: TimelineStore = PostgresTimelineStore(db, tenant)
         self.limits: LimitStore = PostgresLimitStore(db)
         self.webhooks: WebhookStore = PostgresWebhookStore(db, tenant)
         self.workers: WorkerStore = PostgresWorkerStore(db)
         self.queues: QueueStore = PostgresQueueStore(db)
         self.keys: KeyStore = PostgresKeyStore(db, tenant)
+        self.graphs: GraphCheckpointStore = PostgresGraphCheckpointStore(db, tenant)
         self.scheduler: Scheduler = NoScheduler()
         self.events: EventLog = NoEventLog()
         if redis is not None:
@@ -103,7 +110,7 @@ class PostgresBackend:
 
     async def notifications(self) -> AsyncGenerator[Effects]:
         """Yield the effects of calls that do not return them to their caller. Yield empty effects when a host's transaction
-        accepted a run, and after each connection, because a notification before it may have been missed."""
+        accepted a run, and after each connection, because earlier notifications may have been missed."""
         heard = asyncio.Event()
         told: list[str] = []
         url, _ = split_url(self.listen_url)
@@ -191,20 +198,20 @@ async def connect(
 ) -> Backend:
     """Connect to Postgres at ``url`` and to Redis at ``redis``.
 
-    ``redis``: a URL; with None, only the stores work. ``tenant``: the tenant of the backend. ``min_pool_size`` and
-    ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a direct connection to Postgres, if
-    ``url`` goes through PgBouncer. ``stream_limits``: the limits of the event streams, the same in every process. ``name``: the
-    name under which both servers list the connections. ``settings``: arguments of asyncpg's pool, for example
-    ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized, SchemaMismatch,
-    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would not be seen by
-    the other processes that use Postgres.
+    ``redis``: a URL (:mod:`runyard_backends.redis.connecting`); with None, only the stores work. ``tenant``: the tenant of the
+    backend. ``min_pool_size`` and ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a
+    direct connection to Postgres, if ``url`` goes through PgBouncer. ``stream_limits``: the limits of the event streams, the
+    same in every process. ``name``: the name under which both servers list the connections. ``settings``: arguments of
+    asyncpg's pool, for example ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized,
+    SchemaMismatch, BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would
+    not be seen by the other processes that use Postgres.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")
     db = await Database.connect(url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, name=name, **settings)
     try:
         await check_schema(db)
-        server = RedisServer(redis, name=name) if redis is not None else None
+        server = redis_servers(redis, name=name) if redis is not None else None
     except BaseException:
         await db.close()
         raise

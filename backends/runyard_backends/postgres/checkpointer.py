@@ -1,15 +1,15 @@
-"""The documented checkpointer on Postgres (R13 to R15)."""
+"""The checkpointer on Postgres (R13 to R15)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Unpack
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
-from runyard.ports.commands import Cut, ForkRequest
+from runyard.ports.commands import Cut, ForkOptions, ForkRequest
 from runyard.ports.results import Aborted, Responded
 
 from . import codec, history, hitl_answers
@@ -37,11 +37,11 @@ class PostgresCheckpointer:
         rows.sort(key=itemgetter("seq"))
         messages = await history.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
-        return CheckpointData(messages, thread.extra, thread.parent_thread_id)
+        return CheckpointData(messages, thread.extra, thread.parent_thread_id, thread.config)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. A message whose id is stored already is skipped. Raises
-        RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        """Store all ``messages`` or none, each under its own run id. A message with an id that is stored already is skipped.
+        Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)
         new = codec.many(messages)
@@ -55,6 +55,8 @@ class PostgresCheckpointer:
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
         """Set the thread's own pending request. ``request``: None to clear it."""
+        if run_id is not None:
+            check_id(run_id, "run_id")
         new = codec.new_request(request) if request else None
         await self.db.row("save_pending", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
 
@@ -75,8 +77,13 @@ class PostgresCheckpointer:
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
         """Store requests of an external run. A stored request with the same id stays unchanged."""
+        check_id(run_id, "run_id")
         new = [codec.new_request(request) for request in requests]
         await self.db.row("save_requests", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
+
+    async def remove_request(self, thread_id: str, request_id: str) -> bool:
+        """Remove a pending request that a checkpointer stored. Return whether this call removed it."""
+        return bool(await self.db.value("remove_request", self.tenant, thread_id, request_id))
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
         """Return the pending and answered requests of the run or of the thread, the oldest first."""
@@ -123,9 +130,15 @@ class PostgresCheckpointer:
         return messages
 
     async def fork(
-        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+        self,
+        src_thread_id: str,
+        new_thread_id: str,
+        *,
+        after_run_id: str,
+        metadata: JsonObject | None = None,
+        **options: Unpack[ForkOptions],
     ) -> None:
-        """Fork after a completed run into a new thread (F1, F4). Raises ThreadAlreadyExistsError."""
+        """Fork after a completed run into a new thread (F1, F4, F7). Raises ThreadAlreadyExistsError."""
         cut = Cut(after_run_id=after_run_id)
-        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata)
+        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata, **options)
         (await self._threads.fork(request)).require_new()

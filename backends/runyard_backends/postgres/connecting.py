@@ -1,16 +1,17 @@
 """Open connections to the Postgres server that takes writes, with the timeouts of a session.
 
-A URL may name several hosts. A host that does not answer does not keep the others from being tried. A server that takes no
-writes is refused: it is a standby, perhaps the old primary after a failover, or it is read-only. Its data may be old.
+A URL may name several hosts. While one host does not answer, the other hosts are tried. A server that takes no writes is
+refused, because its data may be old. It is read-only or a standby, for example the old primary after a failover.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextvars import Context
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 import structlog
@@ -25,11 +26,19 @@ NEXT_HOST_SECONDS: Final = 0.3
 IDLE_IN_TRANSACTION_SECONDS: Final = 10.0
 """Seconds after which Postgres ends a transaction whose client sends nothing: a frozen client must not hold locks."""
 LOCK_WAIT_SECONDS: Final = 0.1
-"""Seconds for which a statement waits for a lock. Then it is undone, and its connection is free for other calls."""
+"""Seconds for which a statement waits for a lock. Then the statement is undone, and its connection is free for other calls."""
 MARGIN_SECONDS: Final = 1.0
 """Seconds by which Postgres waits longer than the caller, who cancels a late statement first."""
 TARGET: Final = "target_session_attrs"
+TAKES_WRITES: Final = ("read-write", "primary")
+"""Values of TARGET that name a server which takes writes. This is the default of a Connector."""
 CACHE_SIZE: Final = "statement_cache_size"
+
+FORM: Final = "postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE"
+TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+"""Parameters of the URL that are paths of files."""
+SYSTEM: Final = "system"
+"""Value of sslrootcert for the authorities of the system."""
 
 TAKES_NO_WRITES: Final = """
     SELECT pg_catalog.pg_is_in_recovery() OR pg_catalog.current_setting('default_transaction_read_only')::bool
@@ -39,8 +48,8 @@ log = structlog.get_logger("runyard.postgres")
 
 
 def session_timeouts(command_timeout: float) -> dict[str, str]:
-    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a call. They bound the statements
-    and locks of a caller that has vanished, and the time for which a connection waits for a lock."""
+    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a call. The timeouts bound the
+    statements and locks of a caller that has vanished, and the time for which a connection waits for a lock."""
     seconds = {
         "lock_timeout": LOCK_WAIT_SECONDS,
         "statement_timeout": command_timeout + MARGIN_SECONDS,
@@ -53,17 +62,20 @@ class Connector:
     """Opens connections to ``url``. An instance can be the argument ``connect`` of asyncpg's pool.
 
     ``name``: the name under which Postgres lists the connections. ``timeouts``: settings of the session. A parameter of the URL
-    with the same name takes precedence. If the URL has ``target_session_attrs``, asyncpg selects the server by this parameter,
-    and the instance also accepts a server that takes no writes.
+    with the same name takes precedence. ``target_session_attrs`` in the URL selects the servers. With ``read-write`` or
+    ``primary`` the instance does what it does without the parameter. With another value, asyncpg tries the hosts one after
+    another, and the instance also accepts a server that takes no writes.
     """
 
     def __init__(self, url: str, name: str, timeouts: Mapping[str, str]) -> None:
+        url, target = _without_target(url)
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        self._hosts = [url] if TARGET in query else hosts(url)
-        self._any_server = TARGET in query
+        self._any_server = target not in (None, *TAKES_WRITES)
+        self._hosts = [url] if self._any_server else hosts(url)
+        self.servers = tuple(self._hosts)
         # asyncpg itself parses hosts in the query of the URL. This parameter makes it connect to a host that takes writes.
-        self._target = {TARGET: "read-write"} if "," in query.get("host", "") and TARGET not in query else {}
+        self._target = {TARGET: target} if self._any_server else {TARGET: "read-write"} if "," in query.get("host", "") else {}
         self._name = name
         self._timeouts = {setting: value for setting, value in timeouts.items() if setting not in query}
         self._pause = ConnectPause()
@@ -150,14 +162,31 @@ def hosts(url: str) -> list[str]:
     return [urlunsplit(parts._replace(netloc=f"{login}{at}{name}")) for name in names.split(",")]
 
 
+def _without_target(url: str) -> tuple[str, str | None]:
+    """Remove ``target_session_attrs`` from ``url``. Return the URL and the value."""
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    targets = [value for name, value in query if name == TARGET]
+    if not targets:
+        return url, None
+    rest = urlencode([(name, value) for name, value in query if name != TARGET])
+    return urlunsplit(parts._replace(query=rest)), targets[-1]
+
+
 def split_url(url: str) -> tuple[str, dict[str, Any]]:
     """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
 
-    Without this, asyncpg sends the setting to the server. Processes behind PgBouncer need the setting. They read only their URL
-    from the environment, so the setting must be in the URL. Raises InvalidInputError if the setting is not a number.
+    If the setting stayed in the URL, asyncpg would send it to the server. Processes behind PgBouncer need the setting. They
+    read only their URL from the environment, so the setting must be in the URL. Raises InvalidInputError if the setting is not
+    a number, if the URL cannot be parsed, or if a file that it names cannot be read.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
+    unreadable = [
+        f"{name} {path}" for name, path in query if name in TLS_FILES and path != SYSTEM and not os.access(path, os.R_OK)
+    ]
+    if unreadable:
+        raise InvalidInputError(f"the TLS files of the URL of Postgres cannot be read: {', '.join(unreadable)}", field="url")
     sizes = [value for name, value in query if name == CACHE_SIZE]
     if not sizes:
         return url, {}
@@ -165,3 +194,18 @@ def split_url(url: str) -> tuple[str, dict[str, Any]]:
         raise InvalidInputError(f"{CACHE_SIZE} in the URL must be a number, got {sizes[-1]!r}", field="url")
     rest = urlencode([(name, value) for name, value in query if name != CACHE_SIZE])
     return urlunsplit(parts._replace(query=rest)), {CACHE_SIZE: int(sizes[-1])}
+
+
+def _parts(url: str) -> SplitResult:
+    """Return the parts of ``url``. Raises InvalidInputError without the text of ``url``, which may have a password. The
+    driver's error would have it."""
+    try:
+        parts = urlsplit(url)
+        for address in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{address}").port  # raises ValueError
+    except ValueError:
+        raise InvalidInputError(
+            f"not a Postgres URL; expected {FORM}, with % and two hexadecimal digits for each / ? # [ ] @ : % in the password",
+            field="url",
+        ) from None
+    return parts

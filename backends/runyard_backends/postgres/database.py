@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from functools import cache, partial
-from importlib.resources import files
 from typing import Any, Final
+from weakref import WeakSet
 
 import asyncpg
 
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
+from runyard.support import metrics
+from runyard.support.metrics import measured_call
 from runyard.support.store_retries import until_unlocked
 
+from ..statements import named_statements
 from .connecting import TAKES_NO_WRITES, Connector, session_timeouts, split_url
 from .driver_errors import DRIVER_ERRORS, translated, undone_again
 
@@ -25,9 +27,9 @@ CONNECT_SECONDS: Final = 10.0
 """Shortest time limit for opening a connection, in seconds. With a shorter limit, a machine under load might never open a
 connection. A call whose own time limit is shorter ends before this limit."""
 CONNECTIONS_PER_LOCKED_CALL: Final = 4
-"""Number of connections in the pool for each call that may wait for a lock after its first try."""
+"""The pool size divided by this number is the maximum number of calls that wait for a lock after their first try."""
 RELEASE_SECONDS: Final = 0.5
-"""Seconds within which a cancelled statement must end. Otherwise its connection is closed."""
+"""Seconds within which a cancelled statement must end. After this time its connection is closed."""
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
@@ -35,12 +37,7 @@ Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 @cache
 def statements() -> dict[str, str]:
     """Load the statements of ``queries.sql`` by name, without their comments."""
-    text = files("runyard_backends.postgres").joinpath("queries.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
-    return {
-        name: re.sub(r"^--.*\n", "", part.strip(), flags=re.MULTILINE)
-        for name, part in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    return named_statements("runyard_backends.postgres")
 
 
 class _PlainConnection(asyncpg.Connection):
@@ -54,9 +51,9 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections that sends the named statements.
 
-    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again, so that calls that wait for the lock of
-    one thread leave connections to calls for other threads. The call raises LockedError after LOCKED_SECONDS, or after half of
-    ``command_timeout`` if that is shorter.
+    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, its connection is free
+    for calls for other threads. The call raises LockedError after LOCKED_SECONDS, or after half of ``command_timeout`` if that
+    is shorter.
 
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximal
     bytes of a page of a list; a larger entry is a page of its own. ``locked_calls``: maximal number of calls that are sent
@@ -76,6 +73,11 @@ class Database:
         self.pool, self.page_bytes, self.decoding = pool, page_bytes, asyncio.Lock()
         self._connector, self._command_timeout = connector, command_timeout
         self._locked = asyncio.Semaphore(locked_calls)
+
+    @property
+    def servers(self) -> Hashable:
+        """What tells these servers from those of other deployments."""
+        return self._connector.servers
 
     @classmethod
     async def connect(
@@ -106,7 +108,9 @@ class Database:
                     **{"timeout": connect_timeout} | in_url | settings,
                 )
         locked_calls = max(1, max_pool_size // CONNECTIONS_PER_LOCKED_CALL)
-        return cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes, locked_calls=locked_calls)
+        database = cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes, locked_calls=locked_calls)
+        _open.add(database)
+        return database
 
     async def close(self) -> None:
         """Close the pool. Connections that are still in use are closed after 5 seconds."""
@@ -123,22 +127,19 @@ class Database:
 
     async def rows_unless_locked(self, name: str, *args: Any) -> list[asyncpg.Record]:
         """Return all rows of a statement that is not sent again. Raises LockedError after the first wait for a lock."""
-        with translated():
+        with measured_call("postgres"), translated():
             async with asyncio.timeout(self._command_timeout):
                 rows: list[asyncpg.Record] = await self._send("fetch", name, args)
                 return rows
 
-    async def row(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record | None:
-        """Return the first row of a statement, executed on ``connection`` if one is given."""
-        if connection is not None:
-            with translated():
-                return await connection.fetchrow(statements()[name], *args)
+    async def row(self, name: str, *args: Any) -> asyncpg.Record | None:
+        """Return the first row of a statement."""
         row: asyncpg.Record | None = await self._call("fetchrow", name, args)
         return row
 
-    async def one(self, name: str, *args: Any, connection: Connection | None = None) -> asyncpg.Record:
+    async def one(self, name: str, *args: Any) -> asyncpg.Record:
         """Return the only row of a statement that always returns one row."""
-        row = await self.row(name, *args, connection=connection)
+        row = await self.row(name, *args)
         assert row is not None, name
         return row
 
@@ -165,7 +166,7 @@ class Database:
             yield bound
 
     async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
-        with translated():
+        with measured_call("postgres"), translated():
             async with asyncio.timeout(self._command_timeout):
                 send = partial(self._send, method, name, args)
                 return await until_unlocked(send, self._locked, bound=self._command_timeout / 2)
@@ -187,8 +188,8 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Connection]:
-        """Return a connection of the pool. After an error, wait at most RELEASE_SECONDS until it can be used again, and
-        otherwise close it. Close it at once if the server takes no writes."""
+        """Return a connection of the pool. After an error, wait until the connection can be used again. Close it after
+        RELEASE_SECONDS, or at once if the server takes no writes."""
         connection = await self.pool.acquire()
         try:
             yield connection
@@ -217,8 +218,22 @@ class Database:
             await transaction.commit()
 
 
+_open: Final[WeakSet[Database]] = WeakSet()
+"""The databases of this process, for its metrics."""
+
+
+def _pool_sizes() -> tuple[int, int]:
+    """Return the most connections of the open pools of this process, and the number of those that calls use."""
+    pools = [database.pool for database in _open if not database.pool.is_closing()]
+    return sum(pool.get_max_size() for pool in pools), sum(pool.get_size() - pool.get_idle_size() for pool in pools)
+
+
+metrics.POOL.set_function(lambda: _pool_sizes()[0])
+metrics.POOL_IN_USE.set_function(lambda: _pool_sizes()[1])
+
+
 async def _undo(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
-    """Roll back, or close the connection if that takes longer than RELEASE_SECONDS."""
+    """Roll back, or close the connection if the rollback takes longer than RELEASE_SECONDS."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
             await transaction.rollback()

@@ -19,6 +19,7 @@ from runyard.errors import (
     BackendUnavailableError,
     InvalidInputError,
     LockedError,
+    LoginRefusedError,
     RunyardError,
     SchemaMismatch,
     SchemaUninitialized,
@@ -29,8 +30,7 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 _DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait before a statement is repeated that Postgres undid because of a deadlock. In this time, statements that wait
-for its locks get them."""
+"""Seconds to wait before a statement that a deadlock undid is repeated. In this time, other statements get the locks."""
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
@@ -48,11 +48,13 @@ def translate(error: BaseException) -> RunyardError | None:
         case asyncpg.UndefinedFunctionError() | asyncpg.UndefinedColumnError():
             return SchemaMismatch("the database schema is older than this code; run `runyard migrate`")
         case asyncpg.UniqueViolationError() if error.constraint_name == "hitl_responses":
-            return InvalidInputError("this response_id was used for another request of the thread; use a fresh one")
+            return InvalidInputError("this response_id was used for another request of the thread; use another id")
         case asyncpg.UntranslatableCharacterError() | asyncpg.CharacterNotInRepertoireError():
             return InvalidInputError("text must not contain NUL characters or lone surrogates")
         case asyncpg.ProgramLimitExceededError():
             return InvalidInputError("a value is too long for its index; use a shorter id or key")
+        case asyncpg.InvalidCatalogNameError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return LoginRefusedError(f"Postgres refuses the user, the password or the database of its URL: {error}")
         case asyncpg.LockNotAvailableError():
             return LockedError(f"another transaction held a lock for too long; try again later: {error}")
         case asyncpg.ReadOnlySQLTransactionError():
@@ -74,8 +76,6 @@ def translate(error: BaseException) -> RunyardError | None:
             | asyncpg.TransactionRollbackError()
             | asyncpg.IdleSessionTimeoutError()
             | asyncpg.IdleInTransactionSessionTimeoutError()
-            | asyncpg.InvalidCatalogNameError()  # the database may be made, or the role changed, while this process waits
-            | asyncpg.InvalidAuthorizationSpecificationError()
             | OSError()
             | TimeoutError()
         ):

@@ -32,6 +32,12 @@ class PostgresFeed:
                 thread_id=row["thread_id"],
                 run_id=row["run_id"],
                 created_at=row["created_at"],
+                parent_thread_id=row["parent_thread_id"],
+                forked_after_run_id=row["forked_after_run_id"],
+                forked_at_seq=row["forked_at_seq"],
+                first_seq=row["first_seq"],
+                last_seq=row["last_seq"],
+                last_message_id=str(row["last_message_id"]) if row["last_message_id"] else None,
             )
             for row in rows
             if row["transaction"] is not None

@@ -20,10 +20,10 @@ from .migrate import check_schema, edited_objects
 class PostgresFacts:
     """Facts about a Postgres server. ``max_connections``: the number of connections for roles that are not superusers.
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
-    host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of them.
+    host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most half of this time.
     ``no_timeout``: the timeouts that the sessions of runyard do not have. ``schema``: the version of the schema, or None.
     ``schema_trouble``: the reason why this code cannot run on the schema, or None. ``edited``: the functions and triggers that
-    differ from those that a migration made. ``leader``: the id of the worker that holds the leader's lease, or None.
+    were changed since a migration made them. ``leader``: the id of the worker that holds the leader's lease, or None.
     ``feed_delay``: the time for which the feed is held back."""
 
     version: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from runyard.domain.requests import check_answer
+from runyard.domain.requests import check_answer, check_responder
 from runyard.domain.size_limits import check_value
 from runyard.errors import HitlAlreadyAnsweredError
 from runyard.ports.results import Responded
@@ -22,6 +22,7 @@ async def respond(
     """Store ``answer`` as the answer to the request ``asked``. Return the outcome, and the effects as JSON. Raises
     HitlAlreadyAnsweredError if another answer was stored before."""
     check_value(answer, "answer")
+    check_responder(answered_by, on_behalf_of)
     packed = codec.pack(answer)
     codec.to_json(answer)
     while True:
@@ -34,7 +35,7 @@ async def respond(
     request, (*_, response_id) = codec.request(row), asked
     if not row["created"] and (request.answer != answer or (response_id and request.response_id != response_id)):
         raise HitlAlreadyAnsweredError(
-            f"request {request.request_id} was answered before, differently",
+            f"request {request.request_id} was answered before with another answer or response_id",
             request_id=request.request_id,
             answered_by=request.answered_by,
         )

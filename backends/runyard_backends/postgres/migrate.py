@@ -5,8 +5,8 @@ header ``-- oldest code: N``, which is recorded with the version. A file of ``fu
 changed, or if one of its functions or triggers was edited by hand. The functions of a newer release are never replaced.
 
 Code can run on a schema if the schema's version is at least OLDEST_SCHEMA, if no applied contraction excludes the code, and if
-the schema has every function that the code calls. Migrating before an upgrade therefore never stops processes of the release
-before.
+the schema has every function that the code calls. Migrating before an upgrade therefore never stops processes of the previous
+release.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .driver_errors import translated
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
-OLDEST_SCHEMA: Final = 7
-"""The first schema version with all tables and columns that this code uses. A version that only later code uses does not raise
-it."""
+OLDEST_SCHEMA: Final = 14
+"""The first schema version with all tables and columns that this code uses. A later version does not raise this number if only
+later code uses it."""
 
 FROZEN_MS: Final = "60000"
 """Milliseconds after which Postgres ends a migration whose client sends nothing."""
@@ -113,7 +113,7 @@ class Migrated:
 
     ``before``, ``after``: the versions of the schema before and after the call; 0 without a schema. ``migrations``: the names
     of the applied migrations. ``functions``: the number of functions that were made or replaced. ``newer_release``: the number
-    of a newer release whose functions the database has, or None. Its functions were not replaced.
+    of a newer release whose functions the database has, or None. The functions of that release were not replaced.
     """
 
     before: int
@@ -188,8 +188,8 @@ async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncI
 
 
 async def _replace_functions(connection: Connection, release: Release) -> int:
-    """Apply the files whose text has changed, and the files of whose functions and triggers one is missing or was edited by
-    hand. Return the number of functions in these files.
+    """Apply each file if its text has changed, or if one of its functions or triggers is missing or was edited by hand. Return
+    the number of functions in these files.
 
     Bodies are parsed after all functions are made, because a function may come before a function that it calls.
     """
@@ -205,7 +205,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
         await connection.execute("SET LOCAL check_function_bodies = on")
         await connection.execute(sql["functions_parsed"])
         stored = await connection.fetch(sql["functions_stored"])
-    await connection.execute(sql["schema_closed"])  # even if no text changed: a restored dump may lack this
+    await connection.execute(sql["schema_closed"])  # even if no text changed: a restored dump may lack the revocation
     made = {row["name"]: row["digest"] for row in stored}
     await connection.execute(
         sql["functions_record"],
@@ -218,7 +218,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
 
 
 def edited_objects(applied: Iterable[asyncpg.Record], stored: Iterable[asyncpg.Record]) -> list[str]:
-    """Return the names of the functions and triggers that are missing, or that differ from those that a migration made.
+    """Return the names of the functions and triggers that are missing or differ from the migrated ones.
 
     ``applied``: the rows of ``functions_applied``. ``stored``: the rows of ``functions_stored``.
     """
@@ -240,7 +240,7 @@ async def check_schema(db: Database) -> None:
         )
     if state["oldest_code"] > CODE_VERSION:
         raise SchemaMismatch(
-            f"the schema admits code from version {state['oldest_code']}, this is {CODE_VERSION}; upgrade runyard",
+            f"the schema needs code of version {state['oldest_code']} or later, got {CODE_VERSION}; upgrade runyard",
             oldest_code=state["oldest_code"],
             code=CODE_VERSION,
         )

@@ -6,8 +6,9 @@
 SELECT * FROM runyard.accept_many($1, $2::runyard.request[], $3) ORDER BY n
 
 -- name: accept_request
--- Accept a run in a host's transaction. Return true if the run is new.
-SELECT runyard.accept_request($1, $2::runyard.request) AS created
+-- Accept a run in a host's transaction. Return true if the run is new. The request is one text, because the host's connection may
+-- have codecs of its own for JSON and for composite types.
+SELECT runyard.accept_request($1, jsonb_populate_record(NULL::runyard.request, $2::text::jsonb)) AS created
 
 -- name: admit
 -- Admit the runs that are due. Return the effects, and the seconds until the next call has work.
@@ -15,7 +16,8 @@ SELECT effects, next_due FROM runyard.admit($1)
 
 -- name: claim
 -- Claim runs for a worker. Return one row per run: the outcome, and the run if it was claimed.
-SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects, (c.run).*
+SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects,
+       CASE WHEN c.outcome = 'claimed' THEN (SELECT t.config FROM runyard.threads t WHERE t.thread_key = c.thread_key) END AS config, (c.run).*
 FROM runyard.claim($1, $2, $3, $4) c
 
 -- name: context
@@ -38,6 +40,26 @@ SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.r
 -- Return the HITL requests of a run, pending or not.
 SELECT q.* FROM runyard.requests q WHERE q.thread_key = $1 AND q.run_id = $2
 
+-- name: outcome_before
+-- Return the outcome of the attempt before an attempt of a run.
+SELECT a.outcome FROM runyard.attempts a JOIN runyard.runs r USING (accept_no)
+WHERE r.thread_key = $1 AND r.run_id = $2 AND a.fence < $3 ORDER BY a.fence DESC LIMIT 1
+
+-- name: run_waits
+-- Return the waits of a run, open or ended, with the signals that they took.
+SELECT w.*, s.value FROM runyard.waits w LEFT JOIN runyard.signals s ON s.thread_key = w.thread_key AND s.signal_id = w.signal_id
+WHERE w.thread_key = $1 AND w.run_id = $2
+
+-- name: start_child
+-- Accept a child of an attempt's run. Return the run, whether it is new, and the effects.
+SELECT x.created, x.effects, (x.run).status, (x.run).lane, (x.run).agent, (x.run).queue, (x.run).after_run_id, (x.run).run_at, (x.run).expires_at,
+       (x.run).accepted_at, (x.run).admitted_at
+FROM runyard.start_child($1, $2::runyard.request, $3, $4, $5) x
+
+-- name: send_signal
+-- Send a signal to a thread. Return the signal, whether it is new, and the effects.
+SELECT x.created, x.effects, $2::text AS thread_id, (x.signal).* FROM runyard.send_signal($1, $2, $3, $4, $5, $6, $7) x
+
 -- name: append
 -- Append messages to an attempt's run. Return the stored messages.
 SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
@@ -56,8 +78,8 @@ SELECT runyard.finish_step($1, $2, $3, $4, $5)
 SELECT * FROM runyard.complete($1::runyard.attempt_write[], $2)
 
 -- name: suspend
--- Suspend an attempt's run until its requests are answered. Return the run's new status.
-SELECT * FROM runyard.suspend($1::runyard.attempt_write, $2::runyard.new_request[])
+-- Suspend an attempt's run until a request is answered or a wait ends. Return the run's new status.
+SELECT * FROM runyard.suspend_v2($1::runyard.attempt_write, $2::runyard.new_request[], $3::runyard.new_wait[])
 
 -- name: fail
 -- Fail an attempt's run. Return the end of the run.
@@ -100,6 +122,19 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.branch_id) END AS stored_input FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
+-- name: inherited_run
+-- Return the run of an ancestor that a thread shows.
+SELECT (i.run).*, CASE WHEN (i.run).input IS NULL THEN runyard.stored_input((i.run).input_id, (i.run).branch_id) END AS stored_input
+FROM runyard.threads t CROSS JOIN LATERAL runyard.inherited_run(t.thread_key, $3) i
+WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+
+-- name: run_statuses
+-- Return the status of each of several runs, given by their ids, in the same order. NULL: there is no such run.
+SELECT f.status FROM unnest($2::text[], $3::text[]) WITH ORDINALITY q(thread_id, run_id, place) LEFT JOIN LATERAL (
+    SELECT r.status FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = q.thread_id AND r.run_id = q.run_id AND NOT r.deleted
+    AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key) LIMIT 1) f ON true
+ORDER BY q.place
+
 -- name: last_message
 -- Return the id of the last message of a run.
 SELECT m.message_id::text FROM runyard.runs r JOIN runyard.messages m ON m.branch_id = r.branch_id AND m.seq = r.last_seq AND m.run_id = r.run_id
@@ -117,6 +152,32 @@ SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
 -- name: attempts
 -- Return a page of the attempts of a run, the oldest first.
 SELECT a.more, (a.attempt).* FROM runyard.list_attempts($1, $2, $3, $4, $5, $6) a
+
+-- name: find_runs
+-- Return the thread ids and the run ids of runs by the beginning of their ids.
+SELECT f.thread_id, f.run_id FROM runyard.find_runs($1, $2, $3) f
+
+-- name: run_durations
+-- Return the times of a run and its last message.
+SELECT (d.message).seq, (d.message).message_id::text AS id, (d.message).parent_id::text AS parent_id, (d.message).run_id, (d.message).role,
+       (d.message).payload, (d.message).note, (d.message).calls, (d.message).results, (d.message).created_at,
+       d.queued, d.running, d.parked, d.waiting
+FROM runyard.run_durations($1, $2, $3) d
+
+-- name: run_timeline
+-- Return a page of the timeline of a run.
+SELECT (e.message).seq, (e.message).message_id::text AS id, (e.message).parent_id::text AS parent_id, (e.message).run_id AS of_run, (e.message).role,
+       (e.message).payload, (e.message).note, (e.message).calls, (e.message).results, (e.message).created_at AS stored_at,
+       e.kind AS entry_kind, e.at, e.key, e.since, e.of_fence, e.call_seq, e.size, e.total,
+       (e.attempt).fence, (e.attempt).worker_id, (e.attempt).started_at, (e.attempt).ended_at, (e.attempt).outcome, (e.attempt).error,
+       (e.step).step_key, (e.step).done, (e.step).result, (e.step).started_at AS step_started_at, (e.step).ended_at AS step_ended_at,
+       (e.request).*
+FROM runyard.run_timeline($1, $2, $3, $4, $5, $6, $7, $8, $9) e
+
+-- name: messages_of_run
+-- Return messages of a run by their numbers.
+SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
+FROM runyard.messages_of_run($1, $2, $3, $4)
 
 -- name: request
 -- Return one HITL request by its id.
@@ -136,6 +197,16 @@ FROM runyard.run_events($1, $2, $3, $4, $5) e
 -- name: thread
 -- Return one thread by its id.
 SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
+
+-- name: parent
+-- Return the parent of a thread. If the parent is deleted, return the nearest ancestor that the thread's levels name, which may be
+-- deleted too. A parent has a smaller key than its fork; a thread with the parent's id and a larger key is another thread.
+SELECT a.* FROM runyard.threads a WHERE a.thread_key = coalesce(
+    (SELECT p.thread_key FROM runyard.threads t
+     JOIN runyard.threads p ON p.tenant = t.tenant AND p.thread_id = t.parent_thread_id AND p.deleted_at IS NULL
+     WHERE t.thread_key = $1 AND p.thread_key < $1),
+    (SELECT max(o.thread_key) FROM runyard.branches b JOIN runyard.levels l USING (branch_id)
+     JOIN runyard.branches o ON o.branch_id = l.ancestor_id WHERE b.thread_key = $1 AND o.thread_key < $1))
 
 -- name: threads
 -- Return a page of threads, the oldest first.
@@ -177,6 +248,26 @@ ORDER BY v.seq
 -- Return a page of the leaves of a thread, the oldest first.
 SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status, l.head, l.trunk, l.labels
 FROM runyard.list_leaves($1, $2, $3, $4, $5, $6) l
+
+-- name: branch_keys
+-- Return the keys of a thread's branches, in the order in which they were opened.
+SELECT b.branch_id FROM runyard.known_snapshot($1, $2) t JOIN runyard.branches b ON b.thread_key = t.thread_key ORDER BY b.branch_id
+
+-- name: branch_messages
+-- Return messages that a branch of a thread has itself, in order, until they have a number of bytes.
+SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
+FROM (
+    SELECT s.*, row_number() OVER (ORDER BY s.seq) AS place, sum(512 + coalesce(octet_length(s.payload), 0)) OVER (ORDER BY s.seq) AS bytes
+    FROM runyard.known_snapshot($1, $2) t
+    JOIN runyard.branches b ON b.thread_key = t.thread_key AND b.branch_id = $3
+    CROSS JOIN LATERAL (SELECT x.* FROM runyard.messages x WHERE x.branch_id = b.branch_id AND x.seq > $4 ORDER BY x.seq LIMIT $5) s
+) m
+WHERE m.place = 1 OR m.bytes <= $6
+ORDER BY m.seq
+
+-- name: set_head
+-- Make the branch that ends at a message the head.
+SELECT runyard.set_head($1, $2, $3)
 
 -- name: set_label
 -- Set a label to a branch.
@@ -239,6 +330,10 @@ SELECT runyard.save_extra($1, $2, $3::jsonb)
 -- Replace the one pending request that a checkpointer keeps for a thread.
 SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
 
+-- name: remove_request
+-- Remove one pending request that a checkpointer keeps for a thread. Return whether it was removed.
+SELECT runyard.remove_request($1, $2, $3)
+
 -- name: save_requests
 -- Store requests of an external run.
 SELECT runyard.save_requests($1, $2, $3::runyard.new_request[], $4)
@@ -281,9 +376,21 @@ DELETE FROM runyard.workers WHERE worker_id = $1
 -- Mark a worker as draining. Return one row if the worker is not dead.
 UPDATE runyard.workers SET draining = true WHERE worker_id = $1 AND dead_at IS NULL RETURNING worker_id
 
+-- name: report_block
+-- Record for how many seconds the main loop of a worker has been blocked, and where; NULL if it is not.
+UPDATE runyard.workers SET blocked_since = clock_timestamp() - make_interval(secs => $2::float8), blocked_at = $3, blocked_stack = $4
+WHERE worker_id = $1 AND dead_at IS NULL
+
+-- name: report_redis
+-- Record why a worker does not reach Redis; NULL if it does.
+UPDATE runyard.workers SET redis_error = $2, redis_lost_at = CASE WHEN $2::text IS NOT NULL THEN coalesce(redis_lost_at, clock_timestamp()) END
+WHERE worker_id = $1 AND dead_at IS NULL
+
 -- name: workers
 -- Return all workers, and the seconds since their last heartbeats.
-SELECT w.*, extract(epoch FROM clock_timestamp() - w.heartbeat_at)::float8 AS silent_for FROM runyard.workers w ORDER BY w.started_at, w.worker_id
+SELECT w.*, extract(epoch FROM clock_timestamp() - w.heartbeat_at)::float8 AS silent_for,
+    extract(epoch FROM clock_timestamp() - w.blocked_since)::float8 AS blocked_for
+FROM runyard.workers w ORDER BY w.started_at, w.worker_id
 
 -- name: lead
 -- Take or renew the leader's lease. Return true if the worker holds the lease.
@@ -334,7 +441,7 @@ SELECT runyard.review_limits()
 
 -- name: feed
 -- Return a page of the feed, and the transaction up to which it was read.
-SELECT * FROM runyard.feed($1, $2, $3, $4)
+SELECT * FROM runyard.feed_v2($1, $2, $3, $4)
 
 -- name: usage
 -- Return the usage of a tenant's runs, day by day.
@@ -415,7 +522,11 @@ SELECT runyard.prune($1, $2, $3, $4)
 
 -- name: queues
 -- Return every queue that has live runs, is paused or has a live worker.
-SELECT q.* FROM runyard.queues() q
+SELECT q.* FROM runyard.queue_states() q
+
+-- name: measure
+-- Return the figures of the deployment that only the leader reads.
+SELECT m.* FROM runyard.measure() m
 
 -- name: pause
 -- Pause a queue. Return the time at which the pause began.
@@ -495,6 +606,26 @@ WHERE (f.digest, f.release, f.made) IS DISTINCT FROM (excluded.digest, excluded.
 -- Revoke the right of PUBLIC to call the functions.
 REVOKE ALL ON ALL ROUTINES IN SCHEMA runyard FROM PUBLIC
 
+-- name: role_facts
+-- Return whether a role has all rights in the schema anyway, as a superuser or as a member of its owner. No row: there is no such role.
+SELECT r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'MEMBER') AS unlimited FROM pg_roles r, pg_namespace n
+WHERE r.rolname = $1 AND n.nspname = 'runyard'
+
+-- name: grants
+-- Return the statements that give a role the rights of workers, API processes and clients. The tables that the role may change are those
+-- that statements of this file change.
+SELECT format(s.text, $1::text) AS statement FROM (VALUES
+    ('REVOKE ALL ON SCHEMA runyard FROM %I'),
+    ('REVOKE ALL ON ALL TABLES IN SCHEMA runyard FROM %I'),
+    ('REVOKE ALL ON ALL SEQUENCES IN SCHEMA runyard FROM %I'),
+    ('GRANT USAGE ON SCHEMA runyard TO %I'),
+    ('GRANT SELECT ON ALL TABLES IN SCHEMA runyard TO %I'),
+    ('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA runyard TO %I'),
+    ('GRANT UPDATE, DELETE ON runyard.workers TO %I'),
+    ('GRANT INSERT, UPDATE, DELETE ON runyard.limits, runyard.paused_queues TO %I'),
+    ('GRANT INSERT, UPDATE ON runyard.webhooks, runyard.webhook_keys, runyard.api_keys TO %I')
+) s(text)
+
 -- name: schema_applied
 -- Record an applied version.
 INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
@@ -521,13 +652,22 @@ SELECT current_setting('server_version') AS version, clock_timestamp() AS now, p
 SELECT l.holder FROM runyard.leases l WHERE l.name = 'reconciler' AND l.expires_at > clock_timestamp()
 
 -- name: create_key
--- Store an API key.
+-- Store an API key. Return no row if the tenant has as many valid keys as are allowed. $7: this number.
+-- $8: the latest time of the expiry.
 INSERT INTO runyard.api_keys (key_id, tenant, name, scopes, digest, expires_at)
-VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6)) RETURNING *
+SELECT $1, $2, $3, $4, $5, least(clock_timestamp() + make_interval(secs => $6), $8::timestamptz)
+WHERE $7 > (SELECT count(*) FROM runyard.api_keys k
+    WHERE k.tenant = $2 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) RETURNING *
 
 -- name: keys
--- Return the API keys of a tenant, the oldest first.
-SELECT k.* FROM runyard.api_keys k WHERE k.tenant = $1 ORDER BY k.created_at, k.key_id
+-- Return the valid API keys of a tenant, and the newest $2 of the others. The oldest come first.
+SELECT x.* FROM (
+    SELECT k.* FROM runyard.api_keys k
+    WHERE k.tenant = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+    UNION ALL
+    (SELECT k.* FROM runyard.api_keys k WHERE k.tenant = $1 AND (k.revoked_at IS NOT NULL OR k.expires_at <= clock_timestamp())
+    ORDER BY k.created_at DESC, k.key_id DESC LIMIT $2)) x
+ORDER BY x.created_at, x.key_id
 
 -- name: revoke_key
 -- Revoke an API key. Return one row if this statement revoked it.
@@ -537,3 +677,56 @@ UPDATE runyard.api_keys SET revoked_at = clock_timestamp() WHERE tenant = $1 AND
 -- Return a valid API key by its id.
 SELECT k.* FROM runyard.api_keys k
 WHERE k.key_id = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+
+-- name: graph_put
+-- Store a checkpoint of a graph. Return the segments of its lists, or a row of NULLs if a stream is not visible any more.
+SELECT * FROM runyard.graph_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14::runyard.new_graph_value[])
+
+-- name: graph_put_writes
+-- Store pending writes of a task of a graph.
+SELECT runyard.graph_put_writes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::runyard.new_graph_write[])
+
+-- name: graph_latest
+-- Return a checkpoint of a graph, by its id or the newest, or no row.
+SELECT * FROM runyard.graph_latest($1, $2, $3, $4, $5)
+
+-- name: graph_read
+-- Return a page of checkpoints of graphs, the newest first.
+SELECT * FROM runyard.graph_read($1, $2, $3, $4, $5, $6, $7::jsonb, $8, $9, $10, $11)
+
+-- name: graph_items
+-- Return the chunks of a list, in order.
+SELECT * FROM runyard.graph_items($1)
+
+-- name: graph_copy
+-- Copy the checkpoints of a saver's thread to a new thread.
+SELECT runyard.graph_copy($1, $2, $3)
+
+-- name: graph_delete
+-- Delete the checkpoints of a saver's thread.
+SELECT runyard.graph_delete($1, $2)
+
+-- name: graph_prune
+-- Keep only the newest checkpoints of a saver's thread.
+SELECT runyard.graph_prune($1, $2)
+
+-- name: graph_delete_runs
+-- Delete the checkpoints that runs made.
+SELECT runyard.graph_delete_runs($1, $2)
+
+-- name: graph_state
+-- Return the state of a graph from which a probe of a thread begins.
+SELECT message_id::text AS message_id, base_id::text AS base_id, namespace, checkpoint_id, parent_id, kind, content, details, "values", writes
+FROM runyard.graph_state($1, $2, $3::uuid[], $4)
+
+-- name: graph_begin
+-- Begin or continue the graph of an attempt's run. Return its line.
+SELECT graph_id, began, message_id::text AS message_id, base_id::text AS base_id FROM runyard.graph_begin($1, $2, $3, $4::uuid[], $5::uuid)
+
+-- name: graph_unseen
+-- List the messages before a message that the state of the message's run does not contain.
+SELECT message_id::text AS message_id FROM runyard.graph_unseen($1, $2, $3, $4::uuid)
+
+-- name: graph_mark
+-- Mark a message with the present state of a run's graph.
+SELECT runyard.graph_mark($1, $2, $3, $4, $5::uuid)

@@ -1,4 +1,4 @@
-"""Read the events of a run that its rows in Postgres prove, for readers of a stream that Redis lost (E1, E2, E4)."""
+"""Make the events of a run from its rows in Postgres, for readers of a stream that Redis lost (E1, E2, E4)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _event(ref: RunRef, row: codec.Row) -> Event:
         case end:
             data = {"status": end.removeprefix("run.")}
             if error := codec.from_json(row["why"]):
-                data["error"] = error
+                data["error"] = {name: value for name, value in error.items() if name != "traceback"}
             if row["asked"] is not None:
                 data["request_ids"] = row["asked"]
     return Event(id=row["proved_id"], type=row["type"], thread_id=row["in_thread"], run_id=ref.run_id, data=data)

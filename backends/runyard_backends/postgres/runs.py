@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from runyard.domain.explanations import explanation
 from runyard.domain.size_limits import check_value
+from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
+from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, MAX_OPEN_SIGNALS, Wait, check_signal, check_waits
 from runyard.errors import DataCorruptedError, InvalidCursorError, LockedError, from_dict
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage, by_run
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
-from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Step
+from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
 from runyard.ports.scheduling import EVENTS_PER_READ, Effects, OutsideEvent
 from runyard.support.batching import each_its_own
 from runyard.support.locked_batching import LockedBatcher
@@ -24,6 +26,7 @@ from runyard.support.locked_batching import LockedBatcher
 from .. import cursors
 from . import codec, history, hitl_answers, run_events
 from .database import Database
+from .host_connections import accept_on
 
 ACCEPT_BATCH: Final = 32
 """Maximum number of requests that one transaction accepts."""
@@ -39,25 +42,24 @@ class PostgresRunStore:
         )
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept a run. ``connection``: an asyncpg connection of the host, in whose transaction the run is accepted. Workers
-        admit such a run after the commit. With ``connection``, the first LockedError is raised and the call is not repeated.
-        The host must repeat its whole transaction."""
+        """Accept a run. ``connection``: a connection of the host (:mod:`.host_connections`). The run is accepted in its
+        transaction. Workers admit such a run after the commit. With ``connection``, the first LockedError is raised and the
+        call is not repeated. The host must repeat its whole transaction."""
         if connection is None:
             return await self._accepts(request)
-        inserted = await self.db.one("accept_request", self.tenant, codec.run_request(request), connection=connection)
-        found = await self.db.one("run", self.tenant, request.thread_id, request.run_id, connection=connection)
-        return Accepted(codec.run(found), inserted["created"])
+        created, row = await accept_on(connection, self.tenant, codec.run_request(request))
+        return Accepted(codec.run(row), created)
 
     async def _accept_many(self, items: Sequence[AcceptRequest], *, wait: float) -> list[Accepted | Exception]:
-        """Accept the requests of concurrent calls in one transaction. If one of them makes it fail, accept each in its own
-        transaction."""
+        """Accept the requests of concurrent calls in one transaction. If a request makes the transaction fail, accept each
+        request in a transaction of its own."""
         rows = await each_its_own(partial(self._accept_rows, wait=wait), items)
         return [
             row if isinstance(row, Exception) else await self._accepted(request, row)
             for request, row in zip(items, rows, strict=True)
         ]
 
-    async def _accept_rows(self, requests: Sequence[AcceptRequest], *, wait: float) -> list[codec.Row]:
+    async def _accept_rows(self, requests: Sequence[AcceptRequest], *, wait: float) -> Sequence[codec.Row]:
         encoded = [codec.run_request(request) for request in requests]
         return await self.db.rows_unless_locked("accept", self.tenant, encoded, _milliseconds(wait))
 
@@ -91,6 +93,7 @@ class PostgresRunStore:
                 claim.run = codec.run(row)
                 claim.fork = codec.fork_request(row)
                 claim.extra = codec.claimed_extra(row)
+                claim.config = codec.from_json(row["config"])
             except DataCorruptedError as error:
                 return await self._end_corrupted(claim, row, error)
             claim.tenant = row["tenant"]
@@ -127,12 +130,16 @@ class PostgresRunStore:
             own_after = max((row["seq"] for row in part if row["own"]), default=own_after)
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
-        """Return the steps and the HITL requests that the run has stored."""
+        """Return the steps, the HITL requests and the waits that the run has stored, and whether they started the attempt."""
         steps = await self.db.rows("steps", attempt.thread_key, attempt.run_id)
         requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id)
+        waits = await self.db.rows("run_waits", attempt.thread_key, attempt.run_id)
         return Ledger(
             steps={row["step_key"]: codec.step(row) for row in steps},
             requests={row["request_id"]: codec.request(row) for row in requests},
+            waits={row["wait_id"]: codec.wait(row) for row in waits},
+            resumes=bool(requests or waits)
+            and await self.db.value("outcome_before", attempt.thread_key, attempt.run_id, attempt.fence) == "suspended",
         )
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
@@ -167,10 +174,11 @@ class PostgresRunStore:
         found = {(row["thread_key"], row["run_id"]): row for row in rows}
         return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
 
-    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended:
-        """Suspend the run until one of ``requests`` is answered. If one is answered already, the run stays RUNNING and
-        continues."""
-        row = await self.db.one("suspend", codec.attempt_write(write), [codec.new_request(r) for r in requests])
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended:
+        """Suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already, the run
+        stays RUNNING and continues."""
+        asked = [codec.new_request(r) for r in requests]
+        row = await self.db.one("suspend", codec.attempt_write(write), asked, [codec.new_wait(w) for w in check_waits(waits)])
         return _ended(row, write.attempt)
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
@@ -189,8 +197,8 @@ class PostgresRunStore:
     ) -> Ended:
         """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if
         the release is no retry. ``first_event``: the number of the attempt's next event; None if the caller is not the attempt,
-        and has not counted its events. ``until_fewer``: a job waits until fewer runs that it started are live. ``usage``: the
-        usage to add to the run's."""
+        and has not counted its events. ``until_fewer``: a job waits until fewer than this number of the runs that it started
+        are live. ``usage``: the usage to add to the usage of the run."""
         why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         used = codec.usage_json(usage)
@@ -222,6 +230,22 @@ class PostgresRunStore:
         responded.effects = codec.effects(effects)
         return responded
 
+    async def start_child(self, attempt: AttemptToken, request: AcceptRequest) -> Accepted:
+        """Accept a child of the attempt's run, together with the wait for its end."""
+        bounds = (MAX_CHILD_DEPTH, MAX_CHILDREN)
+        row = await self.db.one("start_child", self.tenant, codec.run_request(request), attempt.fence, *bounds)
+        return Accepted(codec.accepted_run(request, row), row["created"], codec.effects(row["effects"]))
+
+    async def signal(self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None) -> Signalled:
+        """Send a signal to a thread. A repetition with the same id changes nothing."""
+        check_signal(name, value, signal_id)
+        codec.to_json(value)
+        sent = (thread_id, signal_id, name, codec.pack(value), sent_by, MAX_OPEN_SIGNALS)
+        row = await self.db.one("send_signal", self.tenant, *sent)
+        found = codec.signal(row)
+        found.check_same(name, value)
+        return Signalled(found, row["created"], codec.effects(row["effects"]))
+
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
         """Cancel a run (R10). Return after the request is stored. Raises RunEndedError, RunNotFoundError,
         ThreadNotFoundError."""
@@ -229,8 +253,8 @@ class PostgresRunStore:
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
-        the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text, which the error result of each open tool call and the
+        run's last message contain (H8)."""
         words = aborted(reason)
         check_value(words, "reason")
         codec.to_json(words)
@@ -243,13 +267,19 @@ class PostgresRunStore:
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that is in no context."""
+        """Delete the content of an ended run that no later run sees."""
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return the run, or None if it does not exist."""
+        """Return the run, or the run that the thread inherited, or None if it does not exist."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
+        row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None
+
+    async def statuses(self, runs: Sequence[tuple[str, str]]) -> list[RunStatus | None]:
+        """Return the status of each run, or None if the run does not exist. ``runs``: pairs of thread id and run id."""
+        rows = await self.db.rows("run_statuses", self.tenant, [ids[0] for ids in runs], [ids[1] for ids in runs])
+        return [RunStatus(row["status"]) if row["status"] is not None else None for row in rows]
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
         """Return at most ``limit`` events after the id ``after`` that the run's rows prove. The list is empty at the end."""

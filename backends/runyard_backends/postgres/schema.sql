@@ -264,6 +264,7 @@ CREATE TABLE runyard.runs (
     emptied_at runyard.moment,
     deleted boolean DEFAULT false NOT NULL,
     usage_before jsonb,
+    waiting_for text,
     CONSTRAINT runs_check CHECK (runyard.run_is_sound(status, kind, (finished_at)::timestamptz, (suspended_at)::timestamptz, (started_at)::timestamptz, fence, lane_seq, (admitted_at)::timestamptz, completion_seq, priority, multitask_strategy)),
     CONSTRAINT runs_pkey PRIMARY KEY (accept_no)
 )
@@ -299,6 +300,9 @@ CREATE TRIGGER ended_run_inserted AFTER INSERT ON runyard.runs FOR EACH ROW WHEN
 -- runs write these tables themselves.
 CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR (old.waits_for_permit IS DISTINCT FROM new.waits_for_permit) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz)))) AND ((NOT (old.fence IS DISTINCT FROM new.fence)) OR (new.status <> 'running')) AND ((old.finished_at IS NOT NULL) OR (new.finished_at IS NULL)))) EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
+-- The index of the search of a run by the beginning of its id (runyard.find_runs). Only this search has the last condition.
+CREATE INDEX runs_search ON runyard.runs (tenant, run_id COLLATE "C", accept_no)
+    WHERE ((NOT deleted) AND (emptied_at IS NULL) AND ((run_id COLLATE "C") > ''));
 
 -- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
@@ -331,6 +335,8 @@ CREATE TABLE runyard.steps (
     done boolean DEFAULT false NOT NULL,
     fence bigint NOT NULL,
     result bytea,
+    started_at timestamptz DEFAULT now(),
+    ended_at timestamptz,
     CONSTRAINT steps_pkey PRIMARY KEY (accept_no, step_key)
 );
 
@@ -506,6 +512,11 @@ CREATE TABLE runyard.workers (
     started_at timestamptz DEFAULT now() NOT NULL,
     heartbeat_at timestamptz DEFAULT clock_timestamp() NOT NULL,
     dead_at timestamptz,
+    blocked_since timestamptz,
+    blocked_at text,
+    blocked_stack text,
+    redis_lost_at timestamptz,
+    redis_error text,
     CONSTRAINT workers_pkey PRIMARY KEY (worker_id)
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='1000');
@@ -725,7 +736,7 @@ CREATE TABLE runyard.api_keys (
     created_at timestamptz DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamptz,
     revoked_at timestamptz,
-    CONSTRAINT api_keys_scopes_check CHECK (((scopes <@ ARRAY['read', 'write', 'respond', 'admin']) AND (scopes <> '{}'[]))),
+    CONSTRAINT api_keys_scopes_check CHECK (((scopes <@ ARRAY['read', 'write', 'respond', 'metrics', 'admin']) AND (scopes <> '{}'[]))),
     CONSTRAINT api_keys_pkey PRIMARY KEY (key_id)
 );
 CREATE INDEX api_keys_tenant ON runyard.api_keys (tenant, created_at);
@@ -813,6 +824,213 @@ CREATE TABLE runyard.labels (
     branch_id bigint NOT NULL,
     CONSTRAINT labels_pkey PRIMARY KEY (thread_key, label)
 );
+
+-- Lines of checkpoints. owner_key: the thread whose runs write the line, or 0 for a line that a checkpoint saver uses by itself. graph_id:
+-- the saver's thread id, or the name that the first run of the line gave it. NULL: the line was deleted, and stays because copies show a
+-- part of it. next_position: each write has a position, and a copy continues the positions of its source. shown_to: the highest
+-- position that a copy or a mark shows; rows up to it are never replaced. holder: the last run that began or continued the line.
+-- holder_start: the position at which this run began. holder_base: the last message that the state at that position contains.
+CREATE TABLE runyard.graph_lines (
+    line_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    tenant text NOT NULL,
+    owner_key bigint NOT NULL,
+    graph_id text COLLATE pg_catalog."C",
+    next_position bigint DEFAULT 1 NOT NULL,
+    shown_to bigint DEFAULT 0 NOT NULL,
+    holder text,
+    holder_start bigint DEFAULT 0 NOT NULL,
+    holder_base uuid,
+    CONSTRAINT graph_lines_pkey PRIMARY KEY (line_id)
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+CREATE UNIQUE INDEX graph_lines_id ON runyard.graph_lines (tenant, owner_key, graph_id)
+    WHERE (graph_id IS NOT NULL);
+CREATE INDEX graph_lines_owner ON runyard.graph_lines (owner_key, holder)
+    WHERE (owner_key > 0);
+
+-- The levels of a line, one per ancestor: the line shows the rows of the ancestor up to this position.
+CREATE TABLE runyard.graph_levels (
+    line_id bigint NOT NULL,
+    ancestor_id bigint NOT NULL,
+    "position" bigint NOT NULL,
+    CONSTRAINT graph_levels_pkey PRIMARY KEY (line_id, ancestor_id)
+);
+CREATE INDEX graph_levels_ancestor ON runyard.graph_levels (ancestor_id, "position");
+
+-- Checkpoints. content: the checkpoint without the values of its channels, as the saver encoded it. value_ids: the values of its
+-- channels. details: its metadata. Of several rows with one id, readers take the one with the highest visible position.
+CREATE TABLE runyard.graph_checkpoints (
+    line_id bigint NOT NULL,
+    namespace text NOT NULL COLLATE pg_catalog."C",
+    checkpoint_id text NOT NULL COLLATE pg_catalog."C",
+    "position" bigint NOT NULL,
+    parent_id text,
+    kind text NOT NULL,
+    content bytea NOT NULL,
+    details jsonb NOT NULL,
+    value_ids bigint[] NOT NULL,
+    CONSTRAINT graph_checkpoints_pkey PRIMARY KEY (line_id, namespace, checkpoint_id, "position")
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+CREATE INDEX graph_checkpoints_run ON runyard.graph_checkpoints (((details ->> 'run_id')))
+    WHERE (details ? 'run_id');
+
+-- Values of channels. kind: NULL if the channel is empty. Either data or segments is set. segments: the parts of a list, in order, as
+-- triples of a stream, the number of the first item, and the number after the last item.
+CREATE TABLE runyard.graph_values (
+    value_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    line_id bigint NOT NULL,
+    namespace text NOT NULL COLLATE pg_catalog."C",
+    channel text NOT NULL,
+    version text NOT NULL,
+    "position" bigint NOT NULL,
+    kind text,
+    data bytea,
+    segments bigint[],
+    CONSTRAINT graph_values_pkey PRIMARY KEY (value_id)
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+CREATE INDEX graph_values_version ON runyard.graph_values (line_id, namespace, channel, version);
+
+-- Streams: items of lists that are only appended. Only the line that made a stream appends to it. length: its number of items.
+CREATE TABLE runyard.graph_streams (
+    stream_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    line_id bigint NOT NULL,
+    length bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT graph_streams_pkey PRIMARY KEY (stream_id)
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+CREATE INDEX graph_streams_line ON runyard.graph_streams (line_id);
+
+-- Chunks of streams. first: the number of the chunk's first item. position: the position of the write in the line.
+CREATE TABLE runyard.graph_chunks (
+    stream_id bigint NOT NULL,
+    first bigint NOT NULL,
+    count integer NOT NULL,
+    "position" bigint NOT NULL,
+    items bytea NOT NULL,
+    CONSTRAINT graph_chunks_pkey PRIMARY KEY (stream_id, first)
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+
+-- Pending writes: what a task wrote after a checkpoint. Of several rows of one task and idx, readers take the one with the highest
+-- visible position.
+CREATE TABLE runyard.graph_writes (
+    line_id bigint NOT NULL,
+    namespace text NOT NULL COLLATE pg_catalog."C",
+    checkpoint_id text NOT NULL COLLATE pg_catalog."C",
+    task_id text NOT NULL COLLATE pg_catalog."C",
+    idx integer NOT NULL,
+    "position" bigint NOT NULL,
+    task_path text NOT NULL COLLATE pg_catalog."C",
+    channel text NOT NULL,
+    kind text NOT NULL,
+    data bytea NOT NULL,
+    CONSTRAINT graph_writes_pkey PRIMARY KEY (line_id, namespace, checkpoint_id, task_id, idx, "position")
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+
+-- Marks: the state of a graph when a message of the thread was stored (F13). base_id: the last message that the state contains: the
+-- message itself, or an earlier one if the message is the input of a run, or NULL if the state contains no message.
+CREATE TABLE runyard.graph_marks (
+    thread_key bigint NOT NULL,
+    message_id uuid NOT NULL,
+    line_id bigint NOT NULL,
+    "position" bigint NOT NULL,
+    base_id uuid,
+    CONSTRAINT graph_marks_pkey PRIMARY KEY (thread_key, message_id)
+);
+CREATE INDEX graph_marks_line ON runyard.graph_marks (line_id, "position");
+
+-- A value to store. new items of a list are appended to stream_id if it belongs to the line and has `length` items, and otherwise to a
+-- new stream. In `segments`, the stream 0 stands for the new items, which are numbered from 0.
+CREATE TYPE runyard.new_graph_value AS (
+    channel text,
+    version text,
+    kind text,
+    data bytea,
+    segments bigint[],
+    stream_id bigint,
+    length bigint,
+    counts integer[],
+    chunks bytea[]
+);
+
+CREATE TYPE runyard.new_graph_write AS (
+    idx integer,
+    channel text,
+    kind text,
+    data bytea
+);
+
+-- A value and a pending write as readers get them.
+CREATE TYPE runyard.graph_value AS (
+    channel text,
+    kind text,
+    data bytea,
+    segments bigint[]
+);
+
+CREATE TYPE runyard.graph_write AS (
+    task_id text,
+    idx integer,
+    task_path text,
+    channel text,
+    kind text,
+    data bytea
+);
+
+-- The waits of suspended runs that no human ends.
+-- wait_id: the name of the wait in its run. name: what the run waits for; NULL for a sleep.
+-- due_at: the time at which the wait ends if nothing ends it before. ended_at: the time from which the run could go on.
+CREATE TABLE runyard.waits (
+    thread_key bigint NOT NULL,
+    run_id text NOT NULL,
+    wait_id text NOT NULL,
+    kind text NOT NULL,
+    name text,
+    due_at runyard.moment,
+    ended_at runyard.moment,
+    created_at runyard.moment DEFAULT now() NOT NULL,
+    signal_id text,
+    CONSTRAINT waits_kind_check CHECK ((kind = ANY (ARRAY['sleep', 'signal', 'child']))),
+    CONSTRAINT waits_pkey PRIMARY KEY (thread_key, run_id, wait_id)
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+CREATE INDEX waits_due ON runyard.waits (due_at)
+    WHERE (ended_at IS NULL);
+-- Waits for a signal that was not sent yet.
+CREATE INDEX waits_for_signals ON runyard.waits (thread_key, name)
+    WHERE ((kind = 'signal') AND (ended_at IS NULL));
+
+-- A wait to store. timeout: seconds until due_at, if due_at is NULL.
+CREATE TYPE runyard.new_wait AS (
+    wait_id text,
+    kind text,
+    name text,
+    due_at timestamptz,
+    timeout double precision
+);
+
+-- Signals to threads. A signal is one row, whether it comes before or after a run waits for it.
+-- run_id, wait_id: the wait that took the signal (runyard.waits). They are NULL while no run has taken it.
+-- sent_by: the sender, as the API authenticated them.
+CREATE TABLE runyard.signals (
+    thread_key bigint NOT NULL,
+    signal_id text NOT NULL,
+    signal_no bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL,
+    value bytea NOT NULL,
+    sent_by text,
+    sent_at runyard.moment DEFAULT now() NOT NULL,
+    run_id text,
+    wait_id text,
+    CONSTRAINT signals_pkey PRIMARY KEY (thread_key, signal_id)
+)
+WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
+-- Signals that no run has taken.
+CREATE INDEX signals_open ON runyard.signals (thread_key, name, signal_no)
+    WHERE (wait_id IS NULL);
 
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
@@ -912,13 +1130,14 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 
 -- functions/admit.sql ---------------------------------------------------------------------------------------------------------
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
--- requests and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
+-- requests and waits and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
 
--- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
--- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
--- seconds until the next of these times; NULL if there is none. For a thread that was left, next_due is the time for which the thread
--- is overdue, at least 0.01 and at most 1. Calls therefore become rare while the thread stays locked. Each statement reads the clock
--- in a subquery, because a query that reads the clock for each row uses no index.
+-- Admit the committed runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
+-- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
+-- transaction has locked is left to a later call. next_due: seconds until the next of these times; NULL if there is none. For a
+-- thread that was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become
+-- rare while the thread stays locked. Each statement reads the clock in a subquery, because a query that reads the clock for each
+-- row uses no index.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
 -- Lock and return a thread for which something is due. Make the thread if it does not exist. key: the number of the thread when it
@@ -953,6 +1172,30 @@ FUNCTION runyard.put_messages(
 -- Return the thread's own or inherited message with this id, or a NULL row. Almost every id is new, so that the first query
 -- usually suffices. The second query reads the index once per branch, because many threads may have a message with the id.
 FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages);
+
+-- functions/branch_of_run.sql -------------------------------------------------------------------------------------------------
+-- The branch on which a run continues at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a
+-- branch shows.
+
+-- Make a branch that begins after the message `base` and inherits the levels of `view`.
+FUNCTION runyard.open_branch(
+    t runyard.threads, in_lane text, base uuid, view runyard.level[], OUT branch runyard.branches
+);
+
+-- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
+-- message, or else a new branch that begins there. At root_id() the branch begins a tree of its own. Without parent_id, it is the
+-- head. alone: true for a run that gets a new branch in any case.
+FUNCTION runyard.branch_for(
+    INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
+);
+
+-- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. At root_id() the branch begins
+-- a tree of its own. Raises thread_not_found, message_not_found.
+FUNCTION runyard.set_head(for_tenant text, thread_id text, message_id uuid) RETURNS void;
+
+-- Return the branch whose last visible message is message_id, or with root_id() one without visible messages, or NULL. If there are several
+-- such branches, return the head, or else the oldest.
+FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
 
 -- functions/cancel.sql --------------------------------------------------------------------------------------------------------
 -- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) drops what the attempt writes
@@ -989,6 +1232,10 @@ FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS
 -- have events, stay.
 FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void;
 
+-- Remove one pending request that a checkpointer keeps for a thread. Return false if the thread has no such request, or if it is
+-- answered.
+FUNCTION runyard.remove_request(for_tenant text, thread_id text, request_id text) RETURNS boolean;
+
 -- Store HITL requests of an external run. A stored request with the same id stays unchanged.
 FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void;
 
@@ -996,8 +1243,51 @@ FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard
 -- requests first, because a program without workers has no reconciler.
 FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests;
 
+-- functions/children.sql ------------------------------------------------------------------------------------------------------
+-- Children: runs that an attempt of another run started, and for which the other run waits.
+
+-- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
+-- nothing. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
+FUNCTION runyard.start_child(
+    for_tenant text, q runyard.request, with_fence bigint, most_depth integer, most_children integer,
+    OUT run runyard.runs, OUT created boolean, OUT effects jsonb
+);
+
+-- Make the wait for an ended child due, or delete it if its run was deleted with its thread. The transaction does not lock the thread of
+-- the parent, so that it changes nothing else there.
+FUNCTION runyard.end_child(child runyard.runs) RETURNS void;
+
+-- Let the parent of a redriven child wait for its next end. The wait of a cancelled parent stays due, so that the child is cancelled.
+FUNCTION runyard.reopen_wait(child runyard.runs) RETURNS void;
+
+-- End the due waits of a suspended run that is being claimed, and return the run. The effects do not contain its own job. The end of a
+-- child submits its parent, and does not lock the thread of the parent.
+FUNCTION runyard.wake_parent(INOUT r runyard.runs, OUT effects jsonb);
+
+-- Let the reconciler cancel the children of a cancelled run: a due wait of a cancelled run, or of a deleted one, for an unfinished child.
+-- A row that is locked belongs to a child that ends.
+FUNCTION runyard.doom_children(r runyard.runs) RETURNS void;
+
+-- Delete the waits of these runs of a thread; NULL: of all its runs. The wait for a child that lives stays, so that the child is
+-- cancelled; the end of the child deletes it. A row that is locked belongs to a child that ends, whose transaction may need the lock of
+-- this thread. It stays until the thread is removed.
+FUNCTION runyard.forget_waits(thread_key bigint, run_ids text[]) RETURNS void;
+
+-- Return true if a wait of a deleted thread cannot be left to the end of its child: it is for no child that lives, or the end of the child
+-- has locked it. The others are locked, so that the end of the child sees that the thread is removed.
+FUNCTION runyard.has_waits_to_forget(of_thread bigint) RETURNS boolean;
+
+-- Return true if the wait is for a child that has not ended.
+FUNCTION runyard.child_lives(w runyard.waits) RETURNS boolean;
+
+-- Return the threads with children to cancel, and since when.
+FUNCTION runyard.doomed_children(most integer) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
+
+-- Cancel the runs of the locked thread whose parents were cancelled, or deleted after that. lines: the permits that these runs waited for.
+FUNCTION runyard.cancel_children(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[]);
+
 -- functions/claim.sql ---------------------------------------------------------------------------------------------------------
--- Claiming runs for a worker.
+-- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
 -- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. There is no wait
@@ -1092,10 +1382,10 @@ FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid;
 FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void;
 
 -- functions/deadlines.sql -----------------------------------------------------------------------------------------------------
--- Deadlines of HITL requests, and the expiry of runs that were not started in time. The verb admit applies both.
+-- Deadlines of HITL requests and waits, and the expiry of runs that were not started in time. The verb admit applies both.
 
--- Apply the deadline of each overdue request of the thread: store its default answer, or fail its suspended run. Close a request
--- without a run.
+-- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store its default answer, or fail its
+-- suspended run. Close a request without a live run.
 FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb);
 
 -- Fail a run that was not started by its expires_at.
@@ -1106,11 +1396,11 @@ FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lin
 
 -- functions/deletion.sql ------------------------------------------------------------------------------------------------------
 -- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. Its messages that forks see stay until the last of
--- these forks is deleted.
+-- these forks is deleted. left_over in delete_thread is the number of rows that are removed in the transaction of the deletion.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
 -- caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads whose rows are not
--- all removed. The caller removes these rows with runyard.remove_step. If the caller stops, the leader removes them.
+-- all removed. postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
 FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
@@ -1162,7 +1452,7 @@ FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, ki
 -- functions/end_run.sql -------------------------------------------------------------------------------------------------------
 -- The end of a run, which every verb that ends a run calls.
 
--- End a run. Give it its completion number, close its HITL requests, record the attempt, write the feed and the webhook delivery.
+-- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, write the feed and the webhook delivery.
 -- Return as effects the jobs of the runs that may start after it. why: the error, or NULL. event: the id of the run's last event.
 -- A cancelled run whose messages are kept gets a completion number only if every tool call has its result.
 FUNCTION runyard.end_run(
@@ -1207,17 +1497,18 @@ FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text)
 FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.runs;
 
 -- functions/fan_out.sql -------------------------------------------------------------------------------------------------------
--- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer).
+-- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer). must_wait in
+-- startable.sql decides whether the job waits. execution/fan_out_candidates.py chooses the number.
 
--- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
--- that it started may end at the same time.
+-- Return effects with the job that started the run r, or with its suspended parent, whose wait has ended. The claim of the job checks
+-- whether it may continue, because other runs that it started may end at the same time.
 FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
 -- Return the number of live runs that a job started.
 FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
--- The feed: reading the outbox in order. prune.sql deletes old entries.
+-- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
 -- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
@@ -1225,13 +1516,21 @@ FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
+-- Return the entries of the feed with the present facts of their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: of
+-- the thread of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
+FUNCTION runyard.feed_v2(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (
+    horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz,
+    parent_thread_id text, forked_after_run_id text, forked_at_seq bigint, first_seq bigint, last_seq bigint, last_message_id uuid
+);
+
 -- Return for how many seconds committed entries of the feed have not been readable. An entry is not readable while a transaction that began
 -- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
 -- transaction that has written, if the delay is at least five seconds.
 FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
--- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visibility.sql
+-- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visible_messages.sql
 -- decides which messages the levels show.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
@@ -1241,12 +1540,165 @@ FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.th
 -- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
 FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text);
 
+-- Return the usage of the runs that a view shows whole: completed runs, and cancelled runs whose messages were kept. It reads each of these
+-- runs. A usage that is no object of numbers counts nothing, as in add_usage.
+FUNCTION runyard.usage_of_view(view runyard.level[]) RETURNS jsonb;
+
+-- functions/graph_lines.sql ---------------------------------------------------------------------------------------------------
+-- Functions that find, copy and delete lines of checkpoints of graphs. graph_writes.sql has the functions that write the rows of a line.
+
+-- Lock and return a line, or return a NULL row.
+FUNCTION runyard.graph_line(for_tenant text, of_owner bigint, name text) RETURNS runyard.graph_lines;
+
+-- Lock and return a line for a write. of_run, with_fence: the attempt that writes, or NULL for a saver without runs. The line of a saver is
+-- made if it does not exist. Raises stale_fence, cancel_requested, and checkpoint_missing if the line of the attempt was erased.
+FUNCTION runyard.graph_line_to_write(for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint)
+RETURNS runyard.graph_lines;
+
+-- Return the parts of lines that a line shows, up to the position `upto` of the line.
+FUNCTION runyard.graph_view(of_line bigint, upto bigint DEFAULT 9223372036854775807)
+RETURNS TABLE (line_id bigint, cut bigint);
+
+-- Make a line that shows the line `source` up to the position `upto`. The time does not depend on the length of the source. The caller
+-- has locked the source.
+FUNCTION runyard.graph_copy_line(for_tenant text, of_owner bigint, name text, source bigint, upto bigint)
+RETURNS runyard.graph_lines;
+
+-- Copy all checkpoints and writes of a saver's thread to a thread without checkpoints. Do nothing if the source has no checkpoints. Raises
+-- thread_already_exists.
+FUNCTION runyard.graph_copy(for_tenant text, source text, target text) RETURNS void;
+
+-- Delete a saver's thread. The rows that copies show stay, in a line without a name. Do nothing for an unknown thread.
+FUNCTION runyard.graph_delete(for_tenant text, name text) RETURNS void;
+
+-- Delete the rows of a deleted line after the position `keep`, except rows that copies show. If no rows are left, delete the line and examine
+-- its deleted ancestors. Lines are locked from the newest to the oldest.
+FUNCTION runyard.graph_trim(of_line bigint, keep bigint) RETURNS void;
+
+-- Return the highest position of a line that is bound to a message that is still stored, or 0.
+FUNCTION runyard.graph_marked_to(of_line bigint) RETURNS bigint;
+
+-- Remove the lines of a deleted thread, except the rows that forks of the thread show. erase: true to remove also these rows, and the lines
+-- that continue them. A run of such a fork then raises checkpoint_missing.
+FUNCTION runyard.graph_remove(of_thread bigint, erase boolean) RETURNS void;
+
+-- Remove what a run wrote that has ended and is in no context, except what the marks of stored messages and copies show. The lines of the
+-- run are not continued afterwards: a later run gets a copy.
+FUNCTION runyard.graph_remove_run(of_thread bigint, of_run text) RETURNS void;
+
+-- functions/graph_prune.sql ---------------------------------------------------------------------------------------------------
+-- Functions that remove checkpoints of graphs.
+
+-- Keep only the newest checkpoint of each namespace of a saver's thread, with its pending writes. Copies of the thread keep their checkpoints.
+-- The kept checkpoints move to a new line, with the values of their channels. Do nothing for an unknown thread. Raises capability_missing if
+-- a channel of a kept checkpoint is rebuilt from earlier writes (DeltaChannel).
+FUNCTION runyard.graph_prune(for_tenant text, name text) RETURNS void;
+
+-- Copy a value to another line. If the value is a list, copy its chunks too. Return the id of the copy.
+FUNCTION runyard.graph_move_value(of_value bigint, into_line bigint, at bigint) RETURNS bigint;
+
+-- Raise capability_missing if a checkpoint with these metadata has a channel that is rebuilt from earlier writes.
+FUNCTION runyard.graph_refuse_deltas(names text[], details jsonb) RETURNS void;
+
+-- Delete the checkpoints of runs, with their pending writes, in savers' threads and their copies. Also delete values that no other checkpoint
+-- has. Raises capability_missing if a thread uses a DeltaChannel.
+FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void;
+
+-- functions/graph_reads.sql ---------------------------------------------------------------------------------------------------
+-- Reading checkpoints of graphs. `most` is the `limit` of `page` in runyard/ports/graph_checkpoints.py.
+
+-- Return the newest checkpoint of a namespace that a line shows up to a position, or the checkpoint `id`, with its values and pending writes.
+FUNCTION runyard.graph_newest(of_line bigint, upto bigint, ns text, id text)
+RETURNS TABLE (namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
+               "values" runyard.graph_value[], writes runyard.graph_write[]);
+
+-- Return the newest checkpoint of a namespace of a line, or the checkpoint with the id.
+FUNCTION runyard.graph_latest(for_tenant text, of_owner bigint, name text, ns text, id text)
+RETURNS TABLE (graph_id text, namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
+               "values" runyard.graph_value[], writes runyard.graph_write[]);
+
+-- Return a page of checkpoints of a line in descending order of their ids. name: the name of the line, or NULL for all lines of savers without
+-- runs. ns, id, filter: the namespace, the id, and a part of the metadata, or NULL for any. before: an upper limit of the ids, or NULL.
+-- after_id, after_ns, after_name: the last checkpoint of the previous page, or NULL. A page may have fewer than `most` rows. Only an empty
+-- page is the end.
+FUNCTION runyard.graph_read(
+    for_tenant text, of_owner bigint, name text, ns text, id text, before text, filter jsonb, after_id text, after_ns text,
+    after_name text, most integer
+) RETURNS TABLE (graph_id text, namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
+                 "values" runyard.graph_value[], writes runyard.graph_write[]);
+
+-- Return the values of channels that are not empty.
+FUNCTION runyard.graph_values_of(value_ids bigint[]) RETURNS runyard.graph_value[];
+
+-- Return the pending writes after a checkpoint that a line shows, in the order in which LangGraph applies them.
+FUNCTION runyard.graph_writes_of(of_line bigint, upto bigint, ns text, id text) RETURNS runyard.graph_write[];
+
+-- Return the chunks of a list's segments, in order. part: the number of the segment, from 0.
+FUNCTION runyard.graph_items(segments bigint[]) RETURNS TABLE (part integer, first bigint, items bytea);
+
+-- functions/graph_runs.sql ----------------------------------------------------------------------------------------------------
+-- Functions that begin the state of a graph in a run of a thread, and bind the state to messages (F13).
+
+-- Return the mark of the first message in `candidates` that has a mark. Marks count if they belong to the thread or to a thread whose messages
+-- a branch of this thread shows. Raises checkpoint_missing.
+FUNCTION runyard.graph_find_mark(t runyard.threads, candidates uuid[]) RETURNS runyard.graph_marks;
+
+-- Return the state from which a probe of the thread begins. Each namespace with a checkpoint has one row. Without any checkpoint, the result
+-- is one row with base_id only. candidates: the messages that may have a mark, the newest first. base_id: the last message that the state
+-- contains. Raises thread_not_found and checkpoint_missing.
+FUNCTION runyard.graph_state(for_tenant text, thread_id text, candidates uuid[], namespaces text[])
+RETURNS TABLE (message_id uuid, base_id uuid, namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
+               "values" runyard.graph_value[], writes runyard.graph_write[]);
+
+-- Begin or continue the graph of an attempt's run. candidates: the messages before the run that may have a mark, the newest first. The list is
+-- empty if the graph has no earlier state. input_id: the run's input, which gets a mark, or NULL. Return the name of the run's line, whether
+-- the line has a state of this run, and the last message in the state at the run's beginning. The run continues the line of its predecessor.
+-- It gets a copy of the line if it begins at an earlier position, or if another run has continued the line. Raises checkpoint_missing,
+-- stale_fence and cancel_requested.
+FUNCTION runyard.graph_begin(of_thread bigint, of_run text, with_fence bigint, candidates uuid[], input_id uuid)
+RETURNS TABLE (graph_id text, began boolean, message_id uuid, base_id uuid);
+
+-- Return messages before the message `base` that the run of `base` did not see when it began: those of runs that were redriven and completed
+-- later, and those that were stored later. of_thread: the thread that shows `base`, or NULL for the thread with the id. Raises
+-- thread_not_found.
+FUNCTION runyard.graph_unseen(for_tenant text, thread_id text, of_thread bigint, base uuid) RETURNS TABLE (message_id uuid);
+
+-- Bind the present state of a run's line to a message. The state contains the message. Raises stale_fence, cancel_requested and
+-- checkpoint_missing.
+FUNCTION runyard.graph_mark(of_thread bigint, of_run text, with_fence bigint, name text, message_id uuid) RETURNS void;
+
+-- functions/graph_writes.sql --------------------------------------------------------------------------------------------------
+-- Functions that write checkpoints of graphs, and the pending writes of their tasks.
+
+-- Store a checkpoint. of_run, with_fence: the attempt that writes, or NULL. content_kind, content: the encoded checkpoint. channels,
+-- versions: the versions of all channels of the checkpoint. For each list in `new`, return the segments of the list, the stream to which the
+-- line can append, and the length of this stream. If a stream in `new` is not visible, or if the line lacks a version that is not in `new`, store
+-- nothing and return one row of NULLs. Raises stale_fence, cancel_requested and checkpoint_missing.
+FUNCTION runyard.graph_put(
+    for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint, ns text, id text, parent text, content_kind text,
+    content bytea, details jsonb, channels text[], versions text[], new runyard.new_graph_value[]
+) RETURNS TABLE (channel text, segments bigint[], stream_id bigint, length bigint);
+
+-- Append the new items of a list to a stream of the line. Return the segments of the whole list, the stream, and its new length. Join
+-- neighbouring segments.
+FUNCTION runyard.graph_append(
+    l runyard.graph_lines, v runyard.new_graph_value, OUT segments bigint[], OUT stream_id bigint, OUT length bigint
+);
+
+-- Store writes of a task after a checkpoint. A stored write with the same idx >= 0 is not replaced. A stored write with the same idx < 0 is
+-- replaced. of_run, with_fence: the attempt that writes, or NULL. Raises stale_fence, cancel_requested and checkpoint_missing.
+FUNCTION runyard.graph_put_writes(
+    for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint, ns text, id text, task text, path text,
+    new runyard.new_graph_write[]
+) RETURNS void;
+
 -- functions/labels.sql --------------------------------------------------------------------------------------------------------
 -- Labels: names of branches. A label is unique in its thread and follows its branch as the branch grows.
 
 -- Set a label to a branch. If the thread has the label, it moves. message_id: a message of the branch, or NULL for the head. An
--- inherited message names the thread's first branch. most: maximum number of labels of a thread. Raises message_not_found,
--- run_not_completed if the message's run is on no path of the branch, and invalid_input if the thread has too many labels.
+-- inherited message names the thread's first branch. most: maximum number of labels of a thread (MAX_LABELS,
+-- runyard/domain/validation.py). Raises message_not_found, run_not_completed if the message's run is on no path of the branch, and
+-- invalid_input if the thread has too many labels.
 FUNCTION runyard.set_label(for_tenant text, thread_id text, label text, message_id uuid, most integer) RETURNS void;
 
 -- Remove a label. Nothing changes if the thread does not have it.
@@ -1273,7 +1725,8 @@ FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id tex
 FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, OUT busy text, OUT refused jsonb, OUT effects jsonb);
 
 -- functions/leaves.sql --------------------------------------------------------------------------------------------------------
--- Leaves of the message tree of a thread.
+-- Leaves of the message tree of a thread. Reads only: end_run.sql, plain_runs.sql and store_message.sql move a branch's leaf. `most` is the
+-- `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
 -- returned leaves only.
@@ -1320,9 +1773,10 @@ FUNCTION runyard.runs_statement(
 -- functions/lists.sql ---------------------------------------------------------------------------------------------------------
 -- Lists of threads, HITL requests, attempts and deliveries. The list of runs is in list_runs.sql.
 --
--- A page has at most `most` entries, which together have at most `bytes`. An entry that is larger is a page of its own. A page
--- also ends after a thousand rows that did not match the filters. It then has fewer entries, and the place after which the next
--- page begins. Values of more than 8192 bytes are left out of an entry, and `omitted` names them.
+-- A page has at most `most` entries (PageRequest, runyard/ports/queries.py), which together have at most `bytes` (PAGE_BYTES,
+-- runyard/ports/results.py). An entry that is larger is a page of its own. A page also ends after a thousand rows that did not match
+-- the filters. It then has fewer entries, and the place after which the next page begins. Values of more than 8192 bytes are left out
+-- of an entry, and `omitted` names them.
 --
 -- Each function reads one index, which has the order of the list. The function compares the rows with the other filters itself.
 -- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
@@ -1342,7 +1796,7 @@ FUNCTION runyard.list_requests(
     for_tenant text, thread_id text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
 ) RETURNS TABLE (request runyard.requests, more boolean);
 
--- Return the attempts of a run, the oldest first. If there are more, the last row has `more` and no attempt.
+-- Return the attempts of a run, which may be inherited, the oldest first. If there are more, the last row has `more` and no attempt.
 FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
 RETURNS TABLE (attempt runyard.attempts, more boolean);
 
@@ -1373,24 +1827,15 @@ FUNCTION runyard.follow_run() RETURNS trigger;
 -- Delete the rows of deleted runs from these tables.
 FUNCTION runyard.forget_runs() RETURNS trigger;
 
--- functions/message_branches.sql ----------------------------------------------------------------------------------------------
--- Branches of the messages of a thread: the branch of a new run or message. visibility.sql decides which messages a branch shows.
+-- functions/measure.sql -------------------------------------------------------------------------------------------------------
+-- Figures of the whole deployment, for the metrics of the leader.
 
--- Make a branch that begins after the message `base` and inherits the levels of `view`.
-FUNCTION runyard.open_branch(
-    t runyard.threads, in_lane text, base uuid, view runyard.level[], OUT branch runyard.branches
+-- Return the HITL requests that wait for an answer, by kind, and the figures of the Postgres server. commits: the number of transactions
+-- that were committed in the database since its statistics began.
+FUNCTION runyard.measure() RETURNS TABLE (
+    questions bigint, approvals bigint, steps bigint, oldest_request double precision, database_bytes bigint, dead_rows bigint,
+    connections bigint, max_connections bigint, commits bigint
 );
-
--- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
--- message, or else a new branch that begins there. At root_id() the branch begins a tree of its own. Without parent_id, it is the
--- head. alone: true for a run that gets a new branch in any case.
-FUNCTION runyard.branch_for(
-    INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
-);
-
--- Return the branch whose last visible message is message_id, or with root_id() one without visible messages, or NULL. If there are several
--- such branches, return the head, or else the oldest.
-FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
 
 -- functions/permits.sql -------------------------------------------------------------------------------------------------------
 -- Permits under the limits on running runs, and the lines of runs that wait for a permit. A permit is named after the agent or the
@@ -1483,6 +1928,8 @@ FUNCTION runyard.unprintable(given text) RETURNS boolean;
 
 -- functions/prune.sql ---------------------------------------------------------------------------------------------------------
 -- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
+-- `most` is the `limit` of `prune` in runyard/ports/stores.py. Of the rows of deleted threads, a call
+-- removes at most 1000 (see the call of remove_leftovers in prune).
 
 -- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
 -- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
@@ -1534,11 +1981,12 @@ FUNCTION runyard.measure_queues() RETURNS void;
 -- functions/queues.sql --------------------------------------------------------------------------------------------------------
 -- Queues and their waiting runs.
 
--- Return the queues that have live runs, are paused or have a live worker, with the numbers of their waiting runs. The function
--- reads the live runs by the indexes of their statuses.
-FUNCTION runyard.queues() RETURNS TABLE (
-    queue text, queued bigint, deepest bigint, oldest double precision, suspended bigint, workers bigint, paused_at timestamptz,
-    known boolean
+-- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live
+-- runs by the indexes of their statuses. waiting: the queued runs that need nothing but a worker. A lane whose runs are in several queues
+-- counts in each of them.
+FUNCTION runyard.queue_states() RETURNS TABLE (
+    queue text, queued bigint, waiting bigint, deepest bigint, oldest double precision, scheduled bigint, running bigint, suspended bigint,
+    workers bigint, paused_at timestamptz, known boolean
 );
 
 -- functions/reading.sql -------------------------------------------------------------------------------------------------------
@@ -1592,9 +2040,13 @@ FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 -- functions/removal.sql -------------------------------------------------------------------------------------------------------
 -- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
 -- deletion of a fork and other steps wait for its lock.
+--
+-- `most`, the maximum number of runs and messages that a call examines, is chosen by three callers: the process that deletes a thread
+-- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql, which
+-- removes a small thread in its own transaction (left_over).
 
--- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs the
--- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
+-- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs a
+-- lock that another transaction has: of a fork, or of the wait for a child that ends.
 FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
 
 -- Make steps for deleted threads whose rows their callers have not removed, until about `most` rows are examined or a fork is locked.
@@ -1603,7 +2055,7 @@ FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
 FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
 
 -- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
--- do, or if a fork is locked.
+-- do, or if a fork or a wait is locked.
 FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer;
 
 -- Return the parts of a branch of a deleted thread that live threads show.
@@ -1646,7 +2098,8 @@ FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, r
 FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb);
 
 -- functions/run_events.sql ----------------------------------------------------------------------------------------------------
--- The events of a run that its rows prove, for readers of a stream that Redis lost.
+-- The events of a run that its rows prove, for readers of a stream that Redis lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in
+-- runyard/ports/scheduling.py are `most` and `bytes`.
 
 -- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
 -- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
@@ -1678,8 +2131,23 @@ FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS r
 -- Refuse the id of a thread that is not this fork.
 FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void;
 
+-- functions/signals.sql -------------------------------------------------------------------------------------------------------
+-- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
+
+-- Send a signal. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
+-- stays until a run waits for it.
+-- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
+-- thread that no run has taken.
+FUNCTION runyard.send_signal(
+    for_tenant text, thread_id text, signal_id text, signal_name text, value bytea, who text, most integer,
+    OUT signal runyard.signals, OUT created boolean, OUT effects jsonb
+);
+
+-- Let the open waits of a run take the signals that came before, the oldest first.
+FUNCTION runyard.take_signals(r runyard.runs, waits runyard.new_wait[]) RETURNS void;
+
 -- functions/size_limits.sql ---------------------------------------------------------------------------------------------------
--- Limits on sizes: the greatest size of a message, and of the extra of a thread.
+-- Limits on sizes: the greatest size of a message, and of the extra and the config of a thread.
 
 -- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
 -- runyard.domain.size_limits has the same value.
@@ -1688,13 +2156,17 @@ FUNCTION runyard.default_message_bytes() RETURNS bigint;
 -- Refuse the messages if one of them has more than `most` bytes.
 FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS void;
 
--- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
+-- Refuse an extra that is too large for a thread.
 FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
+
+-- Refuse a field (extra or config) that is too large for a thread. Each of its merged parts is small enough, but together they may be too
+-- large.
+FUNCTION runyard.check_merged(field text, merged jsonb) RETURNS void;
 
 -- functions/startable.sql -----------------------------------------------------------------------------------------------------
 -- Decides which queued run may start next, and which fork jobs to wake when the run of their cut ends. A prompt may start if it is
 -- the head of its lane. A fork job may start if it waits for no other run. fan_out.sql wakes a job that waits for runs that it
--- started.
+-- started. execution/fan_out_candidates.py chooses the number for which the job waits (runs.until_fewer).
 
 -- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
 -- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
@@ -1743,10 +2215,13 @@ RETURNS SETOF runyard.messages;
 FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, messages runyard.new_message[]);
 
 -- functions/suspend.sql -------------------------------------------------------------------------------------------------------
--- Suspending a run until one of its HITL requests is answered. A suspended run holds no permit and no worker.
+-- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
--- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
--- attempt's write w.
+-- Suspend an attempt's run until one of `requests` is answered or one of `waits` ends. If this has happened already, the run stays
+-- running. Store the attempt's write w.
+FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], waits runyard.new_wait[]) RETURNS runyard.ended;
+
+-- Suspend a run that waits for answers only. Workers of releases without waits call this function.
 FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended;
 
 -- functions/tags.sql ----------------------------------------------------------------------------------------------------------
@@ -1807,15 +2282,65 @@ FUNCTION runyard.create_thread(
 -- for no check.
 FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void;
 
--- Set the fields of `patch`, and clear the fields that are null in it. `extra` is merged: each key replaces the whole value of
--- that key. Each change gives the thread a new updated_at, because callers use it as a version.
+-- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key,
+-- and a key that is null is removed. If the change is null, the field is empty.
+FUNCTION runyard.patched(field text, before jsonb, change jsonb) RETURNS jsonb;
+
+-- Set the fields of `patch`, and clear the fields that are null in it. `extra` and `config` are merged. Each change gives the thread a
+-- new updated_at, because callers use it as a version.
 FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads;
 
 -- Record the agent of the first run that names one as the agent of its thread.
 FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void;
 
+-- functions/timeline.sql ------------------------------------------------------------------------------------------------------
+-- The timeline of a run, and the search of a run by the beginning of its id.
+
+-- Return the runs whose id begins with `prefix`, at most `most`. If runs have exactly this id, return only these.
+FUNCTION runyard.find_runs(for_tenant text, prefix text, most integer) RETURNS TABLE (thread_id text, run_id text);
+
+-- Return the times of a run and its last message. queued: seconds from the due time to the first
+-- attempt. running: seconds of the attempts. parked: seconds after suspensions, until the next attempt. waiting: seconds after errors,
+-- releases and crashes, until the next attempt. An external run has no attempts.
+FUNCTION runyard.run_durations(for_tenant text, thread_id text, run_id text)
+RETURNS TABLE (queued double precision, running double precision, parked double precision, waiting double precision, message runyard.messages);
+
+-- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), which together have
+-- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
+-- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
+-- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
+-- number of entries up to one more than `most`.
+FUNCTION runyard.run_timeline(
+    for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
+    large integer
+) RETURNS TABLE (
+    kind integer, at timestamptz, key text, since timestamptz, of_fence bigint, call_seq bigint, size bigint, total bigint,
+    attempt runyard.attempts, message runyard.messages, step runyard.steps, request runyard.requests
+);
+
+-- Return the messages with these numbers on the branch of a run.
+FUNCTION runyard.messages_of_run(for_tenant text, thread_id text, run_id text, numbers bigint[]) RETURNS SETOF runyard.messages;
+
+-- Return a run of a thread, or the run that the thread inherited, whose own thread may be deleted. Refuse if there is no such run, or if
+-- the thread is deleted.
+FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs;
+
+-- Return the attempts of a run. An attempt that runs, or that completed its run, has no row of its own.
+FUNCTION runyard.attempts_of(r runyard.runs) RETURNS SETOF runyard.attempts;
+
+-- Return a step. Leave its result out if it has more than `large` bytes.
+FUNCTION runyard.without_large_result(accept_no bigint, step_key text, large integer) RETURNS runyard.steps;
+
+-- Return the text that orders an entry of a timeline among those of the same time, and that its cursor has. A long name is hashed,
+-- because a cursor has a maximal length.
+FUNCTION runyard.place_key(name text) RETURNS text;
+
+-- Return the seconds from one time to another, at least 0. Return 0 if a time is missing.
+FUNCTION runyard.seconds_between(since timestamptz, until timestamptz) RETURNS double precision;
+
 -- functions/tool_cycles.sql ---------------------------------------------------------------------------------------------------
--- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results.
+-- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results. cuts.sql refuses
+-- a fork inside a tool cycle.
 
 -- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
 -- results.
@@ -1851,10 +2376,10 @@ FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT 
 -- number of these reads.
 FUNCTION runyard.next_to_count(c runyard.usage_counter, most integer, OUT tenant text, OUT looks integer);
 
--- Add about `most` entries of the outbox to the totals. The leader calls this function. A round counts, tenant by tenant, the
--- entries of transactions that began before the previous round ended. A round begins after all of these transactions ended, so
--- that no entry can appear before the place that was counted. The totals and the place are written in one transaction. A second
--- leader finds the row locked and does nothing.
+-- Add about `most` entries of the outbox to the totals (the `limit` of `count` in runyard/ports/stores.py). The leader calls this
+-- function. A round counts, tenant by tenant, the entries of transactions that began before the previous round ended. A round
+-- begins after all of these transactions ended, so that no entry can appear before the place that was counted. The totals and the
+-- place are written in one transaction. A second leader finds the row locked and does nothing.
 FUNCTION runyard.count_usage(most integer) RETURNS void;
 
 -- Return the totals of a tenant's days from `since` to `until`, both included. for_agent: an agent, or '' for all agents
@@ -1864,8 +2389,8 @@ FUNCTION runyard.usage_of(for_tenant text, for_agent text, since date, until dat
 RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeric, input_tokens numeric, output_tokens numeric, cost numeric,
                seconds numeric);
 
--- functions/visibility.sql ----------------------------------------------------------------------------------------------------
--- Visibility: the messages that a branch, a run or a cut shows.
+-- functions/visible_messages.sql ----------------------------------------------------------------------------------------------
+-- The visible messages: those that a branch, a run or a cut shows.
 -- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
 -- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
 -- cutoff. Numbers grow along every path, so that the order by seq is the order of a view. cuts.sql makes the levels of a fork.
@@ -1913,8 +2438,18 @@ FUNCTION runyard.last_completed(t runyard.threads) RETURNS text;
 -- which the thread began.
 FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb;
 
+-- functions/waits.sql ---------------------------------------------------------------------------------------------------------
+-- Waits of suspended runs that no human ends: sleeps, signals, children.
+
+-- Store the waits of an attempt's run, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
+FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean);
+
+-- End the waits of the thread that are due, and queue their suspended runs.
+FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);
+
 -- functions/webhooks.sql ------------------------------------------------------------------------------------------------------
--- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries.
+-- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries. runyard/worker/webhook_dispatcher.py chooses
+-- `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
@@ -1944,8 +2479,28 @@ FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolea
 -- disabled.
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
+-- functions/worker_demand.sql -------------------------------------------------------------------------------------------------
+-- How many slots of workers the runs need. A program that scales workers asks for it (charts/runyard).
+
+-- Return the number of slots that the runs of the queues need: those of running runs, and of runs that wait for a worker only. At most
+-- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker is needed
+-- later without a further call, because something has a deadline: a run that is delayed or was accepted in a host's transaction, a run
+-- that expires, a HITL request with a deadline, or a wait with a due time. in_queues: NULL for all queues. Then webhooks and the removal of deleted threads
+-- also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
+FUNCTION runyard.worker_demand(in_queues text[]) RETURNS bigint;
+
+-- Return the first queued run of each lane in which no run has started, and every queued run without a lane.
+FUNCTION runyard.queued_heads() RETURNS SETOF runyard.live_runs;
+
+-- Return true if a run of the queues changes at a later time without a further call.
+FUNCTION runyard.has_deadline(in_queues text[]) RETURNS boolean;
+
+-- Return true if a worker has to do something that is no run: deliver to a webhook, or remove the rows of a deleted thread.
+FUNCTION runyard.has_chores() RETURNS boolean;
+
 -- functions/workers.sql -------------------------------------------------------------------------------------------------------
 -- The register of workers, the leader's lease, and the reads that find the runs that the leader offers again.
+-- runyard/worker/lost_jobs.py chooses `most` and `unchanged` of these reads (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
@@ -1957,6 +2512,12 @@ FUNCTION runyard.register(
 -- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.
 -- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer);
+
+-- Return the error of the attempts of a worker whose main loop was blocked when it died, or NULL.
+FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb;
+
+-- Return the facts about a blocked main loop for runyard.explain: how long and where. {} if the loop is not blocked.
+FUNCTION runyard.blocked_facts(w runyard.workers) RETURNS jsonb;
 
 -- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean;

@@ -16,7 +16,7 @@ CONNECTION: Final = "runyard-heartbeat-process"
 
 
 async def send_heartbeat(url: str, worker_id: str, permitted: Callable[[], bool]) -> bool:
-    """Record a heartbeat of a worker. Return False if it was not ``permitted`` any more when the connection was open.
+    """Record a heartbeat of a worker. Return False if ``permitted`` returned False once the connection was open.
 
     Raises WorkerDeadError, BackendUnavailableError.
     """

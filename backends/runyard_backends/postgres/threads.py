@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, Unpack
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
-from runyard.domain.unset import UNSET, Unset
 from runyard.domain.validation import MAX_LABELS, check_label
-from runyard.errors import BackendUnavailableError, InvalidInputError
+from runyard.errors import BackendUnavailableError, InvalidInputError, ThreadNotFoundError
 from runyard.models import Branch, JsonObject, Message, Thread, check_id, check_tags, check_uuid, open_tool_calls
-from runyard.ports.commands import Cut, ForkRequest, ThreadRequest
+from runyard.ports.commands import Cut, ForkRequest, ThreadChanges, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.results import Created, Forked, Page
 from runyard.ports.scheduling import Effects
 
 from .. import cursors
+from ..lineage import ancestors
 from . import codec, history
 from .database import Database
 
@@ -44,7 +44,7 @@ class PostgresThreadStore:
         return codec.thread(row) if row else None
 
     async def thread_key(self, thread_id: str) -> int | None:
-        """Return the number of the thread's row, or None if it does not exist."""
+        """Return the number of the thread's row, or None if the thread does not exist."""
         row = await self.db.row("thread", self.tenant, thread_id)
         return row["thread_key"] if row else None
 
@@ -58,6 +58,19 @@ class PostgresThreadStore:
         more = rows.pop() if rows and rows[-1]["thread_id"] is None else None
         return Page([codec.thread_entry(row) for row in rows], cursors.encode(more["place"]) if more else None)
 
+    async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
+        """Return ancestors of the thread, the nearest first. Raises ThreadNotFoundError."""
+        key = await self.thread_key(thread_id)
+        if key is None:
+            raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+        return await ancestors(self._parent, key, limit)
+
+    async def _parent(self, key: int) -> tuple[int, Thread] | None:
+        if (row := await self.db.row("parent", key)) is None:
+            return None
+        thread = codec.thread(row)
+        return row["thread_key"], thread if row["deleted_at"] is None else thread.tombstone(row["deleted_at"])
+
     async def create_thread(self, request: ThreadRequest) -> Created:
         """Make an empty thread, or return the thread that an equal request made before. Raises ThreadAlreadyExistsError."""
         values = (
@@ -70,25 +83,15 @@ class PostgresThreadStore:
         return Created(codec.thread(row), row["created"])
 
     async def update_thread(
-        self,
-        thread_id: str,
-        *,
-        title: str | Unset | None = UNSET,
-        tags: Mapping[str, str] | Unset | None = UNSET,
-        extra: JsonObject | Unset | None = UNSET,
-        expected: datetime | None = None,
+        self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
-        """Set the given fields and clear the fields that are None. A given ``extra`` is merged: each key replaces the whole
-        value of that key, and a key whose value is None is removed. Raises ThreadNotFoundError, PreconditionFailedError."""
-        patch: dict[str, Any] = {"title": title, "extra": extra, "tags": tags}
-        if extra is not UNSET:
-            check_value(extra, "extra")
-        if title is not UNSET:
-            check_value(title, "title")
-        if tags is not UNSET and tags is not None:
-            patch["tags"] = check_tags(tags)
-        given = codec.to_json({name: value for name, value in patch.items() if value is not UNSET})
-        return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, given, expected))
+        """Set the given fields and clear the fields that are None. A given ``extra`` or ``config`` is merged. Raises
+        ThreadNotFoundError, PreconditionFailedError."""
+        for name in ("title", "extra", "config"):
+            check_value(changes.get(name), name)
+        if (tags := changes.get("tags")) is not None:
+            changes["tags"] = check_tags(tags)
+        return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, codec.to_json(changes), expected))
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
         """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, with the messages of the run under way
@@ -107,7 +110,7 @@ class PostgresThreadStore:
         more = cursors.encode([shown[-1]["branch"], shown[-1]["seq"]]) if shown and len(shown) < shown[0]["found"] else None
         return Page(await history.path(shown, thread_id=thread_id), more)
 
-    async def _path(self, place: tuple[str, str, str | None, int, int], branch: int | None) -> list[codec.Row]:
+    async def _path(self, place: tuple[str, str, str | None, int, int], branch: int | None) -> Sequence[codec.Row]:
         """Read all messages of a path in parts. All parts are of one state of the thread."""
         tenant, thread_id, leaf_id, after, before = place
         size = (history.PART_MESSAGES, False)
@@ -154,6 +157,19 @@ class PostgresThreadStore:
         more = cursors.encode([found[-1].created_at.isoformat(), found[-1].message_id]) if len(rows) > page.limit else None
         return Page(found, more)
 
+    async def branch_keys(self, thread_id: str) -> list[int]:
+        """Return the keys of the thread's branches, in the order in which they were opened."""
+        return [row["branch_id"] for row in await self.db.rows("branch_keys", self.tenant, thread_id)]
+
+    async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
+        """Return messages that the branch has itself, of all runs, in order."""
+        place = (self.tenant, thread_id, branch, after, limit, self.db.page_bytes)
+        return await history.messages(await self.db.rows("branch_messages", *place), thread_id=thread_id)
+
+    async def set_head(self, thread_id: str, message_id: str) -> None:
+        """Make the branch that ends at a message the head. If no branch ends there, open one."""
+        await self.db.row("set_head", self.tenant, thread_id, check_uuid(message_id, "message_id"))
+
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Set a label to the branch of a message, or to the head (B9)."""
         named = check_uuid(message_id, "message_id") if message_id is not None else None
@@ -175,7 +191,7 @@ class PostgresThreadStore:
         row = await self.db.one("store_message", self.tenant, thread_id, new, parent_id, expected_leaf)
         (stored,) = codec.messages([row], thread_id=thread_id)
         if (row["role"], row["payload"]) != new[1:3] and not stored.says(message):
-            text = f"message id {stored.id} is taken on thread {thread_id} by another message; use a fresh one"
+            text = f"message id {stored.id} is taken on thread {thread_id} by another message; use another id"
             raise InvalidInputError(text, thread_id=thread_id, message_id=stored.id)
         return stored
 
@@ -196,9 +212,9 @@ class PostgresThreadStore:
         return await self._remove(thread_id, cancel, expected, erase=True)
 
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
-        """Delete the thread in one transaction, and remove the rows of a large one in further ones. If this process stops
-        before the end, the leader continues. It also continues after an error, because the first transaction has deleted the
-        thread. The effects are then returned as usual. If the caller is cancelled, the workers are told of the effects."""
+        """Delete the thread in one transaction, and remove the rows of a large thread in further transactions. If this process
+        stops or a further transaction fails, the leader removes the remaining rows. After such a failure the effects are
+        returned as usual. If the caller is cancelled, the workers are notified of the effects."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
         try:
             for key in row["unremoved"]:
@@ -218,4 +234,4 @@ class PostgresThreadStore:
     def _told(self, telling: asyncio.Task[object]) -> None:
         self._telling.discard(telling)
         if not telling.cancelled() and (error := telling.exception()) is not None:
-            log.warning("deletion_not_announced error=%s", error)  # the workers find them later
+            log.warning("deletion_not_announced error=%s", error)  # the workers find the effects later

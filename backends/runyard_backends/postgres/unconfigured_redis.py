@@ -1,6 +1,6 @@
 """The scheduler and the event log of a connection that names no Redis (``redis=`` is not given).
 
-They are not used while a Redis fails: ``worker/claim_loop.py`` and ``worker/rescue.py`` handle that.
+They are not used while a configured Redis fails. ``worker/claim_loop.py`` and ``worker/lost_jobs.py`` handle such a failure.
 
 The stores work without Redis. Runs and cancels take effect later, and streams lack the events that Postgres does not prove. The
 reconciler submits the jobs that were not submitted. A worker's heartbeat reads the cancels whose hints were lost.
@@ -23,7 +23,7 @@ def _missing() -> BackendUnavailableError:
 
 
 class NoScheduler:
-    """Implements :class:`runyard.ports.scheduling.Scheduler`. Its methods raise BackendUnavailableError, but ``rouse`` and
+    """Implements :class:`runyard.ports.scheduling.Scheduler`. Its methods raise BackendUnavailableError, but ``end_wait`` and
     ``hint_cancel`` do nothing."""
 
     async def submit(self, jobs: Sequence[Job]) -> None:
@@ -33,7 +33,7 @@ class NoScheduler:
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
         raise _missing()
 
-    async def rouse(self, worker_id: str) -> None:
+    async def end_wait(self, worker_id: str) -> None:
         """Do nothing, because no claim waits."""
 
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -42,7 +42,7 @@ class NoScheduler:
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
         raise _missing()
 
-    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
+    async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         raise _missing()
 
     async def ping(self) -> None:
@@ -64,7 +64,7 @@ class NoEventLog:
         """Do nothing, because readers find the committed data in Postgres."""
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
-        """Do nothing, as :meth:`append`."""
+        """Do nothing, for the same reason as :meth:`append`."""
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
         raise _missing()

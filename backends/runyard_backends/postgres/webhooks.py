@@ -46,8 +46,8 @@ class PostgresWebhookStore:
         return Page([_delivery(row) for row in rows[:limit]], more)
 
     async def redeliver(self, delivery_id: str) -> bool:
-        """Make a delivery that arrived or failed due again. Return False if there is no such delivery, or if its webhook was
-        removed or disabled."""
+        """Schedule a delivery again, whether it arrived or failed. Return False if there is no such delivery, or if its
+        webhook was removed or disabled."""
         again: bool = await self.db.value("redeliver", self.tenant, delivery_id)
         return again
 

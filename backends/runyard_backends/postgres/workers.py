@@ -10,10 +10,13 @@ from runyard.models import check_id
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.scheduling import Job
 from runyard.ports.workers import (
+    BlockedLoop,
+    DeploymentFigures,
     HeartbeatReply,
     Orphan,
     OrphanPage,
     QueueInfo,
+    RedisOutage,
     Retention,
     WaitingCursor,
     WaitingPage,
@@ -60,6 +63,15 @@ class PostgresWorkerStore:
         if await self.db.row("drain", worker_id) is None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 
+    async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
+        """Record that user code blocks the worker's main loop; None: no longer."""
+        said = (blocked.seconds, blocked.place, blocked.stack) if blocked else (None, None, None)
+        await self.db.row("report_block", worker_id, *said)
+
+    async def report_redis(self, worker_id: str, reason: str | None) -> None:
+        """Record why the worker does not reach Redis; None: it does."""
+        await self.db.row("report_redis", worker_id, reason)
+
     async def workers(self) -> list[WorkerInfo]:
         """Return all known workers, including dead ones."""
         return [
@@ -75,6 +87,8 @@ class PostgresWorkerStore:
                 silent_for=row["silent_for"],
                 dead_at=row["dead_at"],
                 draining=row["draining"],
+                blocked=BlockedLoop(row["blocked_for"], row["blocked_at"], row["blocked_stack"]) if row["blocked_at"] else None,
+                redis_outage=RedisOutage(row["redis_lost_at"], row["redis_error"]) if row["redis_error"] else None,
             )
             for row in await self.db.rows("workers")
         ]
@@ -89,7 +103,7 @@ class PostgresWorkerStore:
         return await self.db.row("mark_dead", worker_id, heartbeat_at) is not None
 
     async def running(self, worker_id: str) -> list[AttemptToken]:
-        """Return the attempts that the worker holds by the rows of its runs."""
+        """Return the attempts that the worker holds according to the rows of its runs."""
         return [
             AttemptToken(row["thread_key"], row["run_id"], row["fence"]) for row in await self.db.rows("running", worker_id)
         ]
@@ -100,7 +114,7 @@ class PostgresWorkerStore:
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
         """Return the running runs of dead and missing workers, worker by worker. The page ends after the worker with which it
-        has ``limit`` runs. ``after``: the worker after which to continue."""
+        reaches ``limit`` runs. ``after``: the worker after which to continue."""
         rows = await self.db.rows("orphans", after, limit)
         found = [Orphan(codec.job(codec.from_json(row["job"])), row["worker_id"], row["cancelled"]) for row in rows]
         return OrphanPage(found, rows[-1]["worker_id"] if len(rows) >= limit else None)
@@ -113,8 +127,8 @@ class PostgresWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that
-        wait for a worker only. ``within``: examine only runs that changed in this time."""
+        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that wait
+        only for a worker. ``within``: examine only runs that changed in this time."""
         rows = await self.db.rows("waiting", unchanged, within, *(after or (None, None)), limit)
         jobs = [codec.job(codec.from_json(row["job"])) for row in rows if row["job"] is not None]
         more = bool(rows) and rows[-1]["job"] is None
@@ -130,6 +144,10 @@ class PostgresWorkerStore:
         there may be more."""
         gone: int = await self.db.value("prune", retention.feed, retention.results, retention.workers, limit)
         return gone >= limit
+
+    async def measure(self) -> DeploymentFigures:
+        """Return the figures of the deployment. The cost grows with the number of HITL requests without an answer."""
+        return DeploymentFigures(**await self.db.one("measure"))
 
 
 class PostgresQueueStore:

@@ -3,5 +3,6 @@
 from .connection import RedisServer
 from .events import RedisEventLog
 from .scheduler import RedisScheduler
+from .servers import RedisServers, redis_servers
 
-__all__ = ["RedisEventLog", "RedisScheduler", "RedisServer"]
+__all__ = ["RedisEventLog", "RedisScheduler", "RedisServer", "RedisServers", "redis_servers"]

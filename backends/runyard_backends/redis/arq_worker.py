@@ -1,15 +1,15 @@
-"""The arq worker: arq's registry of kinds, its job format and its hooks around runyard's own main loop.
+"""A subclass of arq's worker. It uses arq's registry of kinds, job format and hooks, but runyard's own main loop.
 
-arq's loop polls, keeps running jobs in the queue, and offers a crashed worker's jobs again only after the longest timeout.
-:meth:`ArqWorker.main` therefore runs :class:`runyard.worker.worker.Worker` instead of arq's loop. That worker takes jobs by the
+arq's loop polls, and keeps running jobs in the queue. It repeats the jobs of a crashed worker only after the longest timeout.
+:meth:`ArqWorker.main` therefore runs :class:`runyard.worker.worker.Worker` instead of arq's loop. This worker takes jobs by the
 scheduler's scripts and claims their runs in Postgres. Each claimed run is executed between arq's hooks. The worker writes no
-result key, retry key or in-progress key of arq.
+result key, retry key or in-progress key of arq. ``arq_intake.py`` accepts jobs that producers enqueue with arq's own client.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import arq.worker
@@ -21,7 +21,8 @@ from runyard.execution.executor import Execution
 from runyard.ports.results import Ended
 from runyard.ports.scheduling import Job
 from runyard.ports.stores import Backend, WebhookSender
-from runyard.ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
+from runyard.ports.worker_defaults import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS
+from runyard.ports.workers import Retention
 from runyard.worker.claim_loop import KINDS
 from runyard.worker.heartbeat import Connect
 from runyard.worker.heartbeat_process import HeartbeatProcess
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from arq.typing import StartupShutdown
 
 ARQ_JOB_TIMEOUT_SECONDS: Final = 10 * 365 * 86400
-"""arq's own job timeout, in seconds, too long to expire. The executor enforces the timeout of a run."""
+"""arq's own job timeout, in seconds. It never expires. The executor enforces the timeout of a run."""
 
 log = structlog.get_logger("runyard.worker")
 
 
 async def executed_by_host(ctx: dict[str, Any], **ids: Any) -> NoReturn:
-    """Stand for a kind of run in arq's registry, which requires a function. Nothing calls it, because arq's loop does not
-    run."""
+    """Raise NotImplementedError. arq's registry requires a function for each kind of run, but arq's loop does not run. The
+    function is therefore never called."""
     raise NotImplementedError("runs are executed by ArqWorker.host")
 
 
@@ -68,6 +69,7 @@ class ArqWorker(arq.worker.Worker):
         isolation: Isolation | None = None,
         sender: WebhookSender | None = None,
         webhooks: WebhookPolicy | None = None,
+        loops: Sequence[Callable[[], Awaitable[None]]] = (),
         **hooks: Any,
     ) -> None:
         super().__init__(
@@ -96,10 +98,11 @@ class ArqWorker(arq.worker.Worker):
             retention=retention,
             sender=sender,
             webhooks=webhooks,
+            loops=loops,
         )
 
     async def main(self) -> None:
-        """Serve until ``host.stop()``."""
+        """Serve until ``host.stop()`` is called."""
         if self.on_startup is not None:
             await self.on_startup(self.ctx)
         try:
@@ -109,10 +112,10 @@ class ArqWorker(arq.worker.Worker):
                 await self.on_shutdown(self.ctx)
 
     async def close(self) -> None:
-        """Do nothing: the connections belong to the backend."""
+        """Do nothing, because the connections belong to the backend."""
 
     async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
-        """Fail no job. The scheduler puts back a job that this version cannot decode, for a worker of another version."""
+        """Only log the job. The scheduler returns a job that this version cannot decode to the queue, for other workers."""
         log.warning("job_not_decoded", job_id=job_id, error="arq could not decode the job")
 
     async def _dispatch(self, job: Job, execution: Execution) -> Ended | None:

@@ -2,91 +2,55 @@
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds. If the server does not reply, the
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
-connection, because a late reply would otherwise be read as the reply to the next call.
+connection, so that the next call does not read the late reply as its own.
 
 If a server replies that it cannot serve, for example because it became a replica, all connections to it are closed. The next
-call looks up the host's name again and opens a new connection.
+call looks up the host's name, or asks the sentinels, and opens a new connection. If a call gets no reply in time, the idle
+connections are closed. If a new connection leads to another address, all older connections are closed.
 
-A script that the server refused for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
-script again. The scripts that only free memory, or that need little, carry the line ``-- allow-oom`` and are never refused.
+If the server refuses a script for lack of memory, the script has changed nothing. :meth:`RedisServer.call` makes room and sends
+the script again. The scripts that only free memory, or that need little, carry the line ``-- allow-oom`` and are never refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 from weakref import WeakSet
 
 from hiredis import pack_command
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from runyard.errors import InvalidInputError
 from runyard.support.connect_pause import ConnectPause
-from runyard.support.optional_imports import load
+from runyard.support.metrics import measured_call
 
+from .connecting import Connector, connector
 from .driver_errors import cannot_serve, refuses_writes, translated
 from .key_names import Keys
 from .pubsub import PubSub, Subscribing
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A file of ``lua/``."""
-
-    source: str
-    sha: str
-
-
-_INCLUDE: Final = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
-_ALLOW_OOM: Final = re.compile(r"^-- allow-oom$", re.MULTILINE)
+from .scripts import Call
 
 ROOM_TRIES: Final = 3
 """Maximum number of times that one call makes room."""
 
 
-def _source(name: str) -> str:
-    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text("utf-8")
-
-
-@cache
-def script(name: str) -> Script:
-    """Load the script ``lua/<name>.lua``, with the files that it includes, and with its flag for the server."""
-    source = _INCLUDE.sub(lambda line: _source(line[1]), _source(name))
-    if _ALLOW_OOM.search(source):
-        source = f"#!lua flags=allow-oom\n{source}"
-    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
-
-
-class Call(NamedTuple):
-    """One execution of ``script`` with its only key and its arguments (strings, bytes or numbers)."""
-
-    script: Script
-    key: str
-    args: Sequence[Any]
-
-
 class RedisServer:
-    """Connections to ``url``, opened when needed. ``fakeredis://`` is a server inside this process, for tests
-    (:mod:`runyard_backends.redis.fake`).
+    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or by a connector, opened when needed.
 
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take,
     connecting included. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
     one more, and all channels together have one more. name: the name under which the server lists the connections.
     The attribute ``decoding`` is the lock to hold while decoding a page of events. ``room`` returns the calls that free memory.
+    ``own_shard``: a shard that the server holds.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Connector,
         *,
         namespace: str = "runyard",
         shards: int = 1,
@@ -94,8 +58,9 @@ class RedisServer:
         max_connections: int = 16,
         name: str = "runyard",
     ) -> None:
-        self._factory = _connections(url, timeout, name)
+        self._open = connector(url, timeout, name) if isinstance(url, str) else url
         self.keys = Keys(namespace, shards)
+        self.own_shard = 0
         self.decoding = asyncio.Lock()
         self.room: Callable[[], Sequence[Call]] = tuple
         self._timeout = timeout
@@ -103,46 +68,86 @@ class RedisServer:
         self._idle: list[AbstractConnection] = []
         self._idle_poppers: list[AbstractConnection] = []
         self._usable: WeakSet[AbstractConnection] = WeakSet()
+        self._place: tuple[Any, Any] = None, None
         self._pause = ConnectPause()
         self._closed = False
         self._pubsub = PubSub(self._connection, timeout, self.ping)
 
     async def call(self, *calls: Call) -> list[Any]:
         """Send ``calls`` in one round trip, and return their replies in the same order."""
-        with translated():
-            return _checked(await self._replies(calls))
+        with measured_call("redis"), translated():
+            return checked(await self.replies(calls))
 
     async def call_after(self, optional: Sequence[Call], calls: Sequence[Call]) -> list[Any]:
-        """Send the calls ``optional`` and then ``calls`` in one round trip. Return the replies to ``calls``. An ``optional``
-        call may be refused."""
-        with translated():
-            return _checked((await self._replies([*optional, *calls]))[len(optional) :])
+        """Send the calls ``optional`` and then ``calls`` in one round trip. Return the replies to ``calls``. The server may
+        refuse an ``optional`` call."""
+        with measured_call("redis"), translated():
+            return checked((await self.replies([*optional, *calls]))[len(optional) :])
 
     async def command(self, *args: Any) -> Any:
         """Send one command and return its reply."""
-        with translated():
-            async with asyncio.timeout(self._timeout):
-                return _checked(await self._exchange([args]))[0]
+        with measured_call("redis"), translated():
+            return checked(await self.replies_to([args]))[0]
 
     async def ping(self) -> None:
         """Check that the server takes writes. The command is a write and writes nothing, because its key never exists."""
-        await self.command("SET", self.keys.ping, "", "XX")
+        await self.command("SET", self.keys.ping(self.own_shard), "", "XX")
 
     async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
         """Remove the first element of one of the lists ``keys``, execute ``call`` and return its reply. Wait up to ``timeout``
-        seconds for the element; ``call`` is executed even if none comes.
+        seconds for the element. ``call`` is executed even if no element comes.
 
         The server receives both commands at the start and executes them one after the other. It therefore executes ``call``
         even after the caller has stopped waiting for the reply.
         """
         with translated():
-            async with asyncio.timeout(timeout + self._timeout):
-                # Wait at least 1 ms, because zero would mean to wait without end.
-                pop = ("BLPOP", *keys, f"{max(timeout, 0.001):.3f}")
-                popped, reply = await self._pipelined([pop, _evalsha(call)], self._idle_poppers)
+            # Wait at least 1 ms, because zero would mean to wait without end.
+            pop = ("BLPOP", *keys, f"{max(timeout, 0.001):.3f}")
+            try:
+                async with asyncio.timeout(timeout + self._timeout):
+                    popped, reply = await self._pipelined([pop, _evalsha(call)], self._idle_poppers)
+            except TimeoutError:
+                await self._close_idle()
+                raise
             if isinstance(reply, NoScriptError):
                 [reply] = await self.call(call)
-            return _checked([popped, reply])[1]
+            return checked([popped, reply])[1]
+
+    async def replies(self, calls: Sequence[Call]) -> list[Any]:
+        """Send ``calls`` in one round trip. The reply to a refused call is a ResponseError. Raises the driver's errors."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                replies = await self._executed(calls)
+                for _ in range(ROOM_TRIES):
+                    refused = [i for i, reply in enumerate(replies) if isinstance(reply, OutOfMemoryError)]
+                    room = self.room() if refused else ()
+                    if not room:
+                        break
+                    again = await self._executed([*room, *(calls[i] for i in refused)])
+                    for i, reply in zip(refused, again[len(room) :], strict=True):
+                        replies[i] = reply
+                return replies
+        except TimeoutError:
+            await self._close_idle()
+            raise
+
+    async def replies_to(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Send ``commands`` in one round trip. The reply to a refused command is a ResponseError. Raises the driver's
+        errors."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._exchange(commands)
+        except TimeoutError:
+            await self._close_idle()
+            raise
+
+    def shards_beside(self, shard: int) -> int:
+        """Return the number of shards on the server that holds ``shard``, which is the number of all."""
+        return self.keys.shards
+
+    async def primaries(self) -> Sequence[RedisServer]:
+        """Return this server."""
+        return [self]
 
     def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> Subscribing:
         """Subscribe to the messages that are published on ``channel`` after this call. ``limit``: the maximum number of unread
@@ -154,23 +159,10 @@ class RedisServer:
         self._closed = True
         await self._pubsub.close()
         await self._close_idle()
-
-    async def _replies(self, calls: Sequence[Call]) -> list[Any]:
-        """Send ``calls`` in one round trip. The reply to a refused call is a ResponseError."""
-        async with asyncio.timeout(self._timeout):
-            replies = await self._executed(calls)
-            for _ in range(ROOM_TRIES):
-                refused = [i for i, reply in enumerate(replies) if isinstance(reply, OutOfMemoryError)]
-                room = self.room() if refused else ()
-                if not room:
-                    break
-                again = await self._executed([*room, *(calls[i] for i in refused)])
-                for i, reply in zip(refused, again[len(room) :], strict=True):
-                    replies[i] = reply
-            return replies
+        await self._open.close()
 
     async def _executed(self, calls: Sequence[Call]) -> list[Any]:
-        """Send ``calls`` in one round trip, and those whose scripts the server does not know once more."""
+        """Send ``calls`` in one round trip. Load scripts that the server does not know, and send their calls again."""
         if not calls:
             return []
         replies = await self._exchange([_evalsha(call) for call in calls])
@@ -214,17 +206,23 @@ class RedisServer:
         """Close every connection to the server that replied ``error`` over ``connection``. Connections in use are closed
         after their calls.
 
-        Subscriptions end too, and the subscribers read their stores again. Otherwise they would miss messages: those of another
-        server do not arrive over these connections, and a replica receives none while it copies all data of its primary. If the
-        server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
+        Subscriptions end too, and the subscribers read their stores again. A subscription that stays would miss messages.
+        Messages of another server do not arrive over these connections. A replica receives none while it copies all data of
+        its primary. If the server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
         """
-        if connection in self._usable:  # otherwise a call that was in progress at the same time has done this
-            self._usable.clear()
+        if connection in self._usable:  # a concurrent call may have done this before
             self._pause.failed(str(error))
-            self._pubsub.lose(seldom=refuses_writes(error))
-            await self._close_idle()
+            await self._leave(seldom=refuses_writes(error))
+
+    async def _leave(self, *, seldom: bool = False) -> None:
+        """Close every connection that is open, those in use after their calls. ``seldom``: see PubSub.lose."""
+        self._usable.clear()
+        self._pubsub.lose(seldom=seldom)
+        await self._close_idle()
 
     async def _close_idle(self) -> None:
+        """Close the idle connections. They lead to a server that did not answer in time, or cannot be used. The next calls
+        open new connections, which may lead to another server."""
         idle = self._idle + self._idle_poppers
         self._idle.clear()
         self._idle_poppers.clear()
@@ -235,13 +233,20 @@ class RedisServer:
         if self._closed:
             raise RedisConnectionError("this RedisServer was closed")
         self._pause.check()
-        connection = cast(AbstractConnection, self._factory.make_connection())  # type: ignore[no-untyped-call]
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            connection = await self._open()
+        except ResponseError as error:  # the server refuses the setup of the connection, for example its database
+            self._pause.failed(str(error))
+            raise AuthenticationError(str(error)) from error
         except (RedisError, OSError) as error:
             if not isinstance(error, TimeoutError | RedisTimeoutError):  # no pause: calls that time out do not flood the server
                 self._pause.failed(str(error))
             raise
+        place = getattr(connection, "host", None), getattr(connection, "port", None)
+        if place != self._place:
+            if self._usable:  # the sentinels name another primary
+                await self._leave()
+            self._place = place
         self._usable.add(connection)
         return connection
 
@@ -263,23 +268,12 @@ class RedisServer:
             await connection.disconnect(nowait=True)
 
 
-def _connections(url: str, timeout: float, name: str) -> ConnectionPool:
-    """Return a pool that makes connections to ``url``. Raises InvalidInputError if ``url`` is not a Redis URL."""
-    if url.startswith("fakeredis://"):
-        fake: ConnectionPool = load(f"{__package__}.fake").connections(url, name)
-        return fake
-    try:
-        # RedisServer sets one timeout for a whole round trip. The driver's socket timeout would start a task for each write.
-        return ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=timeout, client_name=name)
-    except ValueError:  # the error's text has a part of the URL, which may be a password
-        raise InvalidInputError("not a Redis URL; expected redis://USER:PASSWORD@HOST:PORT/DATABASE", field="redis") from None
-
-
 def _evalsha(call: Call) -> tuple[Any, ...]:
     return "EVALSHA", call.script.sha, 1, call.key, *call.args
 
 
-def _checked(replies: list[Any]) -> list[Any]:
+def checked(replies: list[Any]) -> list[Any]:
+    """Return ``replies``. Raise the first ResponseError in them."""
     for reply in replies:
         if isinstance(reply, ResponseError):
             raise reply

@@ -1,7 +1,7 @@
 """Which errors of redis-py are transient, and which error of runyard replaces an error of redis-py.
 
 A transient error becomes BackendUnavailableError, which :mod:`runyard.support.store_retries` repeats. A refused command becomes
-RunyardError. Some replies mean that no connection to the server is of use: see :func:`cannot_serve`.
+RunyardError. After some replies no connection to the server can be used: see :func:`cannot_serve`.
 """
 
 from __future__ import annotations
@@ -11,31 +11,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
-from runyard.errors import BackendUnavailableError, RunyardError
+from runyard.errors import BackendUnavailableError, LoginRefusedError, RunyardError
 
-# The driver removes the code from the text of the errors that have a class. A server before Redis 7 writes the code of an error
-# inside a script behind ": -".
-_CANNOT_SERVE: Final = re.compile(r"(?:^|: -)(?:READONLY|NOREPLICAS|MISCONF|LOADING|MASTERDOWN|CLUSTERDOWN|UNBLOCKED)\b")
+# If the driver has a class for an error, it removes the code from the error's text. For an error inside a script, servers older
+# than Redis 7 write the code after ": -".
+_CANNOT_SERVE: Final = re.compile(r"(?:^|: -)(?:READONLY|NOREPLICAS|MISCONF|LOADING|MASTERDOWN|CLUSTERDOWN|MOVED|UNBLOCKED)\b")
 _REFUSES_WRITES: Final = re.compile(r"(?:^|: -)(?:NOREPLICAS|MISCONF)\b")
+_MOVED: Final = "MOVED "
+_MOVES: Final = ("ASK ", "TRYAGAIN ")
 _FULL: Final = re.compile(r": -OOM\b")
 
 
 def cannot_serve(error: RedisError) -> bool:
-    """Return True if the server that replied ``error`` is not the one to use, or not yet.
+    """Return True if the server that replied ``error`` cannot be used at present.
 
-    It is a replica (READONLY, and UNBLOCKED to a waiting pop), has lost its replicas (NOREPLICAS) or its primary (MASTERDOWN),
-    cannot save (MISCONF), is starting (LOADING), or belongs to a cluster without a majority (CLUSTERDOWN). Another server may
-    have its name by now. A server without free memory (OOM) is the right one.
+    The server is a replica (READONLY, and UNBLOCKED to a waiting pop), has lost its replicas (NOREPLICAS) or its primary
+    (MASTERDOWN), cannot save (MISCONF), is starting (LOADING), belongs to a cluster without a majority (CLUSTERDOWN), or does
+    not hold the slot of the key in a cluster (MOVED). The name may lead to another server by now. A server without free memory
+    (OOM) can be used.
     """
     return isinstance(error, ReadOnlyError | BusyLoadingError) or _CANNOT_SERVE.search(str(error)) is not None
 
 
 def refuses_writes(error: RedisError) -> bool:
     """Return True if the server that replied ``error`` is a primary that takes no writes. Subscribers still receive its
-    messages, unless another server has its name by now."""
+    messages, unless the name leads to another server by now."""
     return _REFUSES_WRITES.search(str(error)) is not None
+
+
+def has_moved(reply: object) -> bool:
+    """Return True if ``reply`` says that another server of the cluster holds the slot."""
+    return isinstance(reply, ResponseError) and str(reply).startswith(_MOVED)
+
+
+def _is_busy(error: ResponseError) -> bool:
+    """Return True if the refused call may succeed later: memory may become free, and the slot may have been moved."""
+    return isinstance(error, OutOfMemoryError) or _FULL.search(str(error)) is not None or str(error).startswith(_MOVES)
 
 
 @contextmanager
@@ -44,9 +57,11 @@ def translated() -> Iterator[None]:
     try:
         yield
     except ResponseError as error:
-        if isinstance(error, OutOfMemoryError) or _FULL.search(str(error)) or cannot_serve(error):
+        if _is_busy(error) or cannot_serve(error):
             raise BackendUnavailableError(f"Redis cannot take writes: {error}") from error
         raise RunyardError(f"Redis refused a command: {error}") from error
+    except AuthenticationError as error:
+        raise LoginRefusedError(f"Redis refuses the user, the password or the database of its URL: {error}") from error
     except (RedisError, OSError) as error:  # OSError includes TimeoutError
         reason = str(error) or "no answer in time"
         raise BackendUnavailableError(f"Redis is unreachable ({reason}); repeat the call with the same ids") from error

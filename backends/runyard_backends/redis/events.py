@@ -2,7 +2,7 @@
 
 All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers. Settings of the
 deployment change them (``runyard/support/settings.py``). ``lua/append.lua`` applies the limits of one stream, and
-``lua/total_limit.lua`` that of all streams. ``lua/streams.lua`` keeps the account.
+``lua/total_limit.lua`` the limit of all streams together. ``lua/streams.lua`` counts the bytes.
 
 Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore prove that it missed no event.
 If it cannot prove this, it yields a ``gap`` (E1).
@@ -28,17 +28,19 @@ from runyard.ports.scheduling import (
     StreamUsage,
 )
 
-from .connection import Call, RedisServer, script
 from .job_codec import packb, unpackb
 from .key_names import events_suffix
 from .pubsub import Published
+from .scripts import Call, script
+from .servers import RedisServers
 
 STREAMS_PER_CALL: Final = 500
 """Maximum number of streams that one call drops or deletes. The limit keeps a script from blocking the server for long."""
 MAX_HEAD: Final = 64
 """Maximum bytes of an event's id and length in a message of several events."""
 EVENTS_PER_APPEND: Final = 500
-"""Number of events after which the events of further runs are in another call, so that no script blocks the server for long."""
+"""Number of events after which a call takes no events of further runs. The limit keeps a script from blocking the server for
+long."""
 CALLS_PER_TRIM: Final = 20
 """Maximum number of calls per shard with which one trim drops streams."""
 TRIM_SECONDS: Final = 0.5
@@ -49,8 +51,8 @@ run for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
 """Maximum number of live events that a follower leaves unread."""
 SEALED_BYTES: Final = 2**11
-"""Minimum bytes of an entry whose event is held as JSON. JSON takes less memory than objects, which matters while a slow reader
-holds the event."""
+"""An event of at least this number of bytes is held as JSON. While a slow reader holds the event, JSON takes less memory than
+objects."""
 
 
 class EventId(NamedTuple):
@@ -86,7 +88,7 @@ class RedisEventLog:
     Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
     """
 
-    def __init__(self, server: RedisServer, limits: StreamLimits | None = None, *, backlog: int = MAX_UNREAD_EVENTS) -> None:
+    def __init__(self, server: RedisServers, limits: StreamLimits | None = None, *, backlog: int = MAX_UNREAD_EVENTS) -> None:
         self._server = server
         self._keys = server.keys
         self._limits = limits or StreamLimits()
@@ -111,7 +113,7 @@ class RedisEventLog:
         sizes: Counter[int] = Counter()
         for ref, events in runs.items():
             if events:
-                shard = self._keys.events_shard(ref)
+                shard = self._keys.shard(ref.thread_key)
                 if sizes[shard] >= EVENTS_PER_APPEND:
                     pages[shard].append([])
                     sizes[shard] = 0
@@ -133,7 +135,7 @@ class RedisEventLog:
         not stored."""
         shards: defaultdict[int, list[int]] = defaultdict(list)
         for thread_key in thread_keys:
-            shards[self._keys.shard(str(thread_key))].append(thread_key)
+            shards[self._keys.shard(thread_key)].append(thread_key)
         for shard, left in shards.items():
             while left:
                 chunk = left[:STREAMS_PER_CALL]
@@ -147,25 +149,39 @@ class RedisEventLog:
         At most CALLS_PER_TRIM × STREAMS_PER_CALL streams are dropped per shard. After TRIM_SECONDS, at most STREAMS_PER_CALL
         are dropped in each further shard. Afterwards the appends of every process keep to the limit.
         """
-        loop = asyncio.get_running_loop()
-        ends, taken, dropped = loop.time() + TRIM_SECONDS, 0, 0
+        ends = asyncio.get_running_loop().time() + TRIM_SECONDS
+        usage, lost = [], None
         for trim in self._trims(decide=True):
-            for _ in range(CALLS_PER_TRIM):
-                [(taken_here, dropped_here, more)] = await self._server.call(trim)
-                if not more or loop.time() >= ends:
-                    break
-            taken, dropped = taken + taken_here, dropped + dropped_here
-        return StreamUsage(taken, dropped)
+            try:
+                usage.append(await self._trim_shard(trim, ends))
+            except BackendUnavailableError as error:  # the other shards may be on other servers
+                lost = error
+        if lost is not None:
+            raise lost
+        memory, max_memory = max(((one.memory, one.max_memory) for one in usage), default=(0, 0))
+        return StreamUsage(sum(one.bytes for one in usage), sum(one.dropped for one in usage), memory, max_memory)
+
+    async def _trim_shard(self, trim: Call, ends: float) -> StreamUsage:
+        """Repeat the call ``trim`` until its shard keeps to the limit, or until the time ``ends`` of the event loop."""
+        for _ in range(CALLS_PER_TRIM):
+            [(taken, dropped, more, memory, max_memory)] = await self._server.call(trim)
+            if not more or asyncio.get_running_loop().time() >= ends:
+                break
+        return StreamUsage(taken, dropped, memory, max_memory)
 
     def _trims(self, *, decide: bool = False) -> list[Call]:
         """Return the calls that drop streams, one per shard. ``decide``: set the limit for the appends of every process."""
-        shards = self._keys.shards
-        args = (self._limits.total_bytes or 0, DEFAULT_TOTAL_BYTES, shards, STREAMS_PER_CALL, int(decide))
-        return [Call(script("total_limit"), self._keys.prefix(shard), args) for shard in range(shards)]
+        shards, most = self._keys.shards, self._limits.total_bytes or 0
+
+        def args(shard: int) -> tuple[int, ...]:
+            parts = shards if most else self._server.shards_beside(shard)
+            return most or 0, DEFAULT_TOTAL_BYTES, parts, STREAMS_PER_CALL, int(decide)
+
+        return [Call(script("total_limit"), self._keys.prefix(shard), args(shard)) for shard in range(shards)]
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
-        """Return the stored events after the id ``after`` (None: from the start), with a ``gap`` wherever some may be missing.
-        With ``page``, return only the events of the first page, possibly a gap alone. The list is empty at the end."""
+        """Return the stored events after the id ``after`` (None: from the start), with a ``gap`` wherever events may be
+        missing. With ``page``, return only the events of the first page, possibly a gap alone. The list is empty at the end."""
         position = _Position(ref, after)
         if page:
             events, more = await self._page(position)
@@ -184,7 +200,7 @@ class RedisEventLog:
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None, None]:
         """Yield the stored events after the id ``after`` (None: from the start), then live events, each once. Yield a ``gap``
-        wherever some may be missing, and None each time ``silence`` seconds passed without an event.
+        wherever events may be missing, and None each time ``silence`` seconds passed without an event.
 
         Ends after an event of STREAM_ENDS if it is the last stored event, or if it is a live event. (A stored ``run.suspended``
         that was answered has events after it.) Raises BackendUnavailableError when the connection is lost. Follow again after

@@ -18,7 +18,7 @@ import lupa  # type: ignore[import-untyped]  # noqa: F401  # fakeredis refuses s
 from fakeredis import FakeServer
 from redis.asyncio.connection import ConnectionPool
 
-from .connection import script
+from .scripts import script
 
 SERVER_VERSION: Final = (8, 0)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runyard.errors import RunyardError
 
 from .connection import RedisServer
+from .servers import redis_servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +29,26 @@ class RedisFacts:
     round_trip: float
 
 
-async def diagnose(url: str) -> RedisFacts:
-    """Read the facts of the server at ``url``. Raises BackendUnavailableError, InvalidInputError."""
-    server = RedisServer(url, name="runyard-doctor")
+async def diagnose(url: str) -> list[RedisFacts]:
+    """Read the facts of the server at ``url``, or of each server of the cluster that takes writes. Raises
+    BackendUnavailableError, InvalidInputError."""
+    servers = redis_servers(url, name="runyard-doctor")
     try:
-        info = _parse(await server.command("INFO"))
-        asked, began = time.time(), time.monotonic()
-        seconds, microseconds = await server.command("TIME")
-        took = time.monotonic() - began
-        refuses_writes = None
-        try:
-            await server.ping()
-        except RunyardError as error:
-            refuses_writes = error.message
+        return [await _facts(server) for server in await servers.primaries()]
     finally:
-        await server.close()
+        await servers.close()
+
+
+async def _facts(server: RedisServer) -> RedisFacts:
+    info = _parse(await server.command("INFO"))
+    asked, began = time.time(), time.monotonic()
+    seconds, microseconds = await server.command("TIME")
+    took = time.monotonic() - began
+    refuses_writes = None
+    try:
+        await server.ping()
+    except RunyardError as error:
+        refuses_writes = error.message
     valkey = info.get("valkey_version")
     return RedisFacts(
         server=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '?')}",

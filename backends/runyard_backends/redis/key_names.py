@@ -3,16 +3,16 @@
 ========================================  ======  =============================================================================
 key                                       type    contents
 ========================================  ======  =============================================================================
-``<ns>:{n}:job:<job id>``                 string  the job in arq's format (``job_codec.py``) while it is offered; expires
-``<ns>:{n}:later:<queue>``                zset    id of an offered job that is not due → due time, in ms of the server's clock
-``<ns>:{n}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
-``<ns>:{n}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
-``<ns>:{n}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
-``<ns>:{n}:wait:<lane key>``              hash    id of a job that waits for the lane's lock → its queue; expires
-``<ns>:{n}:wake:<queue>``                 list    tokens that wake idle workers
-``<ns>:{0}:rouse:<worker>``               list    tokens that end the wait of one worker; expires
-``<ns>:{n}:token``                        int     the last lock token
-``<ns>:{0}:ping``                         none    never exists; named by a write that only checks the server
+``<ns>:{0}:job:<job id>``                 string  the job in arq's format (``job_codec.py``) while it is offered; expires
+``<ns>:{0}:later:<queue>``                zset    id of an offered job that is not due → due time, in ms of the server's clock
+``<ns>:{0}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
+``<ns>:{0}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
+``<ns>:{0}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
+``<ns>:{0}:wait:<lane key>``              hash    id of a job that waits for the lane's lock → its queue; expires
+``<ns>:{0}:wake:<queue>``                 list    tokens that wake idle workers
+``<ns>:{0}:end_wait:<worker>``            list    tokens that end the wait of one worker; expires
+``<ns>:{0}:token``                        int     the last lock token
+``<ns>:{n}:ping``                         none    never exists; named by a write that only checks the server
 ``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of their channel; expires
 ``<ns>:{n}:running_streams``              zset    ``<thread>:<run>`` of a run that has not stopped → expiry of its stream, in ms
 ``<ns>:{n}:stopped_streams``              zset    the same for runs that ended or wait for a human
@@ -21,17 +21,21 @@ key                                       type    contents
 ``<ns>:{n}:stream_bytes``                 int     the bytes that all streams take
 ``<ns>:{n}:stream_limit``                 int     the most bytes that all streams may take; no expiry
 ``<ns>:{n}:streams_dropped``              int     the number of streams that were dropped before they expired
+``<ns>:{0}:arq_jobs:<arq queue>``          hash    id of a producer's job without a result → its ``score|expiry``
+``<ns>:{0}:arq_runs:<arq queue>``          hash    id of such a job → its run's thread, times of accept and enqueue
+``<ns>:{0}:arq_looks:<arq queue>``         zset    id of such a job → time of the next look at it, in ms of the server's clock
 ``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
-``<ns>:cancel``                           channel hints that the cancellation of a run was requested
+``<ns>:{0}:cancel``                       channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
 
 Keys of queues expire within a day after the leader last looked up a job in them (``lua/turns.lua``). Nothing remains of ended
 runs.
 
-``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the lane.
-``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and ``run`` the run id. All keys of one script
-have the same hash tag ``{n}``, which puts them into one slot of a cluster. arq's own key ``arq:job:<id>`` has no hash tag and
-is therefore not used.
+``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the thread,
+which is always 0 outside a cluster. ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and ``run``
+the run id. All keys of one script have the same hash tag ``{n}``, which puts them into one slot of a cluster. Channels have
+it too. arq's own key ``arq:job:<id>`` has no hash tag and is therefore not used for runs. The scripts for jobs of arq's client
+(``arq_queue.py``) use arq's keys, and do not work on a cluster.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ from runyard.ports.refs import RunRef
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Key names of one deployment. ``shards``: the number of shards, the same in every process of the deployment."""
+    """Key names of one deployment. ``shards``: the number of shards of the event streams, the same in every process of the
+    deployment. The schedule is in shard 0."""
 
     namespace: str = "runyard"
     shards: int = 1
@@ -52,31 +57,32 @@ class Keys:
     def prefix(self, shard: int) -> str:
         return f"{self.namespace}:{{{shard}}}:"
 
-    def shard(self, lane_key: str) -> int:
-        return crc32(lane_key.encode()) % self.shards if self.shards > 1 else 0
+    def shard_of(self, key: str) -> int:
+        """Return the shard in the name of a key or channel."""
+        return int(key[len(self.namespace) + 2 : key.index("}")])
 
-    def events_shard(self, ref: RunRef) -> int:
-        return self.shard(str(ref.thread_key))
+    def shard(self, thread_key: int) -> int:
+        """Return the shard of the streams of a thread."""
+        return crc32(str(thread_key).encode()) % self.shards if self.shards > 1 else 0
 
     def events(self, ref: RunRef) -> str:
-        return f"{self.prefix(self.events_shard(ref))}events:{events_suffix(ref)}"
+        return f"{self.prefix(self.shard(ref.thread_key))}events:{events_suffix(ref)}"
 
     def begins(self, thread_key: int) -> str:
-        return f"{self.prefix(self.shard(str(thread_key)))}events:{thread_key}"
+        return f"{self.prefix(self.shard(thread_key))}events:{thread_key}"
 
-    def wake(self, shard: int, queue: str) -> str:
-        return f"{self.prefix(shard)}wake:{queue}"
+    def wake(self, queue: str) -> str:
+        return f"{self.prefix(0)}wake:{queue}"
 
-    def rouse(self, worker_id: str) -> str:
-        return f"{self.prefix(0)}rouse:{worker_id}"
+    def end_wait(self, worker_id: str) -> str:
+        return f"{self.prefix(0)}end_wait:{worker_id}"
 
-    @property
-    def ping(self) -> str:
-        return f"{self.prefix(0)}ping"
+    def ping(self, shard: int) -> str:
+        return f"{self.prefix(shard)}ping"
 
     @property
     def cancel_channel(self) -> str:
-        return f"{self.namespace}:cancel"
+        return f"{self.prefix(0)}cancel"
 
 
 def events_suffix(ref: RunRef) -> str:

@@ -1,8 +1,11 @@
-"""Publish/subscribe: all channels of a process, over one connection.
+"""Publish/subscribe: all channels of a process at one server, over one connection.
 
 A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription raises
 :class:`~runyard.errors.BackendUnavailableError`, because messages published meanwhile are lost. The subscriber must read the
 missed data from its store. The next subscription opens a new connection.
+
+The channels are those of shards (SSUBSCRIBE). In a cluster, their messages stay on the server that holds the slot of the
+channel's name, where the scripts publish them.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from runyard.errors import BackendUnavailableError, RunyardError
 PING_AFTER_SECONDS = 5.0
 """Seconds without a reply after which a PING is sent. If the PING has no reply within the same time, the connection is lost."""
 CHECK_SECONDS = 5.0
-"""Seconds between two checks that the server takes writes. A PING is no such check, because a replica answers it."""
+"""Seconds between two checks that the server takes writes. A PING does not check this, because replicas also answer a PING."""
 
 MAX_UNREAD_BYTES = 2**20
 """Maximum bytes of unread messages that one subscription holds. A larger message is held alone."""
@@ -181,7 +184,7 @@ class _Link:
             channel = self._channels[name] = _Channel(asyncio.get_running_loop().create_future())
             self._unconfirmed[name].append(channel.confirmed)
             channel.subscriptions.add(subscription)
-            await self._send("SUBSCRIBE", name)
+            await self._send("SSUBSCRIBE", name)
         else:
             channel.subscriptions.add(subscription)
         # Shielded, because other subscribers wait for the same future.
@@ -195,7 +198,7 @@ class _Link:
         if not channel.subscriptions:
             del self._channels[name]
             if self.alive:
-                await self._send("UNSUBSCRIBE", name)
+                await self._send("SUNSUBSCRIBE", name)
 
     def lose(self) -> None:
         """Inform every subscriber, and let the reader close the connection."""
@@ -244,24 +247,29 @@ class _Link:
 
     def _dispatch(self, reply: list[bytes]) -> None:
         kind, name = reply[0], reply[1]
-        if kind == b"message":
+        if kind == b"smessage":
             if channel := self._channels.get(name):
                 message = Published(reply[2])
                 for subscription in channel.subscriptions:
                     subscription.put(message)
-        elif kind == b"subscribe":
+        elif kind == b"ssubscribe":
             confirmed = self._unconfirmed[name].popleft()
             if not self._unconfirmed[name]:
                 del self._unconfirmed[name]
             if not confirmed.done():
                 confirmed.set_result(None)
+        elif kind == b"sunsubscribe" and (channel := self._channels.get(name)) and channel.confirmed.done():
+            # Not the confirmation of a channel that was left: another server of the cluster holds its slot.
+            del self._channels[name]
+            for subscription in channel.subscriptions:
+                subscription.lose()
 
     def _fail(self) -> None:
         self.alive = False
         for channel in self._channels.values():
             if not channel.confirmed.done():
                 channel.confirmed.set_exception(BackendUnavailableError("the connection to Redis was lost"))
-                channel.confirmed.exception()  # mark it as retrieved, since no subscriber may be left to retrieve it
+                channel.confirmed.exception()  # mark it as retrieved, even if no subscriber is left
             for subscription in channel.subscriptions:
                 subscription.lose()
 

@@ -4,12 +4,14 @@ Postgres determines which run of a lane is next. Redis keeps the jobs of due run
 job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents wasted work. An
 attempt continues without its lock, because the fence alone proves the right to write. A lock lasts for LANE_LOCK_SECONDS of
 ``ports/scheduling.py``.
+
+All keys of the schedule are in shard 0. One server of a cluster therefore has the whole schedule: a worker waits on one
+connection, and tenants take turns in one order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -20,16 +22,17 @@ from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import LANE_LOCK_SECONDS, Delivery, Job
 from runyard.support.batching import Batcher
 
-from .connection import Call, RedisServer, script
 from .events import RedisEventLog
 from .job_codec import UnknownEnvelopeError, decode, encode, packb, unpackb
+from .scripts import Call, script
+from .servers import RedisServers
 
 JOBS_PER_CALL: Final = 1000
 """Maximum number of jobs per script call. The limit keeps a script from blocking the server for long."""
 LANE_POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting worker looks for jobs even if nothing has woken it."""
-ROUSED_MS: Final = 5000
-"""Milliseconds for which a call of rouse stays in force if the worker is not waiting."""
+END_WAIT_MS: Final = 5000
+"""Milliseconds for which a call of end_wait stays in force if the worker is not waiting."""
 UNKNOWN_ENVELOPE_DELAY_MS: Final = 10_000
 """Milliseconds until a job that this version cannot decode is due again."""
 
@@ -41,14 +44,15 @@ class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
     Every call may be repeated. If the reply to a claim is lost, no worker holds its jobs. Their locks expire, and the
-    reconciler submits the jobs again. The same happens if a claim is cancelled while it waits; :meth:`rouse` ends the wait
-    without that loss. Every method raises BackendUnavailableError when Redis does not answer.
+    reconciler submits the jobs again. The same happens if a claim is cancelled while it waits. :meth:`end_wait` ends the wait
+    without a loss of jobs. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
-    def __init__(self, server: RedisServer, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
+    def __init__(self, server: RedisServers, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
         self._server = server
         self._events = events
         self._keys = server.keys
+        self._prefix = server.keys.prefix(0)
         self._lock_ms = int(lock * 1000)
         self._next_due: dict[tuple[str, ...], float] = {}
         self._turn = 0
@@ -56,7 +60,7 @@ class RedisScheduler:
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         """Add the ``queued`` events of ``jobs`` to their streams and offer the jobs to the workers. A job that is offered
-        already keeps the earlier one of its two due times. Concurrent calls are sent together."""
+        already is due at the earlier of its old and its new due time. Concurrent calls are sent together."""
         if len(jobs) == 1:  # gather would take one more turn of the event loop
             await self._submits(jobs[0])
         else:
@@ -70,41 +74,32 @@ class RedisScheduler:
         """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. Tenants and queues take turns.
 
         ``wait``: seconds to wait first. The wait takes LANE_POLL_SECONDS at most. It ends earlier when a submission
-        wakes this worker, at :meth:`rouse`, or at the due time of the next job that the worker's last claim found.
+        wakes this worker, at :meth:`end_wait`, or at the due time of the next job that the worker's last claim found.
         Redis executes the claim as soon as the wait ends, without another round trip. A job that this version cannot decode is
         put back with a delay, so that a worker of another version can take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
-        deliveries: list[Delivery] = []
-        next_due = -1
-        if limit > 0:
-            self._turn += 1
-            pause = self._pause(queues, wait)
-            first = self._turn // self._keys.shards % max(len(queues), 1)
-            looked_at = (*queues[first:], *queues[:first])  # otherwise the first queue could delay the others for ever
-            for n in range(self._keys.shards):
-                shard = (self._turn + n) % self._keys.shards
-                args = (worker_id, limit - len(deliveries), self._lock_ms, *looked_at)
-                call = Call(script("claim"), self._keys.prefix(shard), args)
-                if n == 0 and pause > 0:
-                    reply = await self._server.pop_and_call(self._wake_keys(worker_id, queues), pause, call)
-                else:
-                    [reply] = await self._server.call(call)
-                if reply[0] >= 0:
-                    next_due = reply[0] if next_due < 0 else min(next_due, reply[0])
-                deliveries += await self._deliveries(shard, worker_id, reply)
-                if len(deliveries) >= limit:
-                    break
-        if next_due >= 0:
-            self._next_due[tuple(queues)] = asyncio.get_running_loop().time() + next_due / 1000
-        else:
+        if limit <= 0:
             self._next_due.pop(tuple(queues), None)
-        return deliveries
+            return []
+        self._turn += 1
+        pause = self._pause(queues, wait)
+        first = self._turn % max(len(queues), 1)
+        looked_at = (*queues[first:], *queues[:first])  # the queues take turns at the first place
+        call = Call(script("claim"), self._prefix, (worker_id, limit, self._lock_ms, *looked_at))
+        if pause > 0:
+            wake = [self._keys.end_wait(worker_id), *map(self._keys.wake, queues)]
+            reply = await self._server.pop_and_call(wake, pause, call)
+        else:
+            [reply] = await self._server.call(call)
+        if reply[0] >= 0:
+            self._next_due[tuple(queues)] = asyncio.get_running_loop().time() + reply[0] / 1000
+        return await self._deliveries(worker_id, reply)
 
-    async def rouse(self, worker_id: str) -> None:
-        """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim within ROUSED_MS."""
-        await self._server.call(Call(script("rouse"), self._keys.rouse(worker_id), (ROUSED_MS,)))
+    async def end_wait(self, worker_id: str) -> None:
+        """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim within END_WAIT_MS."""
+        await self._server.call(Call(script("end_wait"), self._keys.end_wait(worker_id), (END_WAIT_MS,)))
 
     def _pause(self, queues: Sequence[str], wait: float) -> float:
         """Return the seconds for which the next claim of ``queues`` waits. ``wait``: the maximum."""
@@ -115,29 +110,29 @@ class RedisScheduler:
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost."""
         lost: list[Delivery] = []
-        for chunk, replies in await self._by_shard("renew", deliveries, _lane_of, lambda d: _held(worker_id, d), self._lock_ms):
+        for chunk, replies in await self._in_chunks("renew", deliveries, lambda d: _held(worker_id, d), self._lock_ms):
             lost += [chunk[position - 1] for position in replies]
         return lost
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
         """Release the locks of ``deliveries`` and submit the jobs ``submit``, in one round trip."""
-        calls = self._calls("release", deliveries, _lane_of, lambda d: _held(worker_id, d))
+        calls = self._calls("release", deliveries, lambda d: _held(worker_id, d))
         await self._server.call_after(self._queued(submit), [*(call for _, call in calls), *self._submissions(submit)])
 
-    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return the jobs of ``jobs`` that are lost. Postgres says that all ``jobs`` are due. A job is lost if two things hold:
-        its run does not hold the lane's lock, and the job is not offered within a minute. A later due time was computed by the
-        clock of another server.
+    async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
+        """Return the jobs of ``jobs`` that are missing from Redis. Postgres says that all ``jobs`` are due. A job is missing if
+        two things hold: its run does not hold the lane's lock, and no offer of the job is due within a minute. (A due time
+        after more than a minute comes from the clock of another server.)
 
         ``dead``: the workers whose locks do not count. A worker that reaches Redis but not Postgres keeps its locks for some
         seconds after its death.
         """
-        unknown: list[Job] = []
-        for chunk, replies in await self._by_shard(
-            "unknown", jobs, lambda job: job.lane_key, lambda job: (job.id, job.queue, job.tenant), f"|{'|'.join(dead)}|"
+        missing: list[Job] = []
+        for chunk, replies in await self._in_chunks(
+            "missing_jobs", jobs, lambda job: (job.id, job.queue, job.tenant), f"|{'|'.join(dead)}|"
         ):
-            unknown += [chunk[position - 1] for position in replies]
-        return unknown
+            missing += [chunk[position - 1] for position in replies]
+        return missing
 
     async def ping(self) -> None:
         """Check that Redis answers and takes writes. Raises BackendUnavailableError if not."""
@@ -148,7 +143,7 @@ class RedisScheduler:
         because the run's next write reads the request in Postgres."""
         if refs:
             message = packb([(ref.thread_key, ref.run_id) for ref in refs])
-            await self._server.command("PUBLISH", self._keys.cancel_channel, message)
+            await self._server.command("SPUBLISH", self._keys.cancel_channel, message)
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         """Yield the runs of all hints that are published after this call, without end. Raises BackendUnavailableError when the
@@ -159,7 +154,7 @@ class RedisScheduler:
                 for thread_key, run_id in unpackb(message.data) if message is not None else ():
                     yield RunRef(thread_key, run_id)
 
-    async def _deliveries(self, shard: int, worker_id: str, reply: list[Any]) -> list[Delivery]:
+    async def _deliveries(self, worker_id: str, reply: list[Any]) -> list[Delivery]:
         deliveries = []
         for i in range(1, len(reply), 4):
             id_, payload, token, queue = reply[i : i + 4]
@@ -169,21 +164,16 @@ class RedisScheduler:
                 job_id, name = id_.decode(errors="replace"), queue.decode(errors="replace")
                 fields = {"worker_id": worker_id, "job_id": job_id, "queue": name, "delay_ms": UNKNOWN_ENVELOPE_DELAY_MS}
                 log.warning("job_put_back", **fields, error=str(error))
-                await self._put_back(shard, worker_id, id_, payload, int(token), queue)
+                await self._put_back(worker_id, id_, payload, int(token), queue)
         return deliveries
 
-    async def _put_back(self, shard: int, worker_id: str, id_: bytes, payload: bytes, token: int, queue: bytes) -> None:
-        prefix = self._keys.prefix(shard)
+    async def _put_back(self, worker_id: str, id_: bytes, payload: bytes, token: int, queue: bytes) -> None:
         lane, _, run = id_.partition(b":")
         value = b"%b|%b|%d" % (worker_id.encode(), run, token)
         await self._server.call(
-            Call(script("release"), prefix, (lane, value)),
-            Call(script("submit"), prefix, (id_, payload, queue, "", UNKNOWN_ENVELOPE_DELAY_MS, "")),
+            Call(script("release"), self._prefix, (lane, value)),
+            Call(script("submit"), self._prefix, (id_, payload, queue, "", UNKNOWN_ENVELOPE_DELAY_MS, "")),
         )
-
-    def _wake_keys(self, worker_id: str, queues: Sequence[str]) -> list[str]:
-        wake = [self._keys.wake(shard, queue) for queue in queues for shard in range(self._keys.shards)]
-        return [self._keys.rouse(worker_id), *wake]
 
     def _queued(self, jobs: Sequence[Job]) -> list[Call]:
         """Return the calls that write the ``queued`` events of ``jobs``. A run starts even if its event is not written."""
@@ -194,45 +184,27 @@ class RedisScheduler:
             delay = -1 if job.over else max(0, int(job.delay * 1000))
             return job.id, encode(job), job.queue, job.priority, delay, job.tenant
 
-        return [call for _, call in self._calls("submit", jobs, lambda job: job.lane_key, args)]
+        return [call for _, call in self._calls("submit", jobs, args)]
 
-    async def _by_shard(
-        self,
-        name: str,
-        items: Sequence[T],
-        lane_key: Callable[[T], str],
-        args: Callable[[T], tuple[Any, ...]],
-        *leading: Any,
+    async def _in_chunks(
+        self, name: str, items: Sequence[T], args: Callable[[T], tuple[Any, ...]], *leading: Any
     ) -> Iterator[tuple[list[T], list[int]]]:
-        """Call script ``name`` for ``items``. Yield each chunk of items with the positions in it, from 1, that its call
-        returned."""
-        calls = self._calls(name, items, lane_key, args, *leading)
+        """Call script ``name`` for ``items``. For each chunk of items, yield the chunk and the positions in it (from 1) that
+        the script returned."""
+        calls = self._calls(name, items, args, *leading)
         return zip([chunk for chunk, _ in calls], await self._server.call(*(call for _, call in calls)), strict=True)
 
     def _calls(
-        self,
-        name: str,
-        items: Sequence[T],
-        lane_key: Callable[[T], str],
-        args: Callable[[T], tuple[Any, ...]],
-        *leading: Any,
+        self, name: str, items: Sequence[T], args: Callable[[T], tuple[Any, ...]], *leading: Any
     ) -> list[tuple[list[T], Call]]:
-        """Return chunks of ``items``, each of one shard and with its call of script ``name``. ``lane_key``: returns the lane
-        key of an item. ``args``: returns the arguments for an item. ``leading``: the arguments before those of the items."""
-        shards: defaultdict[int, list[T]] = defaultdict(list)
-        for item in items:
-            shards[self._keys.shard(lane_key(item))].append(item)
+        """Return chunks of ``items``, each with its call of script ``name``. ``args``: returns the arguments for an item.
+        ``leading``: the arguments before the arguments of the items."""
         calls = []
-        for shard, members in shards.items():
-            for start in range(0, len(members), JOBS_PER_CALL):
-                chunk = members[start : start + JOBS_PER_CALL]
-                flat = [value for item in chunk for value in args(item)]
-                calls.append((chunk, Call(script(name), self._keys.prefix(shard), (*leading, *flat))))
+        for start in range(0, len(items), JOBS_PER_CALL):
+            chunk = [*items[start : start + JOBS_PER_CALL]]
+            flat = [value for item in chunk for value in args(item)]
+            calls.append((chunk, Call(script(name), self._prefix, (*leading, *flat))))
         return calls
-
-
-def _lane_of(delivery: Delivery) -> str:
-    return delivery.job.lane_key
 
 
 def _held(worker_id: str, delivery: Delivery) -> tuple[str, str]:

@@ -35,8 +35,8 @@ def inner(address: Address) -> Address:
 
 
 def permitted(address: Address, allowed: Collection[Network]) -> bool:
-    """Return True if a webhook may be sent to ``address``: :func:`inner` of it is public, or one of ``allowed`` contains it or
-    its :func:`inner` address."""
+    """Return True if a webhook may be sent to ``address``: its :func:`inner` address is public, or one of ``allowed`` contains
+    ``address`` or its :func:`inner` address."""
     meant = inner(address)
     if any(each in network for network in allowed for each in (address, meant)):
         return True

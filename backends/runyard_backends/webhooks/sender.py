@@ -43,7 +43,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
             raise
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
-        # Each address gets a share of the time. Otherwise an address that never answers would use up the time of the others.
+        # Each address gets a share of the time, so that an address that never answers does not use up the time of the others.
         share = timeout / len(addresses) if timeout is not None else None
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):

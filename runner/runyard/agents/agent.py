@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..domain.messages import Message, Part
@@ -27,7 +27,7 @@ from .active_prompt import ActivePrompt, AgentState
 from .channels import Channel, CheckpointedChannel, InMemoryChannel
 from .local_attempt import Listener, Listeners, LocalAttempt, external_run
 from .local_probe import probe
-from .local_thread import LocalThread, capability
+from .local_thread import LocalThread, capability, fork_options
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as Engine
@@ -170,7 +170,7 @@ class Agent:
     async def _claim(self, local_thread: LocalThread, run_id: str) -> None:
         """Claim the run.
 
-        Accept a claim that this object made before, as long as nothing is stored for the run (R9): the answer of the earlier
+        Accept a claim that this object made before, as long as nothing is stored for the run (R9). The reply to the earlier
         claim may have been lost.
         """
         again, self._claiming = self._claiming == run_id, run_id
@@ -277,18 +277,24 @@ class Agent:
         src_thread_id: str | None = None,
         new_thread_id: str | None = None,
         metadata: JsonObject | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        agent: str | None = None,
+        reset_usage: bool = True,
     ) -> str:
-        """Make a new thread that shares the history of ``src_thread_id`` up to a completed run (F1 to F4).
+        """Make a new thread that shares the history of ``src_thread_id`` up to a completed run (F1 to F4, F7).
 
         ``src_thread_id``: by default the agent's thread. ``new_thread_id``: the id of the new thread, or None for a generated
-        one. ``metadata`` becomes ``extra["fork"]`` of the new thread. Returns the id of the new thread.
+        one. ``metadata`` becomes ``extra["fork"]`` of the new thread. ``title``, ``tags``, ``agent`` (the name of an agent of
+        an App) and ``reset_usage`` are those of :meth:`runyard.Client.fork`. Returns the id of the new thread.
 
-        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError. Raises CapabilityMissingError if the
-        checkpointer cannot fork (R14).
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, InvalidInputError. Raises
+        CapabilityMissingError if the checkpointer cannot fork, or not with one of the given options (R14).
         """
         new = new_id() if new_thread_id is None else check_id(new_thread_id, "new_thread_id")
-        fork = capability(self._shared(), "fork")
-        await fork(self._source(src_thread_id), new, after_run_id=after_run_id, metadata=metadata)
+        options = fork_options(title=title, tags=tags, agent=agent, reset_usage=reset_usage)
+        fork = capability(self._shared(), "fork", *options)
+        await fork(self._source(src_thread_id), new, after_run_id=after_run_id, metadata=metadata, **options)
         return new
 
     async def fork_once(self, *, message: str | Message, after_run_id: str, src_thread_id: str | None = None) -> ForkOnceResult:

@@ -13,13 +13,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from pydantic_ai.messages import FileUrl, ModelMessage, ModelRequest, ToolReturnPart, UserPromptPart
 
-from ..errors import FetchNotAllowedError
 from ..execution.steps import current_context
-from ..support.settings import FetchSettings
+from ..support.fetch_hosts import check_host, from_environment
 
 Download: TypeAlias = Callable[..., Awaitable[Any]]
 
@@ -33,12 +31,6 @@ _everywhere = False
 """Whether downloads outside of attempts are refused as well."""
 
 
-@cache
-def from_environment() -> FetchSettings:
-    """Return the operator's settings."""
-    return FetchSettings()
-
-
 def check(messages: Iterable[ModelMessage]) -> None:
     """Raise FetchNotAllowedError if a file in ``messages`` would be downloaded from a host that is not allowed.
 
@@ -47,20 +39,6 @@ def check(messages: Iterable[ModelMessage]) -> None:
     for file in _files(messages):
         if file.force_download or not guarded():
             check_host(file.url)
-
-
-def check_host(url: str) -> None:
-    """Raise FetchNotAllowedError unless the operator allows the host of ``url``."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        host = ""
-    if host.rstrip(".") not in from_environment().fetch_hosts:
-        raise FetchNotAllowedError(
-            f"the host {host or 'of the URL'} of a file is not among RUNYARD_FETCH_HOSTS; send the file as data, or allow the "
-            "host",
-            host=host,
-        )
 
 
 def guard_process() -> bool:

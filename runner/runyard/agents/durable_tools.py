@@ -33,7 +33,7 @@ from pydantic_ai.toolsets import ApprovalRequiredToolset, CombinedToolset, Exter
 
 from ..domain.approvals import Approval
 from ..domain.size_limits import JsonObject, JsonValue
-from ..errors import BudgetExceededError, HitlNotAllowedError, StepUnknownError
+from ..errors import BudgetExceededError, StepUnknownError
 from ..execution.attempt_store import StoreUnansweredError
 from ..execution.context import RunContext
 from ..execution.control_signals import Deferred, signals_in
@@ -47,7 +47,7 @@ CONTROL: Final = (
     *(ValidationError, RunCancelled),
 )
 """Exceptions that pydantic-ai itself handles."""
-OF_THE_ATTEMPT: Final = (StoreUnansweredError, StepUnknownError, BudgetExceededError, HitlNotAllowedError)
+OF_THE_ATTEMPT: Final = (StoreUnansweredError, StepUnknownError, BudgetExceededError)
 """Errors that end the attempt or the run, even if a tool raises them."""
 
 OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)

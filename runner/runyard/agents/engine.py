@@ -32,12 +32,14 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.usage import UsageLimits
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from ..domain.messages import Message, Usage
+from ..app import AgentOptions
+from ..domain.messages import Message, Usage, model_name
 from ..domain.validation import new_id
 from ..errors import InvalidInputError, MessageTooLargeError
 from ..execution.context import RunContext
 from ..execution.usage import less
 from . import message_codec
+from .attempt_spans import spans_of
 from .budgets import Budget, BudgetGuard
 from .durable_tools import Humans, Recorded, Result, asks_humans, results_in
 from .model_errors import judged
@@ -56,6 +58,7 @@ class Served:
     deps: object = None
     budget: Budgets = None
     usage_limits: UsageLimits | None = None
+    options: AgentOptions | None = None
 
     @property
     def asks_humans(self) -> bool:
@@ -74,13 +77,20 @@ def serve(
     deps: object = None,
     budget: Budgets = None,
     usage_limits: UsageLimits | None = None,
+    options: AgentOptions | None = None,
 ) -> Served:
     """Return ``agent`` as an agent for an :class:`~runyard.App`.
 
     ``deps``: the agent's dependencies, or a sync or async function that makes them from a :class:`~runyard.RunContext`.
     ``budget``: limits on the usage of a run or a thread. ``usage_limits``: pydantic-ai's limits for one attempt.
+    ``options``: queue, timeout and retries of the agent's runs.
     """
-    return Served(agent, deps, budget, usage_limits)
+    return Served(agent, deps, budget, usage_limits, options)
+
+
+def adapt(agent: object) -> Served | None:
+    """Return an agent of pydantic-ai as an agent for an App, and None for anything else."""
+    return serve(agent) if isinstance(agent, AbstractAgent) else None
 
 
 async def drive(
@@ -165,7 +175,7 @@ class _Drive:
             deps=self._deps,
             usage_limits=limits,
             conversation_id=self._ctx.thread_id,
-            capabilities=[self._recorded, Humans(self._ctx), Fitted()],
+            capabilities=[*spans_of(self._agent, self._ctx.agent), self._recorded, Humans(self._ctx), Fitted()],
         ) as run:
             node = await run.next(run.next_node)  # type: ignore[arg-type]
             if tail.answered and isinstance(node, ModelRequestNode):
@@ -299,7 +309,7 @@ class _Drive:
         used = message_codec.usage_of_run(total)
         if (hidden := less(used, self._counted)) != Usage():
             self._counted += hidden
-            self._ctx.add_usage(hidden)
+            self._ctx.add_usage(hidden, model_name(message))
         self._used += usage + hidden
         return usage
 

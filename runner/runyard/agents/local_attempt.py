@@ -19,9 +19,11 @@ from ..domain.threads import CheckpointData
 from ..domain.tool_cycles import cycles_closed
 from ..errors import AgentCancelledError, IncompleteToolCycleError
 from ..events.writer import EventEmitter
-from ..execution.context import Remainder, RunContext
+from ..execution.children import Children
+from ..execution.context import RunContext
 from ..execution.control_signals import Suspend, signals_in, unwrap
 from ..execution.end_records import describe
+from ..execution.remainder import Remainder
 from ..execution.steps import current_context
 from ..execution.transcript import completed_events, requested_event
 from ..ports.refs import AttemptToken
@@ -61,7 +63,7 @@ class Listeners:
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
-    """Return the record of an external run for its agent. No store has this record. ``given``: the prompt, or None."""
+    """Return the record of an external run, for its agent only: no store has it. ``given``: the prompt, or None."""
     now = datetime.now(UTC)
     return Run(
         thread_id=thread_id,
@@ -83,6 +85,9 @@ class LocalAttemptStore:
     """
 
     durable = True
+    waits = False
+    children: Children | None = None
+    graphs = None
 
     def __init__(self, local_thread: LocalThread, run_id: str, data: CheckpointData, messages: list[Message]) -> None:
         self._local_thread = local_thread
@@ -185,7 +190,9 @@ class LocalAttempt:
                 await self._complete()
                 return []
         except BaseException as error:
-            self.stream.emit("run.failed", {"status": "failed", "error": describe(error).model_dump(mode="json")})
+            self.stream.emit(
+                "run.failed", {"status": "failed", "error": describe(error).without_traceback().model_dump(mode="json")}
+            )
             raise
         finally:
             self.stream.close()
@@ -205,7 +212,13 @@ class LocalAttempt:
     async def _attempt(self, work: Work) -> BaseException | None:
         extra = {key: value for key, value in self.data.extra.items() if key != RESERVED}
         ledger = await self.attempt_store.ledger()
-        context = LocalContext(self.run, self.attempt_store, self.stream, extra=extra, ledger=ledger, channel=self.channel)
+        context = LocalContext(
+            *(self.run, self.attempt_store, self.stream),
+            extra=extra,
+            config=self.data.config,
+            ledger=ledger,
+            channel=self.channel,
+        )
         task = asyncio.create_task(_within(context, work), name=f"agent of run {self.run.run_id}")
         try:
             await asyncio.wait((task,))

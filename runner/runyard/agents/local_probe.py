@@ -11,7 +11,7 @@ from ..errors import AgentCancelledError, HitlNotAllowedError
 from ..events.writer import EventEmitter
 from ..execution.attempt_store import ProbeAttemptStore
 from ..execution.context import RunContext
-from ..execution.control_signals import unwrap
+from ..execution.control_signals import probe_error
 from ..execution.steps import current_context
 from ..ports.refs import AttemptToken
 from .local_attempt import Listeners, external_run
@@ -39,9 +39,8 @@ async def probe(
     assert message.run_id is not None
     run = external_run(src_thread_id, message.run_id, message, kind="fork_once")
     attempt_store = ProbeAttemptStore(snapshot, run)
-    context = RunContext(
-        run, attempt_store, EventEmitter(Listeners(), AttemptToken(0, run.run_id, 0), src_thread_id), extra=extra
-    )
+    stream = EventEmitter(Listeners(), AttemptToken(0, run.run_id, 0), src_thread_id)
+    context = RunContext(run, attempt_store, stream, extra=extra, config=data.config if data is not None else {})
 
     async def work() -> None:
         current_context.set(context)
@@ -57,4 +56,4 @@ async def probe(
     left = await context.remainder()
     cancelled = AgentCancelledError("the agent cancelled its own task", run_id=run.run_id)
     error = cancelled if task.cancelled() else task.exception()
-    return probe_outcome([*attempt_store.written, *left.messages], unwrap(error) if error else None)
+    return probe_outcome([*attempt_store.written, *left.messages], probe_error(left.signal, error))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
@@ -21,6 +22,7 @@ from ..errors import (
     HitlTimeoutError,
     RunNotCompletedError,
 )
+from ..ports.commands import ForkOptions
 from ..ports.results import Aborted, Ledger, Responded, Step
 from ..ports.stores import Checkpointer, RequestStore
 
@@ -31,15 +33,34 @@ OF_REQUESTS: Final = ("save_requests", "load_requests", "answer_request", "abort
 """The methods of a RequestStore."""
 
 
-def capability(checkpointer: Checkpointer, method: str) -> Callable[..., Any]:
-    """Return the checkpointer's ``method``. Raise CapabilityMissingError if it has none (R14)."""
+def capability(checkpointer: Checkpointer, method: str, *options: str) -> Callable[..., Any]:
+    """Return the checkpointer's ``method``. Raise CapabilityMissingError if it has none, or none with ``options`` (R14)."""
     found = getattr(checkpointer, method, None)
-    if found is None:
-        backend = type(checkpointer).__name__
+    if found is None or not _takes(found, options):
+        backend, named = type(checkpointer).__name__, f" with {', '.join(options)}" if options else ""
         raise CapabilityMissingError(
-            f"{backend} has no {method}; use a checkpointer that implements it", backend=backend, method=method
+            f"{backend} has no {method}{named}; use a checkpointer that implements it", backend=backend, method=method
         )
     return cast("Callable[..., Any]", found)
+
+
+def _takes(method: Callable[..., Any], options: Iterable[str]) -> bool:
+    parameters = inspect.signature(method).parameters
+    return any(each.kind is each.VAR_KEYWORD for each in parameters.values()) or parameters.keys() >= set(options)
+
+
+def fork_options(*, title: str | None, tags: Mapping[str, str] | None, agent: str | None, reset_usage: bool) -> ForkOptions:
+    """Return the options that differ from their defaults, for a checkpointer that may not have all of them."""
+    options: ForkOptions = {}
+    if title is not None:
+        options["title"] = title
+    if tags:
+        options["tags"] = dict(tags)
+    if agent is not None:
+        options["agent"] = agent
+    if not reset_usage:
+        options["reset_usage"] = False
+    return options
 
 
 class LocalThread:
@@ -161,9 +182,10 @@ async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> No
 
 
 class ExtraRequests:
-    """A RequestStore on a checkpointer that can store only one pending request. It keeps all requests in the thread's extra.
+    """A RequestStore on a checkpointer that can store only one pending request.
 
-    If two processes answer at once, both answers may be accepted. A checkpointer that is a RequestStore itself prevents that.
+    The ``extra`` of the thread contains all requests. If two processes answer at once, both answers may be accepted. A
+    checkpointer that implements RequestStore accepts only one.
     """
 
     def __init__(self, checkpointer: Checkpointer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from pydantic_ai.exceptions import (
     AgentRunError,
@@ -16,17 +15,19 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-PASSING: Final = (408, 409, 425, 429)
-"""HTTP statuses below 500 after which the same request may succeed."""
+from ..execution.provider_outages import PASSING_STATUSES
 
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Set ``retryable = False`` on an error of pydantic-ai if another attempt would raise it again. Raise the error."""
+    """Raise an error of the block. Set ``temporary = True`` on an error of pydantic-ai that ends with time, and
+    ``retryable = False`` on one that another attempt would raise again."""
     try:
         yield
     except (AgentRunError, UserError, FallbackExceptionGroup) as error:
-        if not worth_another(error):
+        if worth_another(error):
+            error.temporary = True  # type: ignore[union-attr]
+        else:
             error.retryable = False  # type: ignore[union-attr]
         raise
 
@@ -43,4 +44,4 @@ def worth_another(error: BaseException) -> bool:
         return error.provider_retry_hint
     if not isinstance(error, ModelAPIError) or isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError):
         return False
-    return not isinstance(error, ModelHTTPError) or error.status_code in PASSING or error.status_code >= 500
+    return not isinstance(error, ModelHTTPError) or error.status_code in PASSING_STATUSES or error.status_code >= 500

@@ -14,6 +14,7 @@ from ..domain.messages import Message, ToolCallPart
 from ..domain.size_limits import JsonObject
 from ..execution.context import Output
 from ..execution.steps import OnUnknown, current_step, takes
+from ..support.genai_spans import tool_span
 
 if TYPE_CHECKING:
     from pydantic_ai import Tool
@@ -61,6 +62,7 @@ class ModelRequest(Generic[Output]):
         from pydantic_ai.toolsets import ExternalToolset
 
         from . import message_codec
+        from .attempt_spans import spans_of
         from .model_errors import judged
         from .models import model_named
         from .provider_quirks import Fitted
@@ -84,6 +86,7 @@ class ModelRequest(Generic[Output]):
             result = await agent.run(
                 message_history=await message_codec.to_model_in_slices(self.messages),
                 event_stream_handler=handler if self.stream else None,
+                capabilities=spans_of(agent, ctx.agent),
             )
         response = next(m for m in reversed(result.new_messages()) if isinstance(m, ModelResponse))
         message = message_codec.from_response(response)
@@ -106,7 +109,7 @@ async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None)
     recorded = await ctx.step(model, key=key)
     message = Message.model_validate(recorded["message"], extra="ignore")
     if made is not None:
-        ctx.usage_meter.add(message.usage, message.id)
+        ctx.usage_meter.add_message(message)
     else:
         ctx.usage_meter.found(message.usage, message.id)
     if message.tool_calls:
@@ -122,11 +125,13 @@ async def tool(ctx: RunContext, fn: Callable[..., Any], call: ToolCallPart, key:
         failed = True
         try:
             named = {"idempotency_key": current_step().idempotency_key} if takes(fn, "idempotency_key") else {}
-            result = fn(**{**named, **call.arguments})
-            result = await result if inspect.isawaitable(result) else result
+            with tool_span(call.name, call.id):
+                result = fn(**{**named, **call.arguments})
+                result = await result if inspect.isawaitable(result) else result
             failed = False
         finally:
             await ctx.emit({"call_id": call.id, "name": call.name, "is_error": failed}, type="tool.completed")
         return result
 
+    execute.__name__ = call.name  # the name of the step's span
     return await ctx.step(execute, key=key, on_unknown=on_unknown)

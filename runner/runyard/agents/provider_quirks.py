@@ -87,7 +87,8 @@ def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMe
 
 
 def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessage]:
-    """Yield ``messages`` with another id for each tool call whose id an earlier call has, and the same id for its result.
+    """Yield ``messages`` without repeated ids of tool calls. A call with the id of an earlier call gets a new id, and its
+    result gets the same new id.
 
     Gemini's calls may have no id, so that the ids of stored calls repeat. Anthropic refuses ids that repeat, and ids with
     characters other than letters, digits, ``_`` and ``-``.

@@ -7,23 +7,63 @@ Every call commits in the store first. The effects of the commit on Redis follow
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack
 
+from ..ports.scheduling import StreamLimits
 from ..ports.stores import Backend
 from ..support import backend_urls
+from ..support.location import locate
 from .fan_out import FanOutCalls
 from .feed import FeedCalls
 from .forks import ForkCalls
 from .lineage import LineageCalls
 from .operations import KeyCalls, LimitCalls, OperatorCalls
+from .timelines import TimelineCalls
 from .usage import UsageCalls
 from .webhooks import WebhookCalls
 
 if TYPE_CHECKING:
+    import httpx
+
     from .sync import SyncClient
 
 
-class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitCalls, WebhookCalls, OperatorCalls, KeyCalls):
+class ConnectOptions(TypedDict, total=False):
+    """The options of a connection.
+
+    Of Postgres: ``redis`` (the URL of Redis), ``min_pool_size`` and ``max_pool_size`` (connections), ``listen_url`` (the URL of
+    a direct connection, if the other goes through PgBouncer), ``statement_cache_size`` (0 behind PgBouncer in transaction
+    mode), ``command_timeout`` (seconds of a call), ``stream_limits`` (the same in every process), ``name`` (under which both
+    servers list the connections). Of the HTTP API: ``api_key``, which determines the tenant, ``timeout`` (seconds to wait for a
+    reply), ``patience`` (seconds for which a request is repeated), ``transport`` (of httpx, for proxies and certificates).
+    """
+
+    redis: str | None
+    min_pool_size: int
+    max_pool_size: int
+    listen_url: str | None
+    statement_cache_size: int
+    command_timeout: float
+    stream_limits: StreamLimits | None
+    name: str
+    api_key: str | None
+    timeout: float
+    patience: float
+    transport: httpx.AsyncBaseTransport | None
+
+
+class Client(
+    ForkCalls,
+    FanOutCalls,
+    TimelineCalls,
+    LineageCalls,
+    FeedCalls,
+    UsageCalls,
+    LimitCalls,
+    WebhookCalls,
+    OperatorCalls,
+    KeyCalls,
+):
     """A connection to a deployment. :meth:`connect` opens it. :meth:`close` or the end of ``async with`` closes it."""
 
     def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:
@@ -31,24 +71,30 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitC
         self.app_version = app_version
 
     @classmethod
-    def connect(cls, url: str, *, tenant: str = "", app_version: str | None = None, **options: Any) -> Connecting:
+    def connect(
+        cls, url: str | None = None, *, tenant: str = "", app_version: str | None = None, **options: Unpack[ConnectOptions]
+    ) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
-        ``options``: options of the backend. The options of postgresql are ``redis="redis://…"`` and the bounds of the pool.
-        Without ``redis``, the reconciler of the workers submits the client's runs some seconds later. The options of https, the
-        HTTP API, are ``api_key``, which sets the tenant, and the arguments of :func:`runyard_backends.http.connect`.
-        ``tenant``: the tenant of every call. ``app_version``: recorded with each run that the client enqueues.
+        Without ``url``, the client connects to the deployment that the command line finds: that of ``RUNYARD_POSTGRES_URL`` and
+        ``RUNYARD_REDIS_URL`` (or an https URL and ``RUNYARD_API_KEY``), of the ``runyard dev`` of this folder, or of ``.env``.
+        ``options``: see :class:`ConnectOptions`. With a ``url`` of Postgres and without ``redis``, the reconciler of the
+        workers submits the client's runs some seconds later. ``tenant``: the tenant of every call. ``app_version``: recorded
+        with each run that the client enqueues.
 
-        Raises InvalidInputError for an unknown scheme, BackendUnavailableError, SchemaUninitialized, SchemaMismatch.
+        Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is named.
+        Raises BackendUnavailableError, LoginRefusedError, SchemaUninitialized, SchemaMismatch.
         """
         return Connecting(cls, url, tenant, app_version, options)
 
     @staticmethod
-    def sync(url: str, *, tenant: str = "", **options: Any) -> SyncClient:
+    def sync(
+        url: str | None = None, *, tenant: str = "", app_version: str | None = None, **options: Unpack[ConnectOptions]
+    ) -> SyncClient:
         """Return a connected :class:`runyard.client.sync.SyncClient`, for code without an event loop."""
         from .sync import SyncClient
 
-        return SyncClient(url, tenant=tenant, **options)
+        return SyncClient(url, tenant=tenant, app_version=app_version, **options)
 
     async def close(self) -> None:
         """Close every connection. Runs continue."""
@@ -64,13 +110,23 @@ class Client(ForkCalls, FanOutCalls, LineageCalls, FeedCalls, UsageCalls, LimitC
 class Connecting:
     """A client that is not connected yet. ``await`` and ``async with`` connect it."""
 
-    def __init__(self, cls: type[Client], url: str, tenant: str, app_version: str | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self, cls: type[Client], url: str | None, tenant: str, app_version: str | None, options: ConnectOptions
+    ) -> None:
         self._cls, self._url, self._tenant, self._app_version, self._options = cls, url, tenant, app_version, options
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
-        backend = await backend_urls.connect(self._url, tenant=self._tenant, **self._options)
+        url, options = self._url, self._options
+        if url is None:
+            found = locate(redis=options.get("redis"), api_key=options.get("api_key"))
+            url, options = found.url, ConnectOptions(**{**options, **found.options})  # type: ignore[typeddict-item]
+        given = {name: value for name, value in options.items() if value is not None}
+        backend = await backend_urls.connect(url, tenant=self._tenant, **given)
         return self._cls(backend, app_version=self._app_version)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"the client is not connected, so it has no {name}: write `client = await Client.connect(…)`")
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._connect().__await__()

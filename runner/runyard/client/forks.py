@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 from pydantic import TypeAdapter
@@ -19,6 +21,7 @@ from ..ports.results import Forked
 from .arguments import as_message, check_webhook_url, options
 from .run_handle import RunHandle
 from .runs import RunCalls, accept_request
+from .traced_calls import fork_span, link_source
 
 
 class ForkCalls(RunCalls):
@@ -50,8 +53,8 @@ class ForkCalls(RunCalls):
         :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread. ``run_id``:
         the run id of this prompt. None derives it from ``new``, so that a repetition is the same run. ``wait``: if the run of
         the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``: those of the new thread.
-        ``agent`` is by default that of ``src``. ``reset_usage``: start the new thread's usage totals at zero instead of at the
-        totals of ``src``.
+        ``agent`` is by default that of ``src``. ``reset_usage``: start the new thread's usage totals at zero, instead of at
+        the usage of the runs that the fork contains whole. With False, the time grows with the number of these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
         InvalidInputError.
@@ -82,12 +85,15 @@ class ForkCalls(RunCalls):
         agent: str | None = None,
         reset_usage: bool = True,
         webhook: str | None = None,
+        message: str | Message | None = None,
+        prompt_run_id: str | None = None,
     ) -> RunHandle:
         """Fork as a job that waits for the run of the cut to complete (F5). The completion starts the job, without polling.
 
         ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from ``run_id``. ``webhook``: a URL that
-        receives the job's end. The other arguments are those of :meth:`fork`. The ``value`` of the job's result is
-        ``{"thread_id": new}``.
+        receives the job's end. ``message``: the first prompt of the new thread, which the job enqueues. ``prompt_run_id``: the
+        run id of this prompt. None derives it from the id of the new thread. The other arguments are those of :meth:`fork`. The
+        ``value`` of the job's result is ``{"thread_id": new}``, with a prompt also ``"run_id"``.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
         """
@@ -95,7 +101,11 @@ class ForkCalls(RunCalls):
         if new is None and run_id is not None:
             new = forked_thread_id(src, run_id)
         request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
-        return await self._accept_fork(request, run_id, webhook)
+        if message is not None:
+            request = replace(request, prompt_run_id=prompt_run_id or first_prompt_id(request.new))
+        elif prompt_run_id is not None:
+            raise InvalidInputError("prompt_run_id is that of the first prompt; give a message with it", field="prompt_run_id")
+        return await self._accept_fork(request, run_id, webhook, message)
 
     async def fork_once(
         self,
@@ -132,7 +142,9 @@ class ForkCalls(RunCalls):
         result = (await handle.result(wait)).raise_for_status()
         return _probe().validate_python(result.value, extra="ignore")
 
-    async def _accept_fork(self, request: ForkRequest, run_id: str | None, webhook: str | None = None) -> RunHandle:
+    async def _accept_fork(
+        self, request: ForkRequest, run_id: str | None, webhook: str | None = None, message: str | Message | None = None
+    ) -> RunHandle:
         job = new_id() if run_id is None else run_id
         return await accept_request(
             self,
@@ -140,6 +152,7 @@ class ForkCalls(RunCalls):
                 thread_id=request.src,
                 run_id=job,
                 kind="fork",
+                input=as_message(message),
                 fork=request,
                 options=options(webhook=check_webhook_url(webhook)),
             ),
@@ -152,9 +165,12 @@ async def make_fork(
     """Fork by ``request`` and enqueue ``message`` as first prompt. Return the fork, and the prompt's run or None."""
     from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
 
-    with metrics.FORK.time():
+    with fork_span(calls.backend, request) as span:
+        began = time.perf_counter()
         forked = await calls.backend.threads.fork(request)
-    return forked, await prompt_fork(calls, request.new, message, run_id)
+        metrics.observe(metrics.FORK, time.perf_counter() - began)
+        await link_source(calls.backend, span, request.src, forked.thread.forked_after_run_id)
+        return forked, await prompt_fork(calls, request.new, message, run_id)
 
 
 async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:

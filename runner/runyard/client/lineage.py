@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from ..domain.list_entries import entry, entry_bytes, message_bytes
+from ..domain.list_entries import entry, message_bytes
 from ..domain.messages import Message
-from ..domain.threads import Lineage, Thread, ThreadDiff
+from ..domain.threads import Lineage, ThreadDiff
 from ..domain.validation import check_limit
 from ..events.run_outcome import path_to_root
 from ..ports.results import PAGE_BYTES
@@ -22,7 +23,8 @@ class LineageCalls(RunCalls):
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
         """Return the thread, at most ``limit`` of its ancestors, and as many of its children, all without their large values.
 
-        The list of ancestors also ends at about 4 MiB. Call this method with the thread id ``next_ancestor`` to read that
+        The list of ancestors also ends at about 4 MiB. It ends before a thread that is not deleted, so that deleted ancestors
+        may exceed ``limit``. Call this method with the thread id ``next_ancestor`` to read that
         thread and further ancestors. Call :meth:`threads` with this parent and the cursor ``next_children`` to read further
         children.
 
@@ -30,11 +32,11 @@ class LineageCalls(RunCalls):
         """
         thread = await self.thread(thread_id)
         children = await self.threads(parent_thread_id=thread_id, limit=limit)
-        ancestors, following = await self._ancestors(thread, limit)
+        ancestors = await self.backend.threads.ancestors(thread_id, limit)
         return Lineage(
             thread=entry(thread),
-            ancestors=ancestors,
-            next_ancestor=following,
+            ancestors=ancestors.items,
+            next_ancestor=ancestors.next,
             children=children.items,
             next_children=children.next,
         )
@@ -48,9 +50,7 @@ class LineageCalls(RunCalls):
         Raises ThreadNotFoundError, InvalidInputError.
         """
         check_limit(limit, MAX_PAGE_SIZE)
-        ours, theirs = await self.thread(thread_id), await self.thread(other_thread_id)
-        own = [ours.thread_id, *(thread.thread_id for thread in (await self._ancestors(ours, MAX_PAGE_SIZE))[0])]
-        others = {theirs.thread_id, *(thread.thread_id for thread in (await self._ancestors(theirs, MAX_PAGE_SIZE))[0])}
+        own, others = [await self._line(id) for id in (thread_id, other_thread_id)]
         threads = self.backend.threads
         async with (
             aclosing(path_to_root(threads, thread_id, None)) as one,
@@ -61,30 +61,17 @@ class LineageCalls(RunCalls):
             return ThreadDiff(
                 thread_id=thread_id,
                 other_thread_id=other_thread_id,
-                common_ancestor=next((id for id in own if id in others), None),
+                common_ancestor=next((id for id, made in own if (id, made) in others), None),
                 common_message_id=common.id if common else None,
                 ours=left.seen[::-1],
                 theirs=right.seen[::-1],
                 truncated=common is None and (left.full or right.full),
             )
 
-    async def _ancestors(self, thread: Thread, limit: int) -> tuple[list[Thread], str | None]:
-        """Return at most ``limit`` ancestors, the nearest first, and the id of the next one or None.
-
-        A thread that is younger than the fork is not its parent: the parent was deleted, and the thread has the same id.
-        """
-        found: list[Thread] = []
-        left = PAGE_BYTES // 2
-        while (parent := thread.parent_thread_id) is not None:
-            above = await self.backend.threads.thread(parent)
-            if above is None or above.created_at > thread.created_at:
-                break
-            left -= entry_bytes(above)
-            if len(found) == limit or (found and left < 0):
-                return found, parent
-            found.append(entry(above))
-            thread = above
-        return found, None
+    async def _line(self, thread_id: str) -> list[tuple[str, datetime]]:
+        """Return the ids of the thread and its ancestors, the nearest first. Two threads with one id differ in their times."""
+        line = [await self.thread(thread_id), *(await self.backend.threads.ancestors(thread_id, MAX_PAGE_SIZE)).items]
+        return [(thread.thread_id, thread.created_at) for thread in line]
 
 
 @dataclass

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from ..domain.api_keys import SCOPES, ApiKey, Scope, Secret
+from ..domain.api_keys import SCOPES, ApiKey, IssuedKey, Scope, Secret
 from ..domain.limits import LIMITS, Limit, LimitName
 from ..domain.quoting import brief
 from ..domain.validation import first_problem
@@ -64,13 +64,19 @@ class KeyCalls(Calls):
     """Create, list and revoke API keys."""
 
     async def create_key(
-        self, name: str, *, scopes: Sequence[Scope] = ("read", "write", "respond"), lifetime: float | None = None
+        self,
+        name: str,
+        *,
+        scopes: Sequence[Scope] = ("read", "write", "respond"),
+        lifetime: float | None = None,
+        until: datetime | None = None,
     ) -> tuple[ApiKey, str]:
         """Create a key of this client's tenant. Return the key and its text, which the store does not keep.
 
         ``name``: a name for people, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for no expiry.
+        ``until``: the latest time of the expiry, or None.
 
-        Raises InvalidInputError.
+        Raises InvalidInputError, also if the tenant has MAX_VALID_KEYS valid keys.
         """
         if not (1 <= len(name) <= 100 and name.isprintable()):
             raise InvalidInputError(f"the name of a key is 1 to 100 printable characters, got {brief(name)}", field="name")
@@ -82,11 +88,14 @@ class KeyCalls(Calls):
             raise InvalidInputError(f"lifetime is seconds, up to a hundred years; got {lifetime}", field="lifetime")
         secret = Secret.new()
         wanted = tuple(scope for scope in SCOPES if scope in scopes)
-        key = ApiKey(key_id=secret.key_id, tenant=self.backend.tenant, name=name, scopes=wanted)
-        return await self.backend.keys.create_key(key, secret.digest, lifetime=lifetime), str(secret)
+        key = ApiKey(key_id=secret.key_id, tenant=self.backend.tenant, name=name, scopes=wanted, expires_at=until)
+        made = await self.backend.keys.create_key(key, secret.digest, lifetime=lifetime)
+        if isinstance(made, IssuedKey):
+            return ApiKey(**made.model_dump()), made.text
+        return made, str(secret)
 
     async def keys(self) -> list[ApiKey]:
-        """Return the tenant's keys, the oldest first, including revoked and expired ones."""
+        """Return the tenant's valid keys, and the newest MAX_ENDED_KEYS of the others. The oldest come first."""
         return await self.backend.keys.keys()
 
     async def revoke_key(self, key_id: str) -> bool:

@@ -20,7 +20,7 @@ from ..domain.runs import ErrorInfo, Run
 from ..domain.size_limits import JsonValue
 from ..domain.states import RunStatus
 from ..errors import BY_CODE, RunNotCompletedError, from_dict
-from ..events.run_stream import stopped
+from ..events.inherited_runs import check_source
 
 if TYPE_CHECKING:
     from .runs import RunCalls
@@ -59,7 +59,7 @@ class RunResult:
 
     @property
     def text(self) -> str:
-        """The text of the last assistant message, or an empty string without one."""
+        """The text of the last assistant message, or an empty string if there is no such message."""
         return next((message.text for message in reversed(self.messages) if message.role == "assistant"), "")
 
     def raise_for_status(self) -> RunResult:
@@ -124,22 +124,24 @@ class RunHandle:
         of the messages, and again of the requests. None returns all. If the run is suspended, answer its requests and call this
         method again.
 
-        Raises TimeoutError (the run continues), RunNotFoundError, and ResultExpiredError for a fork job whose result has
-        been deleted.
+        Raises TimeoutError (the run continues), RunNotFoundError, also for an inherited run whose thread was deleted, and
+        ResultExpiredError for a fork job whose result has been deleted.
         """
         async with asyncio.timeout(timeout or None):
             run = await self.run()
-            while not stopped(run):
+            while not run.stopped:
                 if timeout == 0:
                     raise TimeoutError
                 run = await self._next_stop(run)
-            return await self._client.result_of(run, most)
+            result = await self._client.result_of(run, most)
+            await check_source(self._client.backend.runs, self.thread_id, run)
+            return result
 
     async def _next_stop(self, run: Run) -> Run:
         async with aclosing(self.stream(run.event_id)) as events:
             async for event in events:
                 if event.type in STREAM_ENDS:
                     run = await self.run()
-                    if stopped(run):
+                    if run.stopped:
                         return run
         return await self.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
@@ -14,16 +15,19 @@ from ..domain.runs import DEFAULT_OPTIONS, AttemptInfo, MultitaskStrategy, Prior
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
 from ..domain.validation import ROOT_ID, check_aware, check_id, new_id
+from ..domain.waits import Signal
 from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError
 from ..events.run_outcome import path_to_root
 from ..ports.commands import AcceptRequest
 from ..ports.queries import PageRequest, RunFilter
 from ..ports.results import Page
-from ..support.tracing import current
+from ..support import tracing
 from .apply_effects import apply_effects
 from .arguments import as_message, check_delay, check_priority, check_webhook_url, options
+from .host_connections import opened
 from .run_handle import RunHandle, RunResult
 from .threads import ThreadCalls
+from .traced_calls import accept_span, record_answer
 
 T = TypeVar("T")
 
@@ -45,7 +49,7 @@ class RunCalls(ThreadCalls):
         run_at: datetime | None = None,
         delay: float | None = None,
         timeout: float | None = None,
-        max_attempts: int = 1,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         multitask_strategy: MultitaskStrategy = "enqueue",
         metadata: JsonObject | None = None,
@@ -57,14 +61,17 @@ class RunCalls(ThreadCalls):
 
         ``message``: the user's text, or a Message. None continues from the last message. The run fails with ``invalid_input``
         if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. The same id with
-        the same content is the same run. ``agent``: the name of an agent that a worker serves. ``queue``: by default the
-        agent's queue. ``parent_id``: the id of the message after which the run branches, or ROOT_ID for a tree of its own.
-        ``parallel``: run on a branch and a lane of its own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is
-        due later. ``timeout``: seconds per attempt. ``max_attempts``: the number of errors after which the run fails. Crashes,
-        releases and questions are no errors. ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of
-        a busy lane (R3). ``expires_in``: seconds after the due time. A run that has not started by then fails with
-        ``run_expired``. ``webhook``: a URL that receives the run's end. ``connection``: the caller's open database connection.
-        The commit of its transaction makes the run visible. ``metadata``: a JSON object within the bounds of
+        the same content is the same run. Such a repetition may differ in ``queue``, ``priority``, ``run_at``, ``delay``,
+        ``timeout``, ``max_attempts``, ``retry``, ``metadata`` and ``webhook``, and the first values apply. ``agent``: the name
+        of an agent that a worker serves. ``queue``: by default the agent's queue. ``parent_id``: the id of the message after
+        which the run branches, or ROOT_ID for a tree of its own. ``parallel``: run on a branch and a lane of its own.
+        ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
+        ``max_attempts``: the number of errors after which the run fails. Crashes, releases and questions are no errors. By
+        default temporary errors of a model's provider are retried for about two minutes, and any other error fails the run.
+        ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``:
+        seconds after the due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that
+        receives the run's end. ``connection``: the caller's open database connection, of asyncpg, psycopg 3, SQLAlchemy or
+        Django. The commit of its transaction makes the run visible. ``metadata``: a JSON object within the bounds of
         :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
@@ -137,6 +144,7 @@ class RunCalls(ThreadCalls):
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("give the thread_id or the request_id of the request to answer", field="thread_id")
+        began = time.time_ns()
         responded = await self.backend.runs.respond(
             answer,
             thread_id=thread_id,
@@ -146,7 +154,26 @@ class RunCalls(ThreadCalls):
             on_behalf_of=on_behalf_of,
         )
         await self._apply(responded.effects)
+        if responded.created:
+            await record_answer(self.backend, responded.request, began)
         return responded.request
+
+    async def signal(
+        self, thread_id: str, name: str, value: JsonValue = None, *, signal_id: str | None = None, sent_by: str | None = None
+    ) -> Signal:
+        """Send a signal to a thread. A run of the thread that waits for ``name`` continues (:meth:`RunContext.wait_for`).
+
+        Without such a run, the signal stays until a run waits for it. ``value``: a JSON value. ``signal_id``: the client's id
+        of this signal, which makes a repetition safe. ``sent_by``: the name of the sender. The HTTP API refuses this argument
+        and stores the name of the API key.
+
+        Raises ThreadNotFoundError, SignalConflictError if the thread has another signal with this id, TooManySignalsError if no
+        run has taken a thousand signals of the thread, and InvalidInputError for an invalid name or a value beyond the bounds
+        of :mod:`runyard.domain.size_limits`.
+        """
+        sent = await self.backend.runs.signal(thread_id, name, value, signal_id=signal_id or new_id(), sent_by=sent_by)
+        await self._apply(sent.effects)
+        return sent.signal
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Run:
         """Cancel a run durably. After this call the run appends nothing (R10). ``keep``: its messages stay in the context.
@@ -193,7 +220,10 @@ class RunCalls(ThreadCalls):
         return RunHandle(self, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run:
-        """Return one run. Raises RunNotFoundError."""
+        """Return one run. A fork also has the runs that it inherited, with the ``thread_id`` of their threads.
+
+        Raises RunNotFoundError.
+        """
         run = await self.backend.runs.run(thread_id, run_id)
         if run is None:
             raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
@@ -313,12 +343,15 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
 
     ``connection``: the caller's open database connection. Raises the errors of :meth:`RunCalls.enqueue`.
     """
-    request.record(app_version=client.app_version, trace_context=current())
-    accepted = await client.backend.runs.accept(request, connection=connection)
-    if accepted.created:
-        from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
+    with accept_span(client.backend, request) as span:
+        request.record(app_version=client.app_version, trace_context=tracing.current())
+        accepted = await client.backend.runs.accept(request, connection=opened(connection))
+        if accepted.created:
+            from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
 
-        metrics.child(metrics.RUNS_ACCEPTED, request.kind).inc()
-    await apply_effects(accepted.effects, client.backend)
+            metrics.child(metrics.RUNS_ACCEPTED, request.kind).inc()
+        else:
+            tracing.add_link(span, accepted.run.trace_context, "repeated")
+        await apply_effects(accepted.effects, client.backend)
     run = accepted.run
     return RunHandle(client, run.thread_id, run.run_id, created=accepted.created, accepted=run)

@@ -18,7 +18,8 @@ from ..domain.messages import Message
 from ..formats.conversion import Format
 from ..formats.pages import FormattedPage
 from ..ports.results import Page
-from .client import Client
+from .client import Client, ConnectOptions
+from .host_connections import opened
 from .run_handle import RunHandle
 from .threads import PathPage
 
@@ -104,6 +105,8 @@ def _enqueueing(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, RunHandle]],
 ) -> Callable[Concatenate[SyncClient, P], SyncRunHandle]:
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncRunHandle:
+        if "connection" in kwargs:
+            kwargs["connection"] = opened(kwargs["connection"])  # Django's connection belongs to this thread
         return SyncRunHandle(self.portal, self.portal.wait(method(self.client, *args, **kwargs)))
 
     return _named_after(method, call)
@@ -135,10 +138,12 @@ class SyncRunHandle:
 class SyncClient:
     """A blocking client (``with Client.sync(url) as client:``). It connects at once. See :meth:`Client.connect` for errors."""
 
-    def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
+    def __init__(
+        self, url: str | None = None, *, tenant: str = "", app_version: str | None = None, **options: Unpack[ConnectOptions]
+    ) -> None:
         self.portal = Portal()
         try:
-            self.client: Client = self.portal.wait(_connect(url, tenant, options))
+            self.client: Client = self.portal.wait(_connect(url, tenant, app_version, options))
         except BaseException:
             self.portal.close()
             raise
@@ -160,6 +165,7 @@ class SyncClient:
     enqueue_fork = _enqueueing(Client.enqueue_fork)
     enqueue_fork_many = _enqueueing(Client.enqueue_fork_many)
     respond = _client_call(Client.respond)
+    signal = _client_call(Client.signal)
     cancel = _client_call(Client.cancel)
     abort_pending = _client_call(Client.abort_pending)
     redrive = _client_call(Client.redrive)
@@ -172,6 +178,8 @@ class SyncClient:
     runs = _client_call(Client.runs)
     explain = _client_call(Client.explain)
     attempts = _client_call(Client.attempts)
+    timeline = _client_call(Client.timeline)
+    find_run = _client_call(Client.find_run)
     request = _client_call(Client.request)
     requests = _client_call(Client.requests)
     thread = _client_call(Client.thread)
@@ -243,5 +251,5 @@ class SyncClient:
         return self.portal.iterate(self.client.follow_feed(cursor))
 
 
-async def _connect(url: str, tenant: str, options: dict[str, Any]) -> Client:
-    return await Client.connect(url, tenant=tenant, **options)
+async def _connect(url: str | None, tenant: str, app_version: str | None, options: ConnectOptions) -> Client:
+    return await Client.connect(url, tenant=tenant, app_version=app_version, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TypedDict, Unpack, overload
+from typing import TypedDict, Unpack, cast, overload
 
 from ..domain.messages import Message
 from ..domain.size_limits import JsonObject, JsonValue
@@ -15,7 +15,7 @@ from ..domain.validation import check_aware, check_id, check_tags, new_id
 from ..errors import InvalidInputError, ThreadNotFoundError
 from ..formats.conversion import Format, check_format, from_blob
 from ..formats.pages import FormattedPage, formatted
-from ..ports.commands import ThreadRequest
+from ..ports.commands import ThreadChanges, ThreadRequest
 from ..ports.queries import PageRequest, PathRequest, ThreadFilter
 from ..ports.results import Created, Page
 from .arguments import Calls, as_message
@@ -52,8 +52,8 @@ class ThreadCalls(Calls):
         """Create an empty thread. Return the thread, and whether this call created it. A prompt creates a missing thread.
 
         ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
-        the name of the agent for prompts that name none. ``config``: a JSON object, which forks copy by value. ``extra``: a
-        JSON object. Both have the bounds of :mod:`runyard.domain.size_limits`.
+        the name of the agent for prompts that name none. ``config``: a JSON object, which agents read in their
+        RunContext and forks copy by value. ``extra``: a JSON object. Both have the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -89,19 +89,21 @@ class ThreadCalls(Calls):
         title: str | Unset | None = UNSET,
         tags: Mapping[str, str] | Unset | None = UNSET,
         extra: JsonObject | Unset | None = UNSET,
+        config: JsonObject | Unset | None = UNSET,
         expected: datetime | None = None,
     ) -> Thread:
         """Change the given fields. None clears a field (RFC 7396).
 
-        ``tags`` replaces all tags. ``extra`` is merged at its top level. A key whose value is None is removed. ``expected``:
-        the ``updated_at`` of the thread as the caller read it. The call is refused if the thread has changed since.
+        ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level. A key whose value is None is
+        removed. Agents read a changed ``config`` in the attempts that begin later. ``expected``: the ``updated_at`` of the
+        thread as the caller read it. The call is refused if the thread has changed since.
 
-        Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` beyond the bounds of
-        :mod:`runyard.domain.size_limits`.
+        Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` or ``config`` beyond the
+        bounds of :mod:`runyard.domain.size_limits`.
         """
-        return await self.backend.threads.update_thread(
-            thread_id, title=title, tags=tags, extra=extra, expected=check_aware(expected, "expected")
-        )
+        fields = {"title": title, "tags": tags, "extra": extra, "config": config}
+        changes = cast(ThreadChanges, {name: value for name, value in fields.items() if value is not UNSET})
+        return await self.backend.threads.update_thread(thread_id, expected=check_aware(expected, "expected"), **changes)
 
     @overload
     async def messages(

@@ -13,11 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-Scope = Literal["read", "write", "respond", "admin"]
-"""``read`` reads, ``write`` changes, ``respond`` answers requests, ``admin`` does all of these over the whole deployment."""
+from ..errors import InvalidInputError
+
+Scope = Literal["read", "write", "respond", "metrics", "admin"]
+"""``read`` reads, ``write`` changes, ``respond`` answers requests, ``metrics`` reads the metrics of API processes. ``admin``
+does all of these, and reads the workers and queues of the deployment. A key with ``admin`` that belongs to no tenant changes
+them."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+MAX_VALID_KEYS: Final = 1000
+"""Most keys of a tenant that are neither revoked nor expired (A2)."""
+MAX_ENDED_KEYS: Final = 1000
+"""Most revoked and expired keys that a list has. The newest are listed."""
 
 _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 
@@ -34,6 +42,17 @@ class ApiKey(BaseModel):
     created_at: datetime | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+
+
+class IssuedKey(ApiKey):
+    """A new key that a server of the HTTP API made, with its ``text``. No store keeps the text."""
+
+    text: str = Field(repr=False, exclude=True)
+
+
+def too_many_keys() -> InvalidInputError:
+    """Return the error for a key beyond MAX_VALID_KEYS."""
+    return InvalidInputError(f"the tenant has {MAX_VALID_KEYS} valid keys; revoke one first", field="name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,18 @@ _NAMESPACE: Final = uuid.UUID("5f1c8f0e-6d0b-5c39-9a53-0c5d5d1f7a10")
 
 
 def derived_id(kind: str, *parts: str | int) -> str:
-    """Return the UUID of ``parts``, as text. The same parts have another id for another ``kind`` of object."""
+    """Return the UUID of ``parts``, as text. Equal parts of different kinds of objects have different ids."""
     return str(uuid.uuid5(_NAMESPACE, json.dumps([kind, *parts])))
 
 
 def request_id(thread_key: int, run_id: str, key: str) -> str:
     """Return the id of the request ``key`` of a run. It is the same in every attempt and different in every thread (H5, I6)."""
     return derived_id("request", thread_key, run_id, key)
+
+
+def wait_id(thread_key: int, run_id: str, kind: str, key: str) -> str:
+    """Return the id of the wait ``key`` of a run. It is the same in every attempt and different in every thread."""
+    return derived_id("wait", thread_key, run_id, kind, key)
 
 
 def step_idempotency_key(thread_key: int, run_id: str, step: str) -> str:

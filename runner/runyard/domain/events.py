@@ -154,13 +154,25 @@ FEED_TYPES: Final[tuple[FeedType, ...]] = get_args(FeedType)
 
 
 class FeedEntry(StrictModel):
-    """One committed change (E5). ``cursor`` continues the feed after this entry. ``run_id`` is set for the types ``run.…``."""
+    """One committed change (E5). ``cursor`` continues the feed after this entry. ``run_id`` is set for the types ``run.…``.
+
+    ``parent_thread_id``, ``forked_after_run_id``, ``forked_at_seq``: the source and the cut of a forked thread, for the type
+    ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. Its
+    messages end the path to ``last_message_id``. These fields have the values of the time of the read. They are None if there
+    are none, and after the deletion of the thread or run.
+    """
 
     cursor: str
     type: FeedType
     thread_id: str
     run_id: str | None = None
     created_at: datetime
+    parent_thread_id: str | None = None
+    forked_after_run_id: str | None = None
+    forked_at_seq: int | None = None
+    first_seq: int | None = None
+    last_seq: int | None = None
+    last_message_id: str | None = None
 
 
 EVENT_TYPES: Final = (

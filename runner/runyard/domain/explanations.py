@@ -11,6 +11,9 @@ from .runs import Run
 
 SENTENCES: Final = {
     "suspended": "waiting for an answer to request {request_id} since {since}",
+    "sleep": "sleeping until {due_at}",
+    "signal": "waiting for signal {name} since {since}",
+    "child": "waiting for its child {wait_id} of thread {name} since {since}",
     "not_due": "due at {due_at}",
     "retrying": "retrying after error {error_code} at {at}",
     "fanned_out": "waiting for the runs that it started, {live} of them live",
@@ -20,6 +23,8 @@ SENTENCES: Final = {
     "limited": "waiting for a permit of {permit} (limit {most})",
     "no_worker": "no live worker serves queue {queue}",
     "no_agent": "no live worker of queue {queue} serves agent {agent}",
+    "no_version": "waiting for a worker of version {version}; workers of queue {queue} run {versions}",
+    "no_redis": "waiting for Redis, which the workers of queue {queue} have not reached since {redis_since}: {redis_error}",
     "next": "waiting for a free worker",
     "running": "running on worker {worker_id}, attempt {attempt}",
     "external": "running outside any worker",
@@ -31,7 +36,7 @@ SENTENCES: Final = {
 Facts of every run are ``status``, ``attempt``, ``finished_at`` and ``error_code``. ``permit`` is the kind and the name of a
 subject, such as ``agent writer``.
 """
-TIMES: Final = ("since", "due_at", "at", "finished_at")
+TIMES: Final = ("since", "redis_since", "due_at", "at", "finished_at")
 """The facts that are times: a datetime, or a text in the format of ISO 8601."""
 
 
@@ -45,15 +50,19 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     """Return the sentence about ``run``.
 
     ``reason``: a key of SENTENCES. If several keys apply to a run that waits, ``reason`` is the first of them. ``facts``: the
-    values that the sentence names, and these facts if they are known. ``isolated``: whether the attempt runs alone in its
-    process. ``workers``: the versions of the live workers. For ``orphaned`` there is also ``nobody``, which is ``no_worker`` or
-    ``no_agent`` with the facts of this reason, or None. The facts of ``paused`` are added if the queue of an orphaned run is
-    paused.
+    values that the sentence names, and these facts if they are known. ``wait``: the kind of the wait of a suspended run
+    that waits for no answer, which is the key of its sentence. ``isolated``: whether the attempt runs alone in its
+    process. ``workers``: the versions of the live workers of the run's queue. For ``orphaned`` there is also ``nobody``, which
+    is ``no_worker``, ``no_agent``, ``no_version`` or ``no_redis`` with the facts of this reason, or None. The facts of
+    ``paused`` are added if the queue of an orphaned run is paused. ``blocked_for`` (seconds) and ``blocked_at`` (file and
+    line): the main loop of the run's worker is blocked, or those of all workers that could take the run.
     """
     known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
     known |= {"error_code": run.error.code if run.error else None} | dict(facts)
+    versions = sorted({version for version in known.get("workers") or () if version})
+    known |= {"version": run.app_version, "versions": ", ".join(versions)}
     known |= {name: moment(known[name]) for name in TIMES if known.get(name) is not None}
-    parts = [SENTENCES[reason].format(**known)]
+    parts = [SENTENCES[known.get("wait") or reason].format(**known)]
     if reason == "ended" and run.error:
         parts[0] += f": {run.error.message}"
     if reason == "running" and run.crash_count >= MAX_CRASHES - 1:
@@ -61,15 +70,17 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
         parts[0] += f"{alone}, after {run.crash_count} crashes without progress"
     if reason == "running" and run.cancel_requested_at:
         parts.append("a cancel was requested")
+    if reason in ("running", "next") and known.get("blocked_at"):
+        parts.append(f"the main loop of the worker has been blocked for {known['blocked_for']:.0f} s at {known['blocked_at']}")
+    nobody = known.get("nobody")
     if reason == "orphaned":
-        nobody = known.get("nobody")
         parts.append(SENTENCES[nobody].format(**known) if nobody else "another worker will take it over")
         if "since" in known:
             parts.append(SENTENCES["paused"].format(**known))
     if run.status == "queued" and run.expires_at and not run.attempt:
         parts.append(f"it fails if not started by {moment(run.expires_at)}")
-    versions = sorted(version for version in known.get("workers") or () if version)
-    if (run.status == "queued" or reason == "orphaned") and run.app_version and versions and run.app_version not in versions:
+    waits = run.status == "queued" or reason == "orphaned"
+    if waits and "no_version" not in (reason, nobody) and run.app_version and versions and run.app_version not in versions:
         parts.append(f"accepted by version {run.app_version}, workers run {', '.join(versions)}")
     if run.damaged:
         parts.append(f"its {', '.join(run.damaged)} cannot be read (data_corrupted)")

@@ -20,6 +20,8 @@ def entry(found: M) -> M:
     """Return a copy of ``found`` for a list. The copy lacks the large values and names their fields in ``omitted``."""
     large = [name for name in _EMPTY if json_bytes(getattr(found, name, None)) > LARGE_VALUE_BYTES]
     kept = {name: _EMPTY[name] for name in large} | {"omitted": large}
+    if (error := getattr(found, "error", None)) is not None:
+        kept["error"] = error.without_traceback()
     return found.model_copy(update=kept).model_copy(deep=True)
 
 
@@ -35,7 +37,7 @@ def json_bytes(value: Any) -> int:
 def entry_bytes(found: Run | Thread) -> int:
     """Return the approximate number of bytes of a run or a thread in a list."""
     shown = [json_bytes(getattr(found, name, None)) for name in _EMPTY]
-    error = found.error.model_dump() if isinstance(found, Run) and found.error else None
+    error = found.error.without_traceback().model_dump() if isinstance(found, Run) and found.error else None
     return 1024 + sum(size for size in shown if size <= LARGE_VALUE_BYTES) + json_bytes(error)
 
 

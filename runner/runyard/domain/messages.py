@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 from .base_models import StrictModel
 from .size_limits import JsonObject, JsonValue
 from .states import RunStatus
-from .validation import new_id
+from .validation import check_id, new_id
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -153,7 +153,7 @@ class ToolResultPart(StrictModel):
 
     @property
     def parts(self) -> list[TextPart | MediaPart]:
-        """The parts in ``content``. Empty without ``has_parts``."""
+        """The parts in ``content``. Empty if ``has_parts`` is False."""
         return RESULT_PARTS.validate_python(self.content, extra="ignore") if self.has_parts else []
 
 
@@ -184,11 +184,10 @@ class Message(StrictModel):
     sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``. A read of a thread's path
     sets ``run_status``, the present status of the message's run.
 
-    ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: data that an agent's model layer
-    needs beside the content, such as a provider's ids and proofs, calls of its built-in tools, and other media. Stores keep
-    ``provider_details`` of messages that an attempt or a checkpointer appends, and drop those of messages that a client sends
-    (M5). ``source``: the original of a message that was stored in the format of a provider. It is content of the writer, and
-    no model sees it.
+    ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: further data of the provider that the
+    model layer needs, for example ids, signatures, calls of built-in tools, and other media. Stores keep ``provider_details``
+    of messages that an attempt or a checkpointer appends, and drop those of messages that a client sends (M5). ``source``: the
+    original of a message that was stored in the format of a provider. It is content of the writer, and no model sees it.
     """
 
     id: str = Field(default_factory=new_id)
@@ -245,6 +244,21 @@ class Message(StrictModel):
         return [part for part in self.content if isinstance(part, ToolResultPart)]
 
 
+def model_name(message: Message) -> str:
+    """Return the name of the model that wrote ``message``, or an empty text if no model layer kept a name.
+
+    A model layer keeps its data under a key of ``provider_details``: pydantic-ai's has ``response.model_name``, cubeloop's
+    ``model_id``, and the others ``model``.
+    """
+    for kept in (message.provider_details or {}).values():
+        if isinstance(kept, dict):
+            response = kept.get("response")
+            named = response.get("model_name") if isinstance(response, dict) else kept.get("model") or kept.get("model_id")
+            if isinstance(named, str):
+                return named
+    return ""
+
+
 def check_message(value: Any) -> Message:
     """Return ``value`` if it is a :class:`Message`. Raise :class:`InvalidInputError` for any other object."""
     if not isinstance(value, Message):
@@ -256,10 +270,12 @@ def check_message(value: Any) -> Message:
 
 
 def check_named_once(messages: Iterable[Message]) -> None:
-    """Raise :class:`InvalidInputError` if two of ``messages`` have the same id and different runs."""
+    """Raise :class:`InvalidInputError` if two of ``messages`` have the same id and different runs, or if a run id is no id."""
     runs: dict[str, str | None] = {}
     for message in messages:
-        if runs.setdefault(check_message(message).id, message.run_id) != message.run_id:
+        if check_message(message).run_id is not None:
+            check_id(message.run_id, "run_id")
+        if runs.setdefault(message.id, message.run_id) != message.run_id:
             raise InvalidInputError(f"two messages have the id {message.id}; give each an id of its own", message_id=message.id)
 
 

@@ -7,13 +7,16 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from ..errors import HitlInvalidAnswerError
+from ..errors import HitlInvalidAnswerError, InvalidInputError
 from .base_models import StrictModel
 from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_id, new_id
 
 ANSWERED_AT_DEADLINE: Final = "deadline"
 """Value of ``answered_by`` in a request that its deadline answered."""
+
+MAX_RESPONDER_CHARACTERS: Final = 1000
+"""Most characters of ``answered_by`` and ``on_behalf_of``."""
 
 
 class HitlRequest(StrictModel):
@@ -51,6 +54,14 @@ def check_requests(*requests: HitlRequest) -> None:
         check_id(request.request_id, "request_id")
         for name in ("payload", "answer_schema", "on_deadline"):
             check_value(getattr(request, name), name)
+
+
+def check_responder(answered_by: str | None, on_behalf_of: str | None) -> None:
+    """Raise :class:`InvalidInputError` if a name of a responder is too long."""
+    for name, value in (("answered_by", answered_by), ("on_behalf_of", on_behalf_of)):
+        if value is not None and len(value) > MAX_RESPONDER_CHARACTERS:
+            most = MAX_RESPONDER_CHARACTERS
+            raise InvalidInputError(f"{name} has at most {most} characters, got {len(value)}", field=name)
 
 
 def check_answer(request: HitlRequest, answer: Any) -> None:

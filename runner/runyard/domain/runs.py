@@ -16,6 +16,9 @@ from .webhooks import HIDE_WEBHOOKS, masked
 
 RunKind = Literal["prompt", "fork", "fork_once", "fork_many", "external"]
 
+DEFAULT_AGENT: Final = "default"
+"""The agent that serves a run without an agent. If no agent has this name, the first registered one serves it."""
+
 VersionPolicy = Literal["run", "wait", "fail"]
 
 StopAt = Literal["all", "first"]
@@ -35,11 +38,23 @@ LARGE_VALUE_BYTES: Final = 8192
 
 
 class ErrorInfo(StrictModel):
-    """The cause of a failure: a stable ``code``, a sentence as ``message``, and ``details`` as a JSON object."""
+    """The cause of a failure: a stable ``code``, a sentence as ``message``, and ``details`` as a JSON object.
+
+    ``traceback``: the traceback of an error that the agent raised, for the operators. Lists of runs, events and webhooks leave
+    it out. ``details["type"]`` is the class of an error that is no error of runyard.
+    """
+
+    # One schema for input and output: client generators confuse two schemas with the same title.
+    model_config = ConfigDict(json_schema_mode_override="validation")
 
     code: str
     message: str
     details: JsonObject = Field(default_factory=dict)
+    traceback: str | None = Field(None, exclude_if=lambda text: text is None)
+
+    def without_traceback(self) -> ErrorInfo:
+        """Return the error for readers outside the operators' tools."""
+        return self if self.traceback is None else self.model_copy(update={"traceback": None})
 
 
 class RetryPolicy(StrictModel):
@@ -69,14 +84,15 @@ class RunOptions(StrictModel):
     """The options of a run.
 
     ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. A timeout of an
-    attempt is an error. A crash, a release and a question are no errors. ``expires_in``: seconds from the due time to the
+    attempt is an error. A crash, a release and a question are no errors. None: temporary errors of a provider are retried, and
+    any other error fails the run. ``expires_in``: seconds from the due time to the
     latest start of the first attempt. ``webhook``: the URL that receives the run's end.
     """
 
     model_config = ConfigDict(frozen=True)  # many runs share DEFAULT_OPTIONS
 
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
-    max_attempts: int = Field(1, ge=1, le=1000)
+    max_attempts: int | None = Field(None, ge=1, le=1000)
     retry: RetryPolicy = Field(default_factory=RetryPolicy)
     multitask_strategy: MultitaskStrategy = "enqueue"
     parallel: bool = False
@@ -95,6 +111,8 @@ DEFAULT_OPTIONS: Final = RunOptions()
 class Run(StrictModel):
     """One run as the store has it: a prompt up to its final answer, or a fork job.
 
+    ``error_count``: the number of errors since the last suspension or redrive.
+    ``waiting_for``: a suspended run waits for an ``answer``, or only for a ``wait`` that no human ends, such as a sleep.
     ``expires_at``: the time at which the run fails if its first attempt has not started. ``deleted_at``: the time at which the
     run's content was deleted. ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves
     empty because they have more than :data:`LARGE_VALUE_BYTES` bytes. Reading the run by its id returns these fields.
@@ -123,6 +141,7 @@ class Run(StrictModel):
     admitted_at: datetime | None = None
     started_at: datetime | None = None
     suspended_at: datetime | None = None
+    waiting_for: Literal["answer", "wait"] | None = None
     finished_at: datetime | None = None
     cancel_requested_at: datetime | None = None
     completion_seq: int | None = None
@@ -143,6 +162,11 @@ class Run(StrictModel):
     def ended(self) -> bool:
         """Whether the run has ended. Only a redrive can queue such a run again."""
         return self.status in ENDED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no event follows until somebody acts: the run has ended, or it waits for an answer."""
+        return self.ended or (self.status is RunStatus.SUSPENDED and self.waiting_for != "wait")
 
 
 class AttemptInfo(StrictModel):
@@ -168,23 +192,21 @@ class ForkOnceResult:
     """The answer of a probe (F9).
 
     ``text``: the text of the last assistant message, or an empty string. ``messages``: the messages that the probe added.
-    ``stop_reason``: that of the last assistant message, or ``error`` if the agent failed.
+    ``stop_reason``: that of the last assistant message, or ``error`` if the agent failed. ``error``: the cause of a failure, or
+    None.
     """
 
     text: str
     messages: list[Message]
     stop_reason: StopReason
+    error: ErrorInfo | None = None
 
 
 @dataclass(frozen=True)
 class Candidate(ForkOnceResult):
-    """The answer to one message of a fan-out.
-
-    ``thread_id``: the id of the candidate's thread, or None for a probe. ``error``: the cause of a failure, or None.
-    """
+    """The answer to one message of a fan-out. ``thread_id``: the id of the candidate's thread, or None for a probe."""
 
     thread_id: str | None = None
-    error: ErrorInfo | None = None
 
     @property
     def ok(self) -> bool:

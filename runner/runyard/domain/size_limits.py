@@ -33,7 +33,7 @@ MAX_BITS: Final = 64
 MESSAGE_BYTES: Final = 8 * 2**20
 """Maximum number of bytes of one stored message, with its inline images, if the limit ``message_bytes`` is not set."""
 MAX_EXTRA: Final = 2**21
-"""Maximum number of bytes of a thread's whole extra as JSON, including the metadata of a fork."""
+"""Maximum number of bytes as JSON of a thread's whole extra, including the metadata of a fork, and of its whole config."""
 MAX_BYTES: Final[Mapping[str, int]] = {
     "title": 2**12,
     "tags": 2**14,
@@ -47,12 +47,16 @@ MAX_BYTES: Final[Mapping[str, int]] = {
     "payload": 2**20,
     "on_deadline": 2**20,
     "answer": 2**20,
+    "schema": 2**18,
+    "value": 2**20,
     "details": 2**18,
     "result": MESSAGE_BYTES,
 }
 """Name of an argument or field → maximum number of bytes of text in its value, including the names of fields in it."""
 
-OBJECTS: Final = frozenset({"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details"})
+OBJECTS: Final = frozenset(
+    {"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details", "schema"}
+)
 TEXTS: Final = frozenset({"title", "reason"})
 
 _NESTED: Final = (dict, list, tuple)

@@ -18,7 +18,8 @@ class Thread(StrictModel):
 
     ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because they have more than
     :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. Reading the thread by its id returns these fields. ``damaged``: as in
-    ``Run``.
+    ``Run``. ``deleted_at``: only an ancestor in a :class:`Lineage` can be deleted. It has no other fields than the ids, the cut
+    and the times.
     """
 
     thread_id: str
@@ -35,6 +36,19 @@ class Thread(StrictModel):
     updated_at: datetime
     omitted: list[str] = Field(default_factory=list)
     damaged: list[str] = Field(default_factory=list)
+    deleted_at: datetime | None = None
+
+    def tombstone(self, deleted_at: datetime) -> Thread:
+        """Return what is left of the thread after its deletion."""
+        return Thread(
+            thread_id=self.thread_id,
+            parent_thread_id=self.parent_thread_id,
+            forked_after_run_id=self.forked_after_run_id,
+            forked_at_seq=self.forked_at_seq,
+            created_at=self.created_at,
+            updated_at=deleted_at,
+            deleted_at=deleted_at,
+        )
 
 
 class Branch(StrictModel):
@@ -62,14 +76,15 @@ class CheckpointData:
     messages: list[Message] = field(default_factory=list)
     extra: JsonObject = field(default_factory=dict)
     parent_thread_id: str | None = None
+    config: JsonObject = field(default_factory=dict)
 
 
 class Lineage(BaseModel):
     """The ancestors of a thread, and its forks.
 
-    ``ancestors``: the nearest first. The list ends before a deleted thread. ``next_ancestor``: the id of the next ancestor if
-    there are more. ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None
-    at its end.
+    ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. If no thread shows a message of it any more, it is
+    left out. ``next_ancestor``: the id of the next ancestor if there are more. ``children``: the oldest first.
+    ``next_children``: the cursor that continues the list of children, or None at its end.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,6 +1,6 @@
 """The secrets that sign webhooks. They are derived from the deployment's secret, and no store holds them.
 
-:mod:`runyard.worker.webhook_payload` signs with these secrets. The derivation is HKDF with SHA-256 (RFC 5869). A receiver with
+:mod:`runyard.worker.signed_webhook` signs with these secrets. The derivation is HKDF with SHA-256 (RFC 5869). A receiver with
 the secret of one tenant or subscription cannot sign for another one. A backup of the database contains the version numbers of
 secrets, but no secret.
 """

@@ -1,32 +1,36 @@
 """Every error that runyard raises, as one tree.
 
 RunyardError
-├── InvalidInputError (ValueError)      InvalidBlobError, InvalidCursorError, InvalidRequestError, TooManyCandidatesError
+├── InvalidInputError (ValueError)      AppImportError, InvalidBlobError, InvalidCursorError, InvalidRequestError,
+│                                       TooManyCandidatesError
 ├── AccessError                         UnauthenticatedError, ForbiddenError, RateLimitedError
 ├── RequestError                        RouteNotFoundError, MethodNotAllowedError, RequestTooLargeError, HeadersTooLargeError,
 │                                       RequestTimeoutError, UnsupportedMediaTypeError: refusals of the HTTP API before it
 │                                       reads the content
 ├── CapabilityMissingError              ExtraMissingError; derived from CheckpointerError
-├── BackendUnavailableError             LockedError, ServerBusyError
+├── BackendUnavailableError             LoginRefusedError, LockedError, ServerBusyError
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError
 └── CheckpointerError
     ├── ThreadError                     ThreadNotFoundError, ThreadAlreadyExistsError, ThreadBusyError,
     │                                   PreconditionFailedError
     ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
-    ├── RunError                        RunNotFoundError, RunConflictError, RunNotCompletedError, RunAlreadyClaimedError,
-    │                                   RunAlreadyCompletedError, RunNotClaimedError, NothingToRunError, StaleFenceError,
+    ├── RunError                        RunNotFoundError, RunAmbiguousError, RunConflictError, RunNotCompletedError,
+    │                                   RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError,
+    │                                   NothingToRunError, StaleFenceError,
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, RunInUseError,
     │                                   ResultExpiredError, AgentNotFoundError, StepUnknownError, QueueFullError,
     │                                   BudgetExceededError, RunTimeoutError, RunExpiredError, AgentCancelledError,
-    │                                   VersionMismatchError
+    │                                   VersionMismatchError, ChildFailedError, ChildDeadlockError, TooManyChildrenError
     ├── DataCorruptedError
     ├── ForkBoundaryError
+    ├── CheckpointMissingError
     ├── CursorExpiredError
-    └── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
-                                        HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError),
-                                        HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError,
-                                        HitlRequestNotFoundError
+    ├── HitlError                       HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError,
+    │                                   HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError),
+    │                                   HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError,
+    │                                   HitlDeniedError, HitlRequestNotFoundError
+    └── SignalConflictError, TooManySignalsError, SignalInvalidError, SignalTimeoutError (TimeoutError)
 
 Each class has a stable ``code``, which the HTTP API, metrics and the database use. ``http_status`` is the status of the HTTP
 API's answer. The keyword arguments of an error are its ``details``, JSON values for a program. An error can be pickled. Its
@@ -39,6 +43,7 @@ from .base import BY_CODE, RunyardError, from_dict
 from .deployment import (
     BackendUnavailableError,
     LockedError,
+    LoginRefusedError,
     SchemaError,
     SchemaMismatch,
     SchemaUninitialized,
@@ -51,6 +56,7 @@ from .hitl import (
     HitlAmbiguousError,
     HitlBindingError,
     HitlCancelledError,
+    HitlDeniedError,
     HitlError,
     HitlInvalidAnswerError,
     HitlNoPendingRequestError,
@@ -73,18 +79,21 @@ from .http_api import (
     UnauthenticatedError,
     UnsupportedMediaTypeError,
 )
-from .inputs import InvalidBlobError, InvalidCursorError, InvalidInputError, TooManyCandidatesError
+from .inputs import AppImportError, InvalidBlobError, InvalidCursorError, InvalidInputError, TooManyCandidatesError
 from .runs import (
     AgentCancelledError,
     AgentNotFoundError,
     BudgetExceededError,
     CancelRequestedError,
+    ChildDeadlockError,
+    ChildFailedError,
     IncompleteToolCycleError,
     NothingToRunError,
     QueueFullError,
     ResultExpiredError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
+    RunAmbiguousError,
     RunConflictError,
     RunEndedError,
     RunError,
@@ -96,11 +105,14 @@ from .runs import (
     RunTimeoutError,
     StaleFenceError,
     StepUnknownError,
+    TooManyChildrenError,
     VersionMismatchError,
 )
+from .signals import SignalConflictError, SignalInvalidError, SignalTimeoutError, TooManySignalsError
 from .stores import (
     CapabilityMissingError,
     CheckpointerError,
+    CheckpointMissingError,
     CursorExpiredError,
     DataCorruptedError,
     ExtraMissingError,
@@ -122,11 +134,15 @@ __all__ = [
     "AccessError",
     "AgentCancelledError",
     "AgentNotFoundError",
+    "AppImportError",
     "BackendUnavailableError",
     "BudgetExceededError",
     "CancelRequestedError",
     "CapabilityMissingError",
+    "CheckpointMissingError",
     "CheckpointerError",
+    "ChildDeadlockError",
+    "ChildFailedError",
     "CursorExpiredError",
     "DataCorruptedError",
     "ExtraMissingError",
@@ -138,6 +154,7 @@ __all__ = [
     "HitlAmbiguousError",
     "HitlBindingError",
     "HitlCancelledError",
+    "HitlDeniedError",
     "HitlError",
     "HitlInvalidAnswerError",
     "HitlNoPendingRequestError",
@@ -152,6 +169,7 @@ __all__ = [
     "InvalidRequestError",
     "LeafMovedError",
     "LockedError",
+    "LoginRefusedError",
     "MessageError",
     "MessageNotFoundError",
     "MessageTooLargeError",
@@ -167,6 +185,7 @@ __all__ = [
     "RouteNotFoundError",
     "RunAlreadyClaimedError",
     "RunAlreadyCompletedError",
+    "RunAmbiguousError",
     "RunConflictError",
     "RunEndedError",
     "RunError",
@@ -181,6 +200,9 @@ __all__ = [
     "SchemaMismatch",
     "SchemaUninitialized",
     "ServerBusyError",
+    "SignalConflictError",
+    "SignalInvalidError",
+    "SignalTimeoutError",
     "StaleFenceError",
     "StepUnknownError",
     "ThreadAlreadyExistsError",
@@ -188,6 +210,8 @@ __all__ = [
     "ThreadError",
     "ThreadNotFoundError",
     "TooManyCandidatesError",
+    "TooManyChildrenError",
+    "TooManySignalsError",
     "UnauthenticatedError",
     "UnsupportedMediaTypeError",
     "VersionMismatchError",

@@ -12,6 +12,13 @@ class BackendUnavailableError(RunyardError):
     http_status = 503
 
 
+class LoginRefusedError(BackendUnavailableError):
+    """Postgres or Redis refuses the user, the password or the database of the URL. A worker ends with this error at its start.
+    A process that was connected before waits until the server admits it again."""
+
+    code = "login_refused"
+
+
 class LockedError(BackendUnavailableError):
     """Another transaction holds a lock that the call needs. Nothing is stored. The call may be repeated."""
 

@@ -72,3 +72,9 @@ class HitlCancelledError(HitlError):
     """The question was cancelled without an answer."""
 
     code = "hitl_cancelled"
+
+
+class HitlDeniedError(HitlError):
+    """A human denied that the agent goes on."""
+
+    code = "hitl_denied"

@@ -12,6 +12,12 @@ class InvalidInputError(RunyardError, ValueError):
     http_status = 400
 
 
+class AppImportError(InvalidInputError):
+    """The import of an app raised an error. ``details["traceback"]`` begins at the first frame of the app's own code."""
+
+    code = "app_import_failed"
+
+
 class InvalidCursorError(InvalidInputError):
     """The page cursor was not issued by this server."""
 

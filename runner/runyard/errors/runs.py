@@ -16,6 +16,12 @@ class RunNotFoundError(RunError):
     http_status = 404
 
 
+class RunAmbiguousError(RunError):
+    """Several runs have an id with this beginning. ``details["runs"]`` has the thread ids and run ids of some of them."""
+
+    code = "run_ambiguous"
+
+
 class RunConflictError(RunError):
     """A different request has this run id. ``details["differs"]`` names the fields that differ."""
 
@@ -133,6 +139,24 @@ class BudgetExceededError(RunError):
     """The run or its thread has used up a budget. ``details`` have the budget, its limit and the amount used."""
 
     code = "budget_exceeded"
+
+
+class ChildFailedError(RunError):
+    """A child did not complete, or its thread was deleted. ``details["status"]`` is its status, or None if it is gone."""
+
+    code = "child_failed"
+
+
+class ChildDeadlockError(RunError):
+    """A child would wait for a run that waits for the child."""
+
+    code = "child_deadlock"
+
+
+class TooManyChildrenError(RunError):
+    """A run has too many children, or its child would be too many levels deep."""
+
+    code = "too_many_children"
 
 
 class QueueFullError(RunError):

@@ -100,6 +100,13 @@ class ForkBoundaryError(CheckpointerError):
     code = "fork_boundary"
 
 
+class CheckpointMissingError(CheckpointerError):
+    """The graph of a run has no checkpoint at the message after which the run begins (F13)."""
+
+    code = "checkpoint_missing"
+    retryable = False
+
+
 class CursorExpiredError(CheckpointerError):
     """Entries of the feed after the cursor were pruned, because their retention has passed."""
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from ..domain.events import STREAM_ENDS, Event, SealedEvent
 from ..domain.runs import Run
-from ..domain.states import RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError
 from ..ports.refs import RunRef
+from .inherited_runs import check_source
 
 if TYPE_CHECKING:
     from ..ports.stores import Backend
@@ -42,11 +42,6 @@ def position(event_id: str | None) -> Position | None:
         return int(fence), int(n)
     except ValueError:
         return None
-
-
-def stopped(run: Run) -> bool:
-    """Return whether the run ended or waits for a human: no event follows until somebody acts."""
-    return run.ended or run.status is RunStatus.SUSPENDED
 
 
 @dataclass
@@ -105,9 +100,10 @@ def follow_run(
     The last event is exactly one of STREAM_ENDS, sent after the commit of its transaction. If ``last_event_id`` is that event,
     no event follows. A ``gap``, which has no id, announces that events were lost. The events that Postgres can prove follow it.
     A ``run.suspended`` or ``run.failed`` after which the run has continued does not end the stream. ``recheck``: seconds
-    without an event after which the run is read from Postgres. ``found``: the run, if it was read a moment ago.
+    without an event after which the run is read from Postgres. ``found``: the run, if it was read a moment ago. The run may be
+    inherited.
 
-    Raises RunNotFoundError.
+    Raises RunNotFoundError, also for an inherited run whose thread was deleted.
     """
     return _Reader(backend, thread_id, run_id, recheck).read(last_event_id, found)
 
@@ -130,14 +126,14 @@ class _Reader:
 
     async def read(self, last_event_id: str | None, found: Run | None, *, live: bool = True) -> AsyncGenerator[Event]:
         run = found or await self._run()
-        ref = await self._ref()
+        ref = await self._ref(run)
         if last_event_id is not None:
-            if stopped(run) and last_event_id == run.event_id:
+            if run.stopped and last_event_id == run.event_id:
                 return
             if not await self._resume(run, ref, last_event_id):
                 self.announced = True
                 yield self._gap()
-        if stopped(run):
+        if run.stopped:
             await self._underway(ref, run)
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
@@ -168,7 +164,7 @@ class _Reader:
 
     async def _issued(self, run: Run, ref: RunRef, at: Position) -> bool:
         """Return whether the run may have had an event ``at``: one of an attempt, or one that Postgres proves."""
-        if at < (_end(run) if stopped(run) else (run.fence or 0, sys.maxsize)):
+        if at < (_end(run) if run.stopped else (run.fence or 0, sys.maxsize)):
             return True
         fence, n = at
         found = await self.backend.runs.run_events(ref, f"{fence}-{n - 1}", limit=1) if n > 0 else []
@@ -225,10 +221,10 @@ class _Reader:
             yield arrival
         if arrival is None or arrival.type in STREAM_ENDS:
             run = await self._run()
-            if stopped(run) and self.cursor.at < _end(run):
+            if run.stopped and self.cursor.at < _end(run):
                 async for event in self._catch_up(ref, position(run.event_id)):
                     yield event
-            self.over = stopped(run) and self.cursor.at >= _end(run)
+            self.over = run.stopped and self.cursor.at >= _end(run)
 
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
@@ -280,7 +276,8 @@ class _Reader:
             after = page[-1].id
 
     async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
-        """Yield the events that Redis holds after the cursor, until a read fails. Then yield ``arrived``."""
+        """Yield the events that Redis holds after the cursor, until a read fails. Then yield ``arrived``, the event
+        that came without Redis."""
         after = self._after()
         with suppress(BackendUnavailableError):
             while True:
@@ -307,11 +304,16 @@ class _Reader:
             )
         return run
 
-    async def _ref(self) -> RunRef:
-        """Return the run's reference. Wait for the run's thread, which a scheduled run may still have to create."""
-        while (key := await self.backend.threads.thread_key(self.thread_id)) is None:
+    async def _ref(self, run: Run) -> RunRef:
+        """Return the run's reference. Wait for the run's thread, which a scheduled run may still have to create.
+
+        Raises RunNotFoundError for an inherited run whose thread was deleted.
+        """
+        while (key := await self.backend.threads.thread_key(run.thread_id)) is None:
+            await check_source(self.backend.runs, self.thread_id, run)
             await asyncio.sleep(RETRY_SECONDS)
             await self._run()
+        await check_source(self.backend.runs, self.thread_id, run)
         return RunRef(key, self.run_id)
 
     def _gap(self) -> Event:

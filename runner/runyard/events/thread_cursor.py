@@ -47,9 +47,9 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: by the id of each run whose end the reader has not seen, the id of
-    the last event that the reader saw of this run, or an empty text. ``since``: the time at which the oldest run that may be
-    missing in ``open`` was accepted, or None.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. It maps each run id
+    to the id of the last event that the reader saw of this run, or to an empty text. ``since``: the time at which the oldest
+    run that may be missing in ``open`` was accepted, or None.
     """
 
     top: int = -1

@@ -23,7 +23,7 @@ from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import ENDED, RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from ..ports.queries import PageRequest, RunFilter
-from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, stopped, with_silence
+from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, with_silence
 from .thread_cursor import MAX_CURSOR_BYTES, KnownRun, ThreadCursor
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class _Reader:
             self.place.open.setdefault(run.run_id, "")
             self.known[run.run_id] = KnownRun.of(run)
             listed = _Listed.of(run)
-            if not (stopped(run) and last == run.event_id) and not self._follow(listed) and not self._was_read(listed):
+            if not (run.stopped and last == run.event_id) and not self._follow(listed) and not self._was_read(listed):
                 self.behind[run.run_id] = listed
         if self.behind and (self.turns is None or self.turns.done()):
             self.turns = asyncio.create_task(self._take_turns(), name="runyard-thread-turns")

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 from ..domain.messages import Message, Usage, by_run
 from ..domain.runs import Run
 from ..errors import BackendUnavailableError
+from ..ports.graph_checkpoints import AttemptGraphs, GraphCheckpointStore
 from ..ports.refs import AttemptToken
 from ..ports.results import Ledger, Step
-from ..ports.stores import RunStore, ThreadStore
+from ..ports.stores import Backend, RunStore
 from ..support.store_retries import patiently
+from .children import Children
 
 
 class StoreUnansweredError(BackendUnavailableError):
@@ -26,12 +28,20 @@ class StoreUnansweredError(BackendUnavailableError):
 
 
 class AttemptStore(Protocol):
-    """The reads and writes of an attempt. ``durable`` is False in a probe, which cannot ask a human.
+    """The reads and writes of an attempt.
+
+    ``durable``: False in a probe, which cannot ask a human. ``waits``: whether the store keeps waits, which only workers end.
+    ``children``: starts children, or None.
+
+    ``graphs``: the checkpoints of graphs, or None if the attempt has none.
 
     ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
     """
 
     durable: bool
+    waits: bool
+    children: Children | None
+    graphs: AttemptGraphs | None
 
     async def context(self) -> list[Message]: ...
     async def ledger(self) -> Ledger: ...
@@ -49,11 +59,14 @@ class FencedAttemptStore:
     """
 
     durable = True
+    waits = True
 
-    def __init__(self, runs: RunStore, threads: ThreadStore, attempt: AttemptToken, thread_id: str) -> None:
-        """``threads``: the threads of the run's tenant."""
+    def __init__(self, runs: RunStore, of_tenant: Backend, attempt: AttemptToken, thread_id: str) -> None:
+        """``of_tenant``: the backend, bound to the tenant of the run."""
+        self.graphs: AttemptGraphs | None = AttemptGraphs(of_tenant.graphs, attempt)
         self._runs = runs
-        self._threads = threads
+        self._threads = of_tenant.threads
+        self.children: Children | None = Children(of_tenant, attempt)
         self._attempt = attempt
         self._thread_id = thread_id
 
@@ -81,8 +94,12 @@ class ProbeAttemptStore:
     """The attempt store of a probe: it starts from a snapshot and writes to no thread (F9)."""
 
     durable = False
+    waits = False
+    children: Children | None = None
 
-    def __init__(self, snapshot: Sequence[Message], run: Run) -> None:
+    def __init__(self, snapshot: Sequence[Message], run: Run, graphs: GraphCheckpointStore | None = None) -> None:
+        """``graphs``: the checkpoints of graphs of the run's tenant, which the probe reads."""
+        self.graphs = AttemptGraphs(graphs) if graphs is not None else None
         self._snapshot = by_run(snapshot)
         self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -19,14 +18,18 @@ from ..domain.quoting import brief
 from ..domain.requests import HitlRequest, check_requests
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject, JsonValue, check_value
-from ..errors import HitlNotAllowedError, InvalidInputError, RunyardError
+from ..domain.waits import MAX_WAIT_SECONDS
+from ..errors import CapabilityMissingError, InvalidInputError, RunyardError
 from ..events.writer import EventEmitter
+from ..ports.graph_checkpoints import AttemptGraphs
 from ..ports.results import Ledger, Step
 from ..support.optional_imports import load
 from .attempt_store import AttemptStore
-from .control_signals import AttemptLost, ControlSignal, Deferred, Suspend
+from .control_signals import Suspend
+from .parking import Parking
+from .remainder import Remainder
 from .steps import OnUnknown, Steps, name_of, tool_step
-from .transcript import Transcript, whole
+from .transcript import whole
 
 if TYPE_CHECKING:
     from pydantic_ai import Tool
@@ -36,42 +39,23 @@ if TYPE_CHECKING:
     from ..agents.plain_calls import ModelAnswer
 
 Output = TypeVar("Output")
+T = TypeVar("T")
 
-MAX_WAIT_SECONDS: Final = 10 * 365 * 86400
-"""Longest timeout of a question, in seconds."""
 FAIL: Final[JsonObject] = {"fail": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """The uncommitted part of a context, which the executor writes with the attempt's end."""
-
-    messages: list[Message]
-    extra: JsonObject | None
-    usage: Usage | None
-    requests: list[HitlRequest]
-    signal: ControlSignal | None
-    result: JsonValue = None
-
-    @classmethod
-    def nothing(cls) -> Self:
-        return cls([], None, None, [], None)
-
-    def usage_only(self) -> Remainder:
-        """Return the usage alone, which counts even if the rest cannot be stored."""
-        return Remainder([], None, self.usage, [], None)
-
-
-class RunContext(Transcript):
+class RunContext(Parking):
     """The context of one attempt of a run, for its agent.
 
-    ``thread_id``, ``run_id``: the ids of the thread and the run. ``attempt``: the number of the attempt, from 1. ``input``: the
-    prompt, or None if the run continues from the leaf. ``deadline``: the time at which the attempt times out, or None.
-    ``extra``: the thread's extra. ``result``: a JSON value for the caller that enqueued the run, None by default.
+    ``thread_id``, ``run_id``: the ids of the thread and the run. ``agent``: the name of the agent in its App; None in-process.
+    ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from the leaf.
+    ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's extra. ``config``: a copy of the
+    thread's config as it was at the begin of the attempt; changes to the copy are not saved. ``result``: a JSON value for the
+    caller that enqueued the run, None by default.
 
     A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.size_limits` allows.
 
-    A later attempt continues after the last committed message: its agent reads :meth:`history` and continues from there.
+    A later attempt continues after the last committed message. Its agent reads the committed messages by :meth:`history`.
     """
 
     def __init__(
@@ -81,19 +65,22 @@ class RunContext(Transcript):
         stream: EventEmitter,
         *,
         extra: JsonObject | None = None,
+        config: JsonObject | None = None,
         ledger: Ledger | None = None,
         deadline: datetime | None = None,
         on_lost: Callable[[RunyardError], None] | None = None,
+        agent: str | None = None,
+        on_used: Callable[[Usage, str], None] | None = None,
     ) -> None:
-        super().__init__(run, attempt_store, stream, on_lost)
-        self.thread_id = run.thread_id
+        super().__init__(run, attempt_store, stream, ledger or Ledger(), on_lost, on_used)
+        self.agent = agent or run.agent
         self.attempt = run.attempt
         self.input = run.input
         self.deadline = deadline
+        self.config: JsonObject = copy.deepcopy(config) if config else {}
         self.result: JsonValue = None
         self._extra: JsonObject = copy.deepcopy(extra) if extra else {}
         self._given_extra = copy.deepcopy(extra) if extra else {}
-        self._ledger = ledger or Ledger()
         self._requests: dict[str, HitlRequest] = {}
         self._steps = Steps(
             run,
@@ -122,11 +109,26 @@ class RunContext(Transcript):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the attempt was stopped: by a cancel, a timeout, a shutdown of its worker, or the loss of the run.
+        """Whether the attempt was stopped by a cancel, a timeout, a shutdown of its worker, or the loss of the run.
 
         The agent's task is then also cancelled.
         """
         return self._cancelled
+
+    @property
+    def graphs(self) -> AttemptGraphs:
+        """The checkpoints of graphs, for an adapter. Raises CapabilityMissingError if the store has none (R14)."""
+        if self._attempt_store.graphs is None:
+            raise CapabilityMissingError("only workers keep checkpoints of graphs; run this agent in a worker")
+        return self._attempt_store.graphs
+
+    def name_steps_by(self, part: Callable[[], str | None]) -> None:
+        """Separate the default names of steps and questions by parts of an agent. An adapter calls this method.
+
+        A later attempt may execute one part without the others. ``part``: a function that returns the name of the part to which
+        the calling code belongs, or None. The name is the same in every attempt.
+        """
+        self._steps.part = part
 
     def stop(self) -> None:
         """Mark the attempt as stopped. The executor then cancels the agent's task."""
@@ -136,11 +138,10 @@ class RunContext(Transcript):
         """Call ``fn(*args)`` and record its result, a JSON value. A later attempt gets the recorded result without a call.
 
         ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in this
-        attempt. An agent that skips a step, because its history contains the outcome, gives keys of its own, such as a tool
-        call's id.
+        attempt. Give keys, such as the ids of tool calls, if the agent skips steps whose outcome is in its history.
 
-        The function gets its idempotency key, the same in every attempt, from :func:`runyard.current_step` or in a parameter
-        ``idempotency_key``.
+        The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. The key
+        is the same in every attempt.
 
         ``on_unknown``: the policy for a step that an earlier attempt started and did not finish, because the attempt crashed or
         the function raised. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run fails without
@@ -151,7 +152,7 @@ class RunContext(Transcript):
         :mod:`runyard.domain.size_limits` allows.
         """
         self._check()
-        return await self._steps.replay_or_call(fn, args, key, on_unknown)
+        return await self._whole_call(self._steps.replay_or_call(fn, args, key, on_unknown))
 
     async def _start_step(self, key: str) -> Step | None:
         await self._flush()
@@ -163,7 +164,7 @@ class RunContext(Transcript):
     def in_tool(self, call_id: str) -> AbstractContextManager[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
 
-        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred` instead of ending the attempt at
+        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred`. It does not end the attempt at
         once.
         """
         return self._steps.in_tool(call_id)
@@ -182,13 +183,13 @@ class RunContext(Transcript):
     ) -> ModelAnswer[Output]:
         """Send one model request and record its answer. A later attempt gets the recorded answer without a request.
 
-        The answer is not appended to the run: append ``answer.message`` to keep it in the conversation.
+        The answer is not appended to the run. Append ``answer.message`` to store the answer in the conversation.
 
         ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
-        ``tools``: functions that the model may call. The model is asked once: execute its calls with :meth:`tool` and append
-        their results before asking again. ``output_type``: the type of the answer. pydantic-ai asks again if an answer does not
-        fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``: send the answer as events while it is generated.
-        ``key``: as for :meth:`step`.
+        ``tools``: functions that the model may call. This method sends one request. Execute the model's calls with :meth:`tool`
+        and append their results before the next request. ``output_type``: the type of the answer. pydantic-ai repeats the
+        request if an answer does not fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``: whether to send
+        the answer as events while the model generates it. ``key``: as for :meth:`step`.
 
         Raises ExtraMissingError without the extra ``agents``, and the errors of pydantic-ai.
         """
@@ -219,7 +220,7 @@ class RunContext(Transcript):
     ) -> Any:
         """Call ``fn`` as a step (:meth:`step`), with ``arguments`` or with the arguments of a model's ``call``.
 
-        The run's stream gets an event at the start of the call and one at its end.
+        The run's stream gets an event at the start of the call and another event at its end.
 
         Raises the error of ``fn``.
         """
@@ -241,12 +242,12 @@ class RunContext(Transcript):
     ) -> JsonValue:
         """Return the human's answer, or suspend the run until there is one.
 
-        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run, by default its number in this
-        attempt with a digest of its text, so that no other question gets its answer. ``timeout``: seconds to wait, None without
-        a limit. ``on_timeout``: the outcome after the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of
-        parallel tasks (a TaskGroup) are asked together.
+        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run, by default the question's number
+        in this attempt and a digest of its text. Because of the digest, another question with the same number does not get the
+        answer. ``timeout``: seconds to wait, None without a limit. ``on_timeout``: the outcome after the timeout,
+        ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a TaskGroup) are asked together.
 
-        Raises HitlNotAllowedError in a probe, and InvalidInputError for JSON that is larger than
+        A question ends a probe, whose caller gets HitlNotAllowedError. Raises InvalidInputError for JSON that is larger than
         :mod:`runyard.domain.size_limits` allows.
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
@@ -257,6 +258,20 @@ class RunContext(Transcript):
             key = f"{scope.prefix}{scope.asked}:{digest([payload, schema])}"
             scope.asked += 1
         return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
+
+    async def ask_all(self, questions: Mapping[str, tuple[JsonObject, JsonObject | None]]) -> dict[str, JsonValue]:
+        """Ask several questions together, and return the answers by key. ``questions``: payload and answer schema by key."""
+        async with asyncio.TaskGroup() as group:
+            asked = {key: group.create_task(self.ask(payload, schema, key=key)) for key, (payload, schema) in questions.items()}
+        return {key: task.result() for key, task in asked.items()}
+
+    def answer_to(self, key: str, default: T) -> JsonValue | T:
+        """Return the answer to the question ``key`` of :meth:`ask`, or ``default`` while it has none. Ask nobody.
+
+        An adapter calls this method.
+        """
+        known = self._ledger.requests.get(self._request_id(f"ask:{key}"))
+        return known.answer if known is not None and known.answered_at is not None else default
 
     async def approve(
         self,
@@ -282,19 +297,19 @@ class RunContext(Transcript):
 
     async def remainder(self) -> Remainder:
         """Return the uncommitted part of this context. Close the context: later additions are refused."""
+        self._stop_timer()
         async with self._lock:
-            # Save only the keys that this attempt changed: other writers may have changed the rest since.
+            # Save only the keys that this attempt changed, because other writers may have changed the others meanwhile.
             given = self._given_extra
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
-            self._committed = None  # a driver's timers hold the contexts of tasks, and through them this object, for minutes
-            return Remainder(self._held, extra, self.usage_meter.uncounted, list(self._requests.values()), signal, self.result)
+            self._calls.clear()
+            self._committed = None  # a driver's timer may refer to this object for minutes, by the context of a task
+            used, asked = self.usage_meter.uncounted, list(self._requests.values())
+            return Remainder(self._held, extra, used, asked, signal, self.result, list(self._waits.open.values()))
 
     async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
-        if not self._attempt_store.durable:
-            raise HitlNotAllowedError("a probe cannot ask a human; use an agent that does not ask", thread_id=self.thread_id)
-        if isinstance(self._signal, AttemptLost):
-            raise self._signal
+        self._check_parking("a probe cannot ask a human; use an agent that does not ask")
         where = {"request_id": self._request_id(key), "thread_id": self.thread_id, "run_id": self.run_id}
         request = request.model_copy(update=where)
         known = self._ledger.requests.get(request.request_id)
@@ -308,16 +323,7 @@ class RunContext(Transcript):
             request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
         check_requests(request)
         self._requests[request.request_id] = known or request
-        if self._steps.inside_tool:
-            await asyncio.sleep(0)
-            raise Deferred("a tool asked")
-        return await self.suspend()
-
-    async def suspend(self) -> NoReturn:
-        """End the attempt. The run waits for the answers to its questions."""
-        self._signal = Suspend()
-        await asyncio.sleep(0)  # parallel tasks ask their questions here: the first signal to unwind cancels the other tasks
-        raise self._signal
+        return await self._park()
 
     def _request_id(self, key: str) -> str:
         return request_id(self._stream.ref.thread_key, self.run_id, key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import RunyardError
+from ..errors import HitlNotAllowedError, RunyardError
 
 
 class ControlSignal(BaseException):
@@ -12,11 +12,11 @@ class ControlSignal(BaseException):
 
 
 class Suspend(ControlSignal):
-    """Ends the attempt, because the run waits for a human."""
+    """Ends the attempt, because the run waits."""
 
 
 class Deferred(ControlSignal):
-    """Ends one tool call, because the tool waits for a human. Parallel tool calls finish before the attempt ends."""
+    """Ends one tool call, because the tool waits. Parallel tool calls finish before the attempt ends."""
 
 
 class AttemptLost(ControlSignal):
@@ -26,6 +26,14 @@ class AttemptLost(ControlSignal):
     """
 
     def __init__(self, error: RunyardError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class QuestionRefused(ControlSignal):
+    """Ends a probe that asks a human or waits (F9). ``error``: what the caller of the probe gets."""
+
+    def __init__(self, error: HitlNotAllowedError) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -44,3 +52,15 @@ def unwrap(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def probe_error(signal: ControlSignal | None, error: BaseException | None) -> BaseException | None:
+    """Return the error of a probe, or None.
+
+    ``signal``: the signal in the probe's context. ``error``: what the agent raised, without the signal if the agent caught it.
+    """
+    found = [signal, *(signals_in(error) if error is not None else ())]
+    refused = next((each for each in found if isinstance(each, QuestionRefused)), None)
+    if refused is not None:
+        return refused.error
+    return unwrap(error) if error is not None else None

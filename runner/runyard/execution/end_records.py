@@ -6,18 +6,25 @@ The store decides which messages of the run stay. In Postgres, these are the fun
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
-from ..domain.runs import ErrorInfo
+import structlog
+
+from ..domain.messages import Usage
+from ..domain.runs import ErrorInfo, Run
 from ..domain.size_limits import MAX_NESTING, JsonObject, check_value
 from ..domain.states import RunStatus
 from ..errors import InvalidInputError, RunyardError
 from ..ports.results import Ended
-from .context import Remainder
+from ..support.tracebacks import MAX_TRACEBACK_BYTES, TracebackFilter, traceback_text
+from .remainder import Remainder
 from .transcript import completed_events, requested_event
 
 MAX_ERROR_CHARACTERS: Final = 10_000
 """Maximum number of characters of a recorded error's message: the run's last event and each list of runs contain it."""
+
+log = structlog.get_logger("runyard.executor")
 
 END_EVENTS: Final = {
     RunStatus.COMPLETED: "run.completed",
@@ -28,13 +35,57 @@ END_EVENTS: Final = {
 }
 
 
-def describe(error: BaseException) -> ErrorInfo:
-    """Return the error that a run records, in a form that every store accepts."""
+def describe(error: BaseException, keep: TracebackFilter | None = None) -> ErrorInfo:
+    """Return the error that a run records, in a form that every store accepts.
+
+    ``keep``: returns the text that is stored as the traceback (:attr:`runyard.App.traceback_filter`). None stores the whole.
+    """
+    trace = _traceback(error, keep)
     if isinstance(error, RunyardError):
         fields = error.to_dict()
-        return ErrorInfo(code=error.code, message=_message(fields["message"]), details=_details(fields["details"]))
+        details = _details(fields["details"])
+        return ErrorInfo(code=error.code, message=_message(fields["message"]), details=details, traceback=trace)
     name = type(error).__name__
-    return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name})
+    return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name}, traceback=trace)
+
+
+def log_end(run: Run, ended: Ended | None, error: BaseException | None, used: Usage, seconds: float) -> None:
+    """Log one line about the end of an attempt: an error if the run failed, a warning if it is retried after an error.
+
+    ``ended``: None if another attempt has the run. ``error``: the error with which the agent ended. ``used``: the usage of the
+    attempt. ``seconds``: its duration.
+    """
+    write: Callable[..., object] = log.info
+    fields: dict[str, object] = {}
+    if ended is not None and ended.error is not None:
+        write = log.error if ended.status is RunStatus.FAILED else log.warning
+        fields = {"error": ended.error.message, "error_code": ended.error.code, "exc_info": error}
+    write(
+        "run_ended",
+        agent=run.agent or "default",
+        queue=run.queue,
+        worker_id=run.worker_id,
+        status="lost" if ended is None else ended.status.value,
+        seconds=round(seconds, 3),
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        **fields,
+    )
+
+
+def _traceback(error: BaseException, keep: TracebackFilter | None) -> str | None:
+    """Return the traceback to store, or None. A filter that fails stores none, because the text may be secret."""
+    text = traceback_text(error)
+    if text is None or keep is None:
+        return text
+    try:
+        kept = keep(text)
+    except Exception as fault:
+        log.error("traceback_filter_failed", error=_words(fault), exc_info=fault)
+        return None
+    if kept is None:
+        return None
+    return str(_storable(str(kept))).encode()[-MAX_TRACEBACK_BYTES:].decode("utf-8", "ignore")
 
 
 def _details(details: JsonObject) -> JsonObject:
@@ -97,7 +148,7 @@ def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
         return events
     data: JsonObject = {"status": ended.status.value}
     if ended.error is not None:
-        data["error"] = ended.error.model_dump(mode="json")
+        data["error"] = ended.error.without_traceback().model_dump(mode="json")
     if ended.status is RunStatus.SUSPENDED:
         data["request_ids"] = [request.request_id for request in left.requests]
     return [*events, (END_EVENTS[ended.status], data)]

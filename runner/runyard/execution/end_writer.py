@@ -13,8 +13,8 @@ from ..ports.results import Ended
 from ..ports.stores import RunStore
 from ..support.batching import Batcher
 from ..support.store_retries import patiently
-from .context import Remainder
 from .end_records import describe, end_events
+from .remainder import Remainder
 from .transcript import completed_events
 
 
@@ -36,12 +36,12 @@ class EndWriter:
         return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
 
     async def suspend(self, left: Remainder) -> Ended:
-        """Suspend the run until its requests are answered."""
-        return await self._write(left, self._last_write(left), lambda w: self._runs.suspend(w, left.requests))
+        """Suspend the run until one of its requests is answered or one of its waits ends."""
+        return await self._write(left, self._last_write(left), lambda w: self._runs.suspend(w, left.requests, left.waits))
 
-    async def fail(self, error: BaseException, left: Remainder | None = None) -> Ended:
+    async def fail(self, error: BaseException | ErrorInfo, left: Remainder | None = None) -> Ended:
         """End the run with ``error``."""
-        left, info = left or Remainder.nothing(), describe(error)
+        left, info = left or Remainder.nothing(), error if isinstance(error, ErrorInfo) else describe(error)
         return await self._write(left, self._last_write(left), lambda w: self._runs.fail(w, info))
 
     async def release(
@@ -108,7 +108,7 @@ class EndWriter:
             ended = await patiently(lambda: call(write))
         except (InvalidInputError, MessageTooLargeError) as error:
             reservation.drop()
-            more = left.messages or left.extra or left.requests or write.result is not None
+            more = left.messages or left.extra or left.parked or write.result is not None
             if not (more or left.usage):
                 raise
             return await self.fail(error, left.usage_only() if more else None)  # every attempt would be refused

@@ -7,7 +7,9 @@ unwinds the agent. The attempt ends by that signal, even if user code swallows i
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ from typing import Final
 import structlog
 
 from ..app import AgentSpec, App
-from ..domain.messages import Message, check_usage
+from ..domain.messages import Message, Usage, check_usage
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
@@ -45,13 +47,16 @@ from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
 from . import fork_runs
 from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore, StoreUnansweredError
-from .context import Remainder, RunContext
-from .control_signals import AttemptLost, Suspend, signals_in, unwrap
-from .end_records import describe
+from .attempt_trace import AttemptTrace
+from .context import RunContext
+from .control_signals import AttemptLost, Suspend, probe_error, signals_in, unwrap
+from .end_records import describe, log_end
 from .end_writer import EndWriter
 from .fan_out import FanOutJob, ProbeAnswer
-from .fan_out_threads import Later
+from .fan_out_candidates import Later
+from .remainder import Remainder
 from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, effective_options, retry_delay
+from .run_meter import RunMeter
 from .steps import current_context
 from .transcript import completed_events, discard_outcome
 
@@ -76,12 +81,13 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """The services that the attempts of a worker share. ``complete`` commits the ends of many runs together."""
+    """What a worker's attempts share. ``complete`` commits many ends together. ``on_used`` gets agent, usage and model."""
 
     app: App
     backend: Backend
     writer: EventWriter
     complete: Batcher[Write, Ended]
+    on_used: Callable[[str, Usage, str], None] = metrics.count_usage
 
     @classmethod
     def of(cls, app: App, backend: Backend, writer: EventWriter) -> WorkerServices:
@@ -104,9 +110,12 @@ class _Result:
 
 
 class Execution:
-    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early, at its last commit."""
+    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early, at its last commit.
 
-    def __init__(self, tools: WorkerServices, claim: Claim) -> None:
+    ``nested``: another process has the span of the attempt (:class:`.attempt_trace.AttemptTrace`).
+    """
+
+    def __init__(self, tools: WorkerServices, claim: Claim, *, nested: bool = False) -> None:
         assert claim.run is not None and claim.attempt is not None
         self.record: Run = claim.run
         self.attempt: AttemptToken = claim.attempt
@@ -117,10 +126,15 @@ class Execution:
         self._stream = EventEmitter(tools.writer, claim.attempt, claim.run.thread_id)
         self._end_writer = EndWriter(tools.backend.runs, tools.complete, claim.attempt, self._stream)
         agent = self._spec.name if self._spec and claim.run.kind != "fork" else None
-        self._meter = metrics.RunMeter(claim.run, agent)
+        self.trace = AttemptTrace(claim, agent, nested=nested)
+        self._meter = RunMeter(claim.ref, claim.run, agent, self.trace.span)
         self._why: Stop | None = None
         self._of_probes = Remainder.nothing()
         """The usage of a job's probes. The other fields stay empty."""
+        self._error: BaseException | None = None
+        """The error with which the attempt ended."""
+        self._used = Usage()
+        """The usage of the attempt's agent so far, without that of probes."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
@@ -132,22 +146,36 @@ class Execution:
 
     async def run(self) -> Ended | None:
         """Execute the attempt. Return its end, or None if none was written, for example because another attempt has the run."""
-        fields = {"thread_id": self.record.thread_id, "run_id": self.record.run_id}
+        lost, began, run = False, time.monotonic(), self.record
         # Every log line of the attempt has these fields, also a line that the agent logs.
-        with structlog.contextvars.bound_contextvars(**fields, attempt=self.record.attempt, fence=self.attempt.fence):
+        fields = {"thread_id": run.thread_id, "run_id": run.run_id, "attempt": run.attempt, "fence": self.attempt.fence}
+        with structlog.contextvars.bound_contextvars(**fields), self.trace.active(), self._meter.running():
             try:
+                await self.trace.relate(self._tools.backend)
                 ended = await self._bounded()
             except StaleFenceError:
                 metrics.STALE_WRITES.inc()
-                ended = None
+                ended, lost = None, True
             except RunyardError as error:
                 log.error("attempt_abandoned", error=str(error), error_code=error.code)
                 ended = None
             finally:
                 self._stream.close()
-            outside = ended is not None and any(event.ref == self.attempt.ref for event in ended.effects.events)
-            self._meter.ended(ended.status if ended else None, self._stream.spoke_at, outside=outside)
+            self._report(ended, lost=lost, seconds=time.monotonic() - began)
             return ended
+
+    def _report(self, ended: Ended | None, *, lost: bool, seconds: float) -> None:
+        """Measure, trace and log the end. The end is committed, so an error here must not keep its effects from being sent."""
+        try:
+            self._meter.ended(ended, self._stream.spoke_at)
+            self.trace.ended(ended, lost=ended is None and (lost or self._why is Stop.ABANDON))
+            self._log_end(ended, seconds)
+        except Exception as error:
+            with suppress(Exception):  # the log itself may have failed
+                log.exception("attempt_not_reported", error=str(error))
+
+    def _log_end(self, ended: Ended | None, seconds: float) -> None:
+        log_end(self.record, ended, self._error, self._used + (self._of_probes.usage or Usage()), seconds)
 
     async def _bounded(self) -> Ended | None:
         """Execute the attempt. An unexpected error counts as the attempt's error, so that the run is not retried for ever."""
@@ -161,10 +189,7 @@ class Execution:
             return await self._failed(error, Remainder.nothing())
 
     def _stop_after_refusal(self, error: RunyardError) -> None:
-        """Stop the agent after a refused write, because its later work cannot be stored.
-
-        The store refuses a write if the run is to be cancelled, or if this attempt has lost its claim on the run.
-        """
+        """Stop the agent after a refused write: the run is to be cancelled, or this attempt has lost its claim on the run."""
         self.stop(Stop.CANCEL if isinstance(error, CancelRequestedError) else Stop.ABANDON)
 
     async def _run(self) -> Ended | None:
@@ -209,23 +234,27 @@ class Execution:
         ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
         answered = [request for request in ledger.requests.values() if request.answered_at is not None]
         parks = self._claim.fork is not None and self._claim.fork.fan is not None and self._claim.fork.fan.threads
-        resumed = (bool(answered) or parks) and not self._claim.takeover and not run.error_count
+        resumed = ledger.resumes or (parks and not self._claim.takeover and not run.error_count)
         data["message_id"] = self._claim.leaf_id
         if not resumed:
             data["takeover"] = self._claim.takeover
         self._stream.emit("run.resumed" if resumed else "run.rewound", data, urgent=True)
         if resumed:
             self._meter.resumed(answered)
+            self.trace.resumed(answered)
+        elif not self._claim.takeover:
+            self.trace.continues("retry")
         for request in answered if resumed else ():
             self._stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
         return ledger
 
     async def _prompt(self, ledger: Ledger) -> Ended | None:
         backend = self._tools.backend
-        threads = backend.for_tenant(self._claim.tenant).threads
-        attempt_store = FencedAttemptStore(backend.runs, threads, self.attempt, self.record.thread_id)
+        of_tenant = backend.for_tenant(self._claim.tenant)
+        attempt_store = FencedAttemptStore(backend.runs, of_tenant, self.attempt, self.record.thread_id)
         while True:
             result = await self._call(attempt_store, self._claim.extra, ledger)
+            self._used += result.left.usage or Usage()
             ended = await self._end(result)
             if ended is None or ended.status is not RunStatus.RUNNING:
                 return ended
@@ -250,7 +279,16 @@ class Execution:
         timeout = None if self._options.timeout is None else min(self._options.timeout, MAX_DELAY_SECONDS)
         deadline = datetime.now(UTC) + timedelta(seconds=timeout) if timeout is not None else None
         context = RunContext(
-            run, attempt_store, self._stream, extra=extra, ledger=ledger, deadline=deadline, on_lost=self._stop_after_refusal
+            run,
+            attempt_store,
+            self._stream,
+            extra=extra,
+            config=self._claim.config,
+            ledger=ledger,
+            deadline=deadline,
+            on_lost=self._stop_after_refusal,
+            on_used=partial(self._tools.on_used, spec.name),
+            agent=spec.name,
         )
         within = copy_context()
         within.run(current_context.set, context)
@@ -262,6 +300,7 @@ class Execution:
             task.cancel()
             await asyncio.wait((task,), timeout=CLEANUP_SECONDS)
         left = await context.remainder()
+        self.trace.count(left.usage)
         task.add_done_callback(discard_outcome)
         if timed_out:
             return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
@@ -282,7 +321,7 @@ class Execution:
             return None
         if lost is not None:
             return await self._end_writer.release(result.left.usage_only())
-        if result.left.requests and any(isinstance(signal, Suspend) for signal in signals):
+        if result.left.parked and any(isinstance(signal, Suspend) for signal in signals):
             return await self._end_writer.suspend(result.left)
         if result.error is None:
             return await self._end_writer.complete(result.left)
@@ -296,14 +335,15 @@ class Execution:
             error = AgentCancelledError("the agent cancelled its own task")
         if isinstance(error, StoreUnansweredError):
             return await self._unanswered(error, left)
-        log.warning("attempt_failed", error=str(error), exc_info=error)
+        self.trace.failed(error)
+        self._error, info = error, describe(error, self._tools.app.traceback_filter)
         delay = retry_delay(self._options, self.record.error_count, error)
         if delay is None:
-            return await self._end_writer.fail(error, left)
-        return await self._end_writer.release(left, delay, describe(error))
+            return await self._end_writer.fail(info, left)
+        return await self._end_writer.release(left, delay, info)
 
     async def _unanswered(self, error: BackendUnavailableError, left: Remainder) -> Ended:
-        """Release the run after its store did not answer. This does not count as an error of the run."""
+        """Release the run after its store did not answer, which is no error of the run."""
         log.warning("backend_call_failed", error=str(error))
         return await self._end_writer.release(left)
 
@@ -329,15 +369,18 @@ class Execution:
         answer = await self._ask(self._spec, self.record, messages, extra, self._stopped)
         if self._why is not None and answer.error is not None:
             raise RunyardError("the probe was stopped")
-        return fork_runs.probe_result(answer.written, answer.error)
+        return fork_runs.probe_result(answer.written, answer.error, self._tools.app.traceback_filter)
 
     async def _ask(
         self, spec: AgentSpec, run: Run, messages: Sequence[Message], extra: JsonObject, stopped: asyncio.Future[None]
     ) -> ProbeAnswer:
         """Run an agent on a snapshot, without writing to any thread."""
-        attempt_store = ProbeAttemptStore(messages, run)
-        result = await self._call(attempt_store, extra, Ledger(), run=run, spec=spec, stopped=stopped)
-        error = unwrap(result.error) if result.error else None
+        attempt_store = ProbeAttemptStore(messages, run, self._tools.backend.for_tenant(self._claim.tenant).graphs)
+        with self.trace.candidate(spec.name):
+            result = await self._call(attempt_store, extra, Ledger(), run=run, spec=spec, stopped=stopped)
+        error = probe_error(result.left.signal, result.error)
+        if error is not None and not stopped.done():
+            log.warning("probe_failed", agent=spec.name, probe_id=run.run_id, error=str(error), exc_info=error)
         if (used := result.left.usage) is not None:
             before = self._of_probes.usage
             self._of_probes = replace(self._of_probes, usage=used if before is None else check_usage(before + used))

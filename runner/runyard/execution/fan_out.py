@@ -1,8 +1,8 @@
 """Execute ``fork_many``: one job that tries several messages on the same snapshot (F11).
 
 Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes the others.
-Candidates with threads are forks with runs of their own (:mod:`runyard.execution.fan_out_threads`). The job holds no worker
-while those runs are executed.
+Candidates with threads are forks with runs of their own (:mod:`runyard.execution.fan_out_candidates`). The job holds no worker
+while those runs are executed. ``client/fan_out.py`` has the limits (``MAX_CANDIDATES``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..ports.stores import Backend
 from ..support.store_retries import patiently
 from . import fork_runs
 from .end_records import describe
-from .fan_out_threads import Later, ThreadCandidates, key_of
+from .fan_out_candidates import Later, ThreadCandidates, key_of
 from .retries import UNSERVED_RETRY_SECONDS
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class FanOutJob:
         elif isinstance(answer.error, HitlNotAllowedError):
             raise answer.error
         else:
-            found = Candidate(outcome.text, outcome.messages, "error", error=describe(answer.error))
+            found = Candidate(outcome.text, outcome.messages, "error", describe(answer.error, self._app.traceback_filter))
         await self._record(key_of(n), _candidates().dump_python(found, mode="json"))
         return found
 
@@ -180,8 +180,8 @@ class FanOutJob:
             raise answer.error
         outcome = fork_runs.probe_outcome(answer.written, None)
         if answer.error is not None:
-            words = outcome.text or describe(answer.error).message
-            return ForkOnceResult(words, outcome.messages, "error"), None
+            error = describe(answer.error, self._app.traceback_filter)
+            return ForkOnceResult(outcome.text or error.message, outcome.messages, "error", error), None
         winner = _winner(answer.value if answer.value is not None else outcome.text, good)
         await self._record(JUDGE, {"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner})
         return outcome, winner

@@ -5,25 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..client.client import Client
+from ..client.runs import accept_request
 from ..domain.messages import Message, StopReason
 from ..domain.runs import ForkOnceResult
 from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import CapabilityMissingError, HitlNotAllowedError, RunyardError
-from ..ports.commands import ForkRequest
+from ..ports.commands import AcceptRequest, ForkRequest
 from ..ports.results import Claim
 from ..ports.stores import Backend
 from ..support import metrics
+from ..support.tracebacks import TracebackFilter
+from .end_records import describe
 
 if TYPE_CHECKING:
     from ..app import AgentSpec
 
 
 async def fork(backend: Backend, claim: Claim) -> JsonValue:
-    """Make the fork of a fork job. A repetition finds the same fork. Return the job's result."""
-    request = request_of(claim)
+    """Make the fork of a fork job, and enqueue its first prompt if there is one. Return the job's result.
+
+    A repetition finds the same fork and the same prompt.
+    """
+    request, run = request_of(claim), claim.run
+    of_tenant = backend.for_tenant(claim.tenant)
     with metrics.FORK.time():
-        forked = await backend.for_tenant(claim.tenant).threads.fork(request)
-    return {"thread_id": forked.thread.thread_id}
+        forked = await of_tenant.threads.fork(request)
+    if run is None or request.prompt_run_id is None:
+        return {"thread_id": forked.thread.thread_id}
+    prompt = AcceptRequest(thread_id=request.new, run_id=request.prompt_run_id, input=run.input)
+    handle = await accept_request(Client(of_tenant, app_version=run.app_version), prompt)
+    return {"thread_id": forked.thread.thread_id, "run_id": handle.id}
 
 
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
@@ -42,11 +54,14 @@ def refuse_asking(spec: AgentSpec) -> None:
         raise HitlNotAllowedError(f"agent {spec.name!r} asks humans, and a probe cannot", agent=spec.name)
 
 
-def probe_result(written: list[Message], error: BaseException | None) -> JsonValue:
-    """Return :func:`probe_outcome` as JSON."""
+def probe_result(written: list[Message], error: BaseException | None, keep: TracebackFilter | None = None) -> JsonValue:
+    """Return :func:`probe_outcome` as JSON, with the error as :func:`describe` records it."""
     outcome = probe_outcome(written, error)
     messages: JsonValue = [message.model_dump(mode="json") for message in outcome.messages]
-    return {"text": outcome.text, "messages": messages, "stop_reason": outcome.stop_reason}
+    found: JsonObject = {"text": outcome.text, "messages": messages, "stop_reason": outcome.stop_reason}
+    if error is not None:
+        found["error"] = describe(error, keep).model_dump(mode="json")
+    return found
 
 
 def probe_outcome(written: list[Message], error: BaseException | None) -> ForkOnceResult:

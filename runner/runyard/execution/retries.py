@@ -12,6 +12,7 @@ from typing import Final
 from ..app import AgentSpec
 from ..domain.runs import DEFAULT_OPTIONS, RetryPolicy, RunOptions
 from ..errors import BackendUnavailableError, RunyardError
+from .provider_outages import asked_pause, is_temporary
 
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
 """Longest delay before an attempt, and longest timeout of an attempt, in seconds. A much later time would have no date."""
@@ -19,6 +20,9 @@ MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
 MAX_ASKED_DELAY_SECONDS: Final = 3600.0
 """Longest delay that an error may ask for, in seconds."""
 
+OUTAGE_ATTEMPTS: Final = 8
+"""Number of errors since the last suspension after which a run without ``max_attempts`` fails if the last one is a temporary
+error of a provider. With the default policy, the attempts are spread over two minutes."""
 UNSERVED_RETRY_SECONDS: Final = 5.0
 """Seconds after which a run is submitted again if this worker does not have the run's agent."""
 
@@ -28,11 +32,11 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
     if spec is None:
         return options
     default = DEFAULT_OPTIONS
-    if options is default and spec.timeout is None and spec.max_attempts == default.max_attempts and spec.retry is None:
+    if options is default and spec.timeout is None and spec.max_attempts is None and spec.retry is None:
         return options
     fields = {
         "timeout": options.timeout if options.timeout is not None else spec.timeout,
-        "max_attempts": options.max_attempts if options.max_attempts != default.max_attempts else spec.max_attempts,
+        "max_attempts": options.max_attempts if options.max_attempts is not None else spec.max_attempts,
         "retry": spec.retry if spec.retry is not None and options.retry == default.retry else options.retry,
     }
     return options.model_copy(update=fields)
@@ -41,10 +45,12 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
 def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -> float | None:
     """Return the seconds until the next attempt of a run after ``error``, or None if the run fails (R11).
 
-    ``options``: as :func:`effective_options` returns them. ``errors_before``: number of earlier errors of the run.
+    ``options``: as :func:`effective_options` returns them. Without ``max_attempts``, a temporary error of a provider is retried
+    up to OUTAGE_ATTEMPTS, and any other error fails the run. ``errors_before``: number of errors since the last suspension.
     """
     policy = options.retry.of(error) if retryable(error) else None
-    if policy is None or errors_before + 1 >= options.max_attempts:
+    most = options.max_attempts or (OUTAGE_ATTEMPTS if is_temporary(error) else 1)
+    if policy is None or errors_before + 1 >= most:
         return None
     return backoff(policy, errors_before, error)
 
@@ -64,10 +70,10 @@ def retryable(error: BaseException) -> bool:
 def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:
     """Return the seconds until the next attempt (R11).
 
-    ``errors_before``: number of earlier errors of the run. ``error``: its attribute ``retry_after`` (seconds), up to
+    ``errors_before``: number of errors since the last suspension. ``error``: the pause for which it asks, up to
     MAX_ASKED_DELAY_SECONDS, is the shortest delay.
     """
     delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum, MAX_DELAY_SECONDS)
-    asked = getattr(error, "retry_after", None)
-    least = min(asked, MAX_ASKED_DELAY_SECONDS) if isinstance(asked, int | float) and asked > 0 else 0.0
+    asked = asked_pause(error) if error is not None else None
+    least = min(asked, MAX_ASKED_DELAY_SECONDS) if asked is not None and asked > 0 else 0.0
     return max(least, delay * (1 + random.uniform(-policy.jitter, policy.jitter)))

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
@@ -23,6 +23,7 @@ from ..domain.runs import Run
 from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import InvalidInputError, StepUnknownError
 from ..ports.results import Step
+from ..support import tracing
 
 if TYPE_CHECKING:
     from .context import RunContext
@@ -33,6 +34,10 @@ R = TypeVar("R")
 OnUnknown: TypeAlias = Literal["retry", "fail", "ask"]
 """Policy for a step that an earlier attempt started and did not finish."""
 
+TOOL_STEP: Final = "tool:"
+"""The start of the key of a tool call's step."""
+CHILD_STEP: Final = "child:"
+"""The start of the key under which the result of a child is recorded. :meth:`RunContext.step` refuses such a key."""
 ANSWER_SCHEMA: Final[JsonObject] = {
     "oneOf": [
         {
@@ -49,7 +54,7 @@ ANSWER_SCHEMA: Final[JsonObject] = {
         },
     ]
 }
-"""Schema of answers to a request of kind ``step``: ``{"action": "retry" | "fail"}``, ``{"action": "done", "result": …}``."""
+"""Schema of answers to a request of kind ``step``: ``{"action": "retry" | "fail"}`` or ``{"action": "done", "result": …}``."""
 
 current_context: ContextVar[RunContext | None] = ContextVar("runyard_context", default=None)
 """The context of the run for which the current task works."""
@@ -59,8 +64,8 @@ current_context: ContextVar[RunContext | None] = ContextVar("runyard_context", d
 class CurrentStep:
     """The step that is being executed. ``key``: the name of the step in its run. ``attempt``: the attempt's number, from 1.
 
-    ``idempotency_key``: a text derived from the thread, the run and the step's key. It is the same in every attempt of the run,
-    and other runs have other keys. Send it to a service that ignores a repeated key.
+    ``idempotency_key``: a text derived from the thread, the run and the step's key. The text is the same in every attempt of
+    the run. Other runs have other texts. Send the text to a service that ignores a repeated key.
     """
 
     thread_id: str
@@ -77,7 +82,7 @@ executing: ContextVar[CurrentStep | None] = ContextVar("runyard_step", default=N
 class Scope:
     """The counters for default names of steps and questions, in an attempt or in one of its tool calls.
 
-    Parallel tool calls have counters of their own, so that a name is the same in every attempt.
+    Each tool call has separate counters, because parallel tool calls may ask in another order in a later attempt.
     """
 
     owner: Steps
@@ -92,9 +97,9 @@ tool_scope: ContextVar[Scope | None] = ContextVar("runyard_tool", default=None)
 class Steps:
     """The steps of one attempt of ``run`` (R20).
 
-    A step with a recorded result is replayed: the result is returned without a call. A step that no attempt has started is
-    executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. Its ``on_unknown``
-    decides.
+    A step with a recorded result is replayed. The result is then returned without a call. A step that no attempt has started is
+    executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. The policy
+    ``on_unknown`` decides about such a step.
 
     ``known``: the steps of earlier attempts, by key. ``start``: records that a step starts, and returns an earlier record of
     the step or None. ``finish``: records the result of a step. ``ask``: returns the human's answer to a request with a key.
@@ -117,6 +122,8 @@ class Steps:
         self._finish = finish
         self._ask = ask
         self._scope = Scope(self)
+        self._parts: dict[str, Scope] = {}
+        self.part: Callable[[], str | None] = lambda: None
 
     async def replay_or_call(self, fn: Callable[..., Any], args: Sequence[Any], key: str | None, on_unknown: OnUnknown) -> Any:
         """Return the recorded result of the step ``key``, or call ``fn(*args)`` and record its result.
@@ -126,6 +133,8 @@ class Steps:
         checked(on_unknown)
         if key is None:
             key = self.default_key(name_of(fn))
+        if key.startswith(CHILD_STEP):
+            raise InvalidInputError(f"the keys of steps do not begin with {CHILD_STEP}, which names children; got {brief(key)}")
         known = self._known.get(key)
         if known is not None and not known.done:
             known = await self._doubt(known, on_unknown)
@@ -138,13 +147,13 @@ class Steps:
         return value
 
     async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
-        """Decide about a step without a known end. Return None to call the function again, else the step as done."""
+        """Decide about a step in doubt. Return None to call the function again. Otherwise return the step with its result."""
         answer: JsonValue = {"action": on_unknown}
         if on_unknown == "ask":
             question = f"Step {step.key!r} was started and never finished: was it done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key contains the fence of the unfinished start: another question follows if the repeated call is lost as well.
+            # The key contains the fence of the unfinished start. If the repeated call is lost too, another question follows.
             answer = await self._ask(f"doubt:{step.fence}:{step.key}", request)
         match answer:
             case {"action": "retry"}:
@@ -162,8 +171,9 @@ class Steps:
         named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
         token = executing.set(step)
         try:
-            result = fn(*args, **named)
-            result = await result if inspect.isawaitable(result) else result
+            with self._span(fn, key):
+                result = fn(*args, **named)
+                result = await result if inspect.isawaitable(result) else result
         finally:
             executing.reset(token)
         try:
@@ -171,6 +181,12 @@ class Steps:
         except ValueError as error:
             raise InvalidInputError(f"the result of step {key!r} is no JSON value: {error}", step=key) from None
         return value
+
+    def _span(self, fn: Callable[..., Any], key: str) -> AbstractContextManager[object]:
+        """Make the span of a step. The step of a tool call has none, because the call has one."""
+        if key.startswith(TOOL_STEP):
+            return nullcontext()
+        return tracing.span(f"step {name_of(fn)}", attributes={"runyard.step.key": key})
 
     def _current_step(self, key: str) -> CurrentStep:
         return CurrentStep(self._run.thread_id, self._run.run_id, key, self._run.attempt, self._idempotency_key(key))
@@ -192,13 +208,17 @@ class Steps:
     @property
     def inside_tool(self) -> bool:
         """Whether the calling code belongs to a tool call of this attempt."""
-        return self.scope is not self._scope
+        scope = tool_scope.get()
+        return scope is not None and scope.owner is self
 
     @property
     def scope(self) -> Scope:
-        """The counters for default names in the calling code: those of its tool call, or those of the attempt."""
+        """The counters for default names in the calling code. They belong to its tool call, to its part, or to the attempt."""
         scope = tool_scope.get()
-        return scope if scope is not None and scope.owner is self else self._scope
+        if scope is not None and scope.owner is self:
+            return scope
+        part = self.part()
+        return self._scope if part is None else self._parts.setdefault(part, Scope(self, f"{part}/"))
 
     def default_key(self, name: str) -> str:
         """Return the key of the next step that has the function name ``name`` and no key of its own."""
@@ -216,18 +236,18 @@ def current_step() -> CurrentStep:
 
 
 def current_run() -> RunContext:
-    """Return the context of the run for which the calling code works. A tool uses it to ask a human or to change ``extra``.
+    """Return the context of the run for which the calling code works. By it, a tool asks a human or changes ``extra``.
 
     Raises InvalidInputError outside of a run.
     """
     found = current_context.get()
     if found is None:
-        raise InvalidInputError("no run is being executed here; call this from an agent, a tool or a step")
+        raise InvalidInputError("no run is being executed here; call this function from an agent, a tool or a step")
     return found
 
 
 def checked(policy: str) -> OnUnknown:
-    """Return ``policy``. Raise InvalidInputError if it is unknown. Otherwise the error would only come after a crash."""
+    """Return ``policy``. Raise InvalidInputError for an unknown policy. Without this check, the error would follow a crash."""
     for known in get_args(OnUnknown):
         if policy == known:
             return known  # type: ignore[no-any-return]
@@ -247,7 +267,7 @@ def step(
 def step(
     fn: Callable[P, Awaitable[R]] | None = None, *, key: str | None = None, on_unknown: OnUnknown = "retry"
 ) -> Callable[P, Awaitable[R]] | Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside a run, ``fn`` is just called.
+    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside a run, only call ``fn``.
 
     ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in the attempt.
     ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or ``ask``.
@@ -272,18 +292,23 @@ def step(
 
 def tool_step(call_id: str) -> str:
     """Return the key of a tool call's step."""
-    return f"tool:{call_id}"
+    return f"{TOOL_STEP}{call_id}"
+
+
+def child_step(key: str) -> str:
+    """Return the key under which the result of the child ``key`` is recorded."""
+    return f"{CHILD_STEP}{key}"
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, also behind ``functools.partial``."""
+    """Return the name of a function. ``functools.partial`` objects around the function are ignored."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", type(fn).__name__)
 
 
 def takes(fn: Callable[..., Any], parameter: str) -> bool:
-    """Return whether ``fn`` has an unbound parameter of that name."""
+    """Return whether ``fn`` has an unbound parameter with the name ``parameter``."""
     if isinstance(fn, functools.partial) and parameter in fn.keywords:
         return False
     try:

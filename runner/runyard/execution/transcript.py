@@ -1,9 +1,13 @@
-"""Transcript: the messages that an attempt reads and appends, and the events that it streams."""
+"""Transcript: the messages that an attempt reads and appends, and the events that it streams.
+
+``postgres/functions/visible_messages.sql`` decides which messages a context has.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -16,6 +20,7 @@ from ..domain.size_limits import JsonObject, check_value
 from ..domain.validation import new_id
 from ..errors import BackendUnavailableError, CancelRequestedError, InvalidInputError, RunyardError, StaleFenceError
 from ..events.writer import EventEmitter
+from ..support.store_retries import patiently
 from .attempt_store import AttemptStore, StoreUnansweredError
 from .control_signals import AttemptLost, ControlSignal
 from .usage import UsageMeter
@@ -26,21 +31,31 @@ DeltaField: TypeAlias = Literal["text", "thinking", "arguments"]
 
 EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
 
+HOLD_SECONDS: Final = 0.5
+"""Longest time for which an attempt holds an appended message before it is committed on its own."""
+
 
 class Transcript:
     """The messages of one attempt of a run. This is the base class of :class:`~runyard.RunContext`."""
 
     def __init__(
-        self, run: Run, attempt_store: AttemptStore, stream: EventEmitter, on_lost: Callable[[RunyardError], None] | None = None
+        self,
+        run: Run,
+        attempt_store: AttemptStore,
+        stream: EventEmitter,
+        on_lost: Callable[[RunyardError], None] | None = None,
+        on_used: Callable[[Usage, str], None] | None = None,
     ) -> None:
         self.run_id = run.run_id
-        self.usage_meter = UsageMeter(run.usage)
+        self.usage_meter = UsageMeter(run.usage, on_used)
         self._attempt_store = attempt_store
         self._stream = stream
         self._on_lost = on_lost
         self._lock = asyncio.Lock()
         self._committed: list[Message] | None = None
         self._held: list[Message] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._commit_of_timer: asyncio.Task[None] | None = None
         self._open_message: str | None = None
         self._signal: ControlSignal | None = None
 
@@ -58,8 +73,10 @@ class Transcript:
         """Add messages to the run and return them as they are stored.
 
         The messages are durable when the call returns, except assistant messages without tool calls at the end of ``messages``.
-        These are held. The next durable operation of the attempt (append, step, ask) or the completion commits them. A simple
-        run therefore takes three commits: accept, claim, complete. ``message.completed`` is emitted after the commit.
+        These are held until the next durable operation of the attempt (append, step, ask) or the completion commits them, at
+        most for HOLD_SECONDS. A simple run therefore takes three commits: accept, claim, complete. A crash or a cancel loses
+        the messages that are held at this moment, also a cancel with ``keep``. ``message.completed`` is emitted after the
+        commit.
 
         An assistant message that was streamed (:meth:`stream_text`) gets the id under which its text was sent.
         """
@@ -70,6 +87,8 @@ class Transcript:
             if split:
                 await self._commit([*self._held, *own[:split]])
             self._held += own[split:]
+            if self._held and self._timer is None and self._attempt_store.durable:
+                self._timer = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._on_timer)
         return own
 
     async def conclude(self, *messages: Message) -> list[Message]:
@@ -137,25 +156,40 @@ class Transcript:
         """Return the usage of the thread's other runs: the completed ones, and the cancelled ones whose messages were kept."""
         return await self._write(self._attempt_store.thread_usage())
 
-    def add_usage(self, usage: Usage) -> None:
-        """Count usage that no appended message carries.
+    def add_usage(self, usage: Usage, model: str = "") -> None:
+        """Count usage that no appended message carries. ``model``: the name of the model, for metrics.
 
         Raises InvalidInputError for an amount that is negative, infinite or not a number, or too large for 64 bits.
         """
-        self.usage_meter.add(usage)
+        self.usage_meter.add(usage, model)
 
     def _own(self, message: Message) -> Message:
         fields: dict[str, Any] = {"run_id": self.run_id}
         if check_message(message).role == "assistant" and self._open_message is not None:
             fields["id"], self._open_message = self._open_message, None
         own = message.model_copy(update=fields)
-        self.usage_meter.add(own.usage, own.id)
+        self.usage_meter.add_message(own)
         return own
 
     async def _flush(self) -> None:
         async with self._lock:
             if self._held:
                 await self._commit(self._held)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._commit_of_timer = asyncio.create_task(self._commit_held())
+        self._commit_of_timer.add_done_callback(discard_outcome)
+
+    async def _commit_held(self) -> None:
+        """Commit the held messages. If the write fails, the next one of the attempt meets the same error."""
+        async with self._lock:
+            if self._held and self._signal is None:
+                await self._commit(self._held)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def _commit(self, messages: Sequence[Message]) -> None:
         """Append ``messages``, which include the held ones, in one commit. The caller holds the lock."""
@@ -175,14 +209,26 @@ class Transcript:
 
     async def _write(self, operation: Awaitable[T]) -> T:
         try:
-            return await operation
+            with self.guarding():
+                return await operation
+        except BackendUnavailableError as error:
+            raise StoreUnansweredError(error.message, **error.details) from error
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """End the attempt if a write inside the block is refused: another attempt has the run, or the run was cancelled."""
+        try:
+            yield
         except (StaleFenceError, CancelRequestedError) as error:
             self._signal = AttemptLost(error)
             if self._on_lost is not None:
                 self._on_lost(error)
             raise self._signal from None
-        except BackendUnavailableError as error:
-            raise StoreUnansweredError(error.message, **error.details) from error
+
+    async def guarded(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call of an adapter to its store. A call without an answer is repeated for a while."""
+        self._check()
+        return await self._write(patiently(call))
 
     def _check(self) -> None:
         if self._signal is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from ..domain.messages import Usage, check_usage
+from ..domain.messages import Message, Usage, check_usage, model_name
 
 _NONE: Final = Usage()
 
@@ -12,25 +13,31 @@ _NONE: Final = Usage()
 class UsageMeter:
     """The usage of one attempt, to be written with its end.
 
-    ``written``: the usage in the run's record. ``uncounted``: the usage to add to that record, or None.
+    ``written``: the usage in the run's record. ``uncounted``: the usage to add to that record, or None. ``on_used`` is called
+    with usage of this attempt and the name of its model, which is empty if nobody named it.
 
     A crashed attempt may have stored messages and steps without adding their usage to the record. The next attempt that reads
     these messages and steps adds their usage.
     """
 
-    def __init__(self, written: Usage) -> None:
+    def __init__(self, written: Usage, on_used: Callable[[Usage, str], None] | None = None) -> None:
         self.uncounted: Usage | None = None
+        self._on_used = on_used
         self._written = written
         self._found = self._made_up = _NONE
         self._seen: set[str] = set()
 
-    def add(self, usage: Usage | None, id: str | None = None) -> None:
-        """Count usage of this attempt, once per message ``id``. Raises InvalidInputError for an invalid amount."""
-        if usage is not None and id not in self._seen:
-            check_usage(usage)
-            self.uncounted = usage if self.uncounted is None else check_usage(self.uncounted + usage)
-        if id is not None:
-            self._seen.add(id)
+    def add(self, usage: Usage, model: str = "") -> None:
+        """Count usage of this attempt. Raises InvalidInputError for an invalid amount."""
+        self._add(usage)
+        if self._on_used is not None:
+            self._on_used(usage, model)
+
+    def add_message(self, message: Message) -> None:
+        """Count the usage of a message of this attempt, once. Raises InvalidInputError for an invalid amount."""
+        if message.usage is not None and message.id not in self._seen:
+            self.add(message.usage, model_name(message))
+        self._seen.add(message.id)
 
     def found(self, usage: Usage | None, id: str) -> None:
         """Count the usage of a message that an earlier attempt stored, unless the run's record includes that usage."""
@@ -41,7 +48,11 @@ class UsageMeter:
         missing = less(self._found, self._written + self._made_up)
         if missing != _NONE:
             self._made_up += missing
-            self.add(missing)
+            self._add(missing)
+
+    def _add(self, usage: Usage) -> None:
+        check_usage(usage)
+        self.uncounted = usage if self.uncounted is None else check_usage(self.uncounted + usage)
 
 
 def less(usage: Usage, other: Usage) -> Usage:

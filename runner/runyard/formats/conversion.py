@@ -6,7 +6,9 @@ The module of a format decides which parts of a message the format cannot hold. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from pydantic import Field
 
 from ..domain.messages import Message, Part, Source
 from ..domain.quoting import brief
@@ -16,6 +18,8 @@ from . import acontext, anthropic, gemini, native, openai_chat, openai_responses
 from .wire import Loss, Read, Reader, Writer, is_refusal, same_json
 
 Format: TypeAlias = Literal["openai", "openai_responses", "anthropic", "gemini", "acontext", "native"]
+Blob: TypeAlias = JsonObject | Annotated[list[JsonObject], Field(fail_fast=True)]
+"""A message in a format: its JSON object, or a list where the format has several objects for one message."""
 
 
 class Codec(NamedTuple):

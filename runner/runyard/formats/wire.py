@@ -73,7 +73,7 @@ class Losses:
 
 @dataclass
 class Read:
-    """A message under construction from a blob: its parts, and what they cannot hold.
+    """A message under construction from a blob. It has the parts of the message, and the losses.
 
     ``values``: the number of values in the JSON texts that were read. ``nested``: the number of parts in tool results.
     """

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 from ..domain.derived_ids import digest
 from ..domain.messages import Message, Usage, check_message
@@ -65,9 +65,19 @@ class FanOut:
         object.__setattr__(self, "messages", [check_message(message).by_caller() for message in self.messages])
 
 
+class ForkOptions(TypedDict, total=False):
+    """The options of a fork (F7). Each of them has the default of :class:`ForkRequest`."""
+
+    title: str | None
+    tags: Mapping[str, str]
+    agent: str | None
+    reset_usage: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
     """A fork of the thread ``src`` to the thread ``new`` (F1 to F8). ``fan``: the arguments of a ``fork_many`` job.
+    ``prompt_run_id``: the run id of the first prompt, which a fork job enqueues. The prompt is the input of the job.
 
     Two requests with the same :attr:`fork_hash` are for the same fork.
     """
@@ -81,11 +91,14 @@ class ForkRequest:
     agent: str | None = None
     reset_usage: bool = True
     fan: FanOut | None = None
+    prompt_run_id: str | None = None
 
     def __post_init__(self) -> None:
         check_id(self.src, "src")
         check_id(self.new, "new")
         check_name(self.agent, "agent")
+        if self.prompt_run_id is not None:
+            check_id(self.prompt_run_id, "run_id")
         check_value({"fork": self.metadata}, "metadata")  # the store keeps it under a key of the fork's extra
 
     @property
@@ -168,7 +181,7 @@ class AcceptRequest:
     def request_hash(self) -> dict[str, str]:
         """One digest per field that changes the outcome. A conflict names the fields whose digests differ (R2).
 
-        Postgres compares the digests as JSON text, so that the order of the fields is the same in every version.
+        The order of the fields is the same in every version, because Postgres compares the digests as JSON text.
         """
         options, digests = self.options, {"kind": _name_digest(self.kind)}
         if self.agent is not None:
@@ -180,6 +193,8 @@ class AcceptRequest:
         digests["options"] = _options_digest(options.parallel, options.multitask_strategy, options.expires_in)
         if self.fork is not None:
             digests["fork"] = digest([self.fork.fork_hash, self.fork.new])
+            if self.fork.prompt_run_id is not None:
+                digests["prompt_run_id"] = digest(self.fork.prompt_run_id)
             if (fan := self.fork.fan) is not None:
                 digests["messages"] = digest([_words(message) for message in fan.messages])
                 digests["fan"] = digest([fan.stop, fan.judge, fan.threads])
@@ -201,6 +216,16 @@ class Write:
     usage: Usage | None = None
     result: Any = None
     first_event: int = 1
+
+
+class ThreadChanges(TypedDict, total=False):
+    """Changes of a thread. None clears a field. ``extra`` and ``config`` are merged into those of the thread: each key replaces
+    the whole value of that key, and a key whose value is None is removed."""
+
+    title: str | None
+    tags: Mapping[str, str] | None
+    extra: JsonObject | None
+    config: JsonObject | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from ..domain.runs import ErrorInfo, Run
 from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
 from ..domain.threads import Thread
+from ..domain.waits import Signal, Wait
 from ..errors import ThreadAlreadyExistsError
 from .commands import ForkRequest
 from .refs import AttemptToken, RunRef
@@ -49,8 +50,8 @@ ClaimOutcome = Literal[
 class Claim:
     """The outcome of one claim.
 
-    - ``claimed``: ``attempt``, ``run``, ``tenant`` and ``extra`` are set, and ``fork`` for a fork job. ``leaf_id`` is the run's
-      last committed message if an earlier attempt wrote one.
+    - ``claimed``: ``attempt``, ``run``, ``tenant``, ``extra`` and ``config`` are set, and ``fork`` for a fork job. ``leaf_id``
+      is the run's last committed message if an earlier attempt wrote one.
     - ``not_due``: the run is due in ``retry_in`` seconds.
     - ``paused``: the run's queue is paused.
     - ``limited``: the run waits in the store for a permit of a limit.
@@ -75,6 +76,7 @@ class Claim:
     tenant: str = ""
     run: Run | None = None
     extra: JsonObject = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
     fork: ForkRequest | None = None
     leaf_id: str | None = None
     retry_in: float | None = None
@@ -102,10 +104,14 @@ class Ledger:
     """The records of earlier attempts of a run.
 
     ``steps``: the started and the finished steps, by key. ``requests``: the pending and the answered requests, by id.
+    ``waits``: the open and the ended waits, by id.
+    ``resumes``: True if an answer or the end of a wait started this attempt, because the attempt before it suspended the run.
     """
 
     steps: dict[str, Step] = field(default_factory=dict)
     requests: dict[str, HitlRequest] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    resumes: bool = False
 
 
 @dataclass(slots=True)
@@ -130,6 +136,15 @@ class Responded:
     created: bool
     effects: Effects = field(default_factory=Effects)
     last: bool = False
+
+
+@dataclass(slots=True)
+class Signalled:
+    """A signal that was sent. ``created`` is False if the same signal was sent before."""
+
+    signal: Signal
+    created: bool
+    effects: Effects = field(default_factory=Effects)
 
 
 @dataclass(slots=True)

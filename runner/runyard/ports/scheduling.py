@@ -53,11 +53,15 @@ DEFAULT_TOTAL_BYTES: Final = 2**30
 class StreamUsage:
     """The bytes that the streams of a deployment take, and the number of streams that were dropped before they expired.
 
-    The number begins at 0 again after the server lost its data, and after a long time without events.
+    The number begins at 0 again after the server lost its data, and after a long time without events. ``memory``: the bytes
+    that count against the memory limit of the fullest server. ``max_memory``: that limit, 0 without one. Both are 0 if the
+    server does not tell.
     """
 
     bytes: int = 0
     dropped: int = 0
+    memory: int = 0
+    max_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +169,17 @@ class Scheduler(Protocol):
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
     ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. The reconciler submits them again after their locks expire. ``unknown`` returns the jobs that are lost. A job is
-    lost if two things hold: its run does not hold the lane's lock, and the job is not offered soon. The locks of the workers
-    ``dead`` do not count. ``rouse`` ends the wait of a worker's current or next ``claim`` and loses no job.
+    call took. The reconciler submits them again after their locks expire. ``missing_jobs`` returns the jobs that the
+    scheduler does not have: their runs do not hold the lane's lock, and the jobs are not offered soon. The locks of the workers
+    ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]: ...
-    async def rouse(self, worker_id: str) -> None: ...
+    async def end_wait(self, worker_id: str) -> None: ...
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None: ...
-    async def unknown(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]: ...
+    async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]: ...
     async def ping(self) -> None: ...
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None: ...
     def cancel_hints(self) -> AsyncIterator[RunRef]: ...
@@ -191,8 +195,8 @@ class EventLog(Protocol):
     attempt.
 
     ``forget`` deletes the streams of threads. Events that are appended afterwards reach live followers and are not stored.
-    ``trim`` drops streams until all of them together keep to the limit of the deployment: first the runs that stopped longest
-    ago, then the runs without an event for the longest time. A reader of a dropped stream finds a ``gap``.
+    ``trim`` drops streams until the rest fits the limit of the deployment. The streams of runs that stopped longest ago are
+    dropped first, then the streams without an event for the longest time. A reader of a dropped stream finds a ``gap``.
     """
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...

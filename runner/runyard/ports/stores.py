@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Unpack
 
 from ..domain.api_keys import ApiKey
 from ..domain.events import Event, FeedEntry
@@ -13,17 +13,46 @@ from ..domain.messages import Message, Usage
 from ..domain.requests import HitlRequest
 from ..domain.runs import AttemptInfo, ErrorInfo, Run
 from ..domain.size_limits import JsonObject
+from ..domain.states import RunStatus
 from ..domain.threads import Branch, CheckpointData, Thread
-from ..domain.unset import UNSET, Unset
 from ..domain.usage_report import UsageReport
-from ..domain.webhooks import DeliveryOutcome, DeliveryStatus, Posting, SigningKey, Webhook, WebhookDelivery, WebhookReply
-from .commands import AcceptRequest, Cut, ForkRequest, ThreadRequest, Write
+from ..domain.waits import Wait
+from ..domain.webhooks import WebhookReply
+from .commands import AcceptRequest, Cut, ForkOptions, ForkRequest, ThreadChanges, ThreadRequest, Write
+from .graph_checkpoints import GraphCheckpointStore
 from .queries import ALL_RUNS, ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, RunFilter, ThreadFilter
 from .refs import AttemptToken, RunRef
-from .results import Aborted, Accepted, Admitted, Changed, Claim, Created, Ended, Forked, Ledger, Page, Responded, Step
+from .results import (
+    Aborted,
+    Accepted,
+    Admitted,
+    Changed,
+    Claim,
+    Created,
+    Ended,
+    Forked,
+    Ledger,
+    Page,
+    Responded,
+    Signalled,
+    Step,
+)
 from .scheduling import EVENTS_PER_READ, Effects, EventLog, Job, Scheduler
 from .streams import Streams
-from .workers import FeedDelay, HeartbeatReply, OrphanPage, QueueInfo, Retention, WaitingCursor, WaitingPage, WorkerInfo
+from .timelines import TimelineStore
+from .webhooks import WebhookStore
+from .workers import (
+    BlockedLoop,
+    DeploymentFigures,
+    FeedDelay,
+    HeartbeatReply,
+    OrphanPage,
+    QueueInfo,
+    Retention,
+    WaitingCursor,
+    WaitingPage,
+    WorkerInfo,
+)
 
 DEFAULT_MIN_POOL_CONNECTIONS: Final = 1
 """Connections to Postgres that a process keeps open without work."""
@@ -45,7 +74,13 @@ class Checkpointer(Protocol):
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None: ...
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]: ...
     async def fork(
-        self, src_thread_id: str, new_thread_id: str, *, after_run_id: str, metadata: JsonObject | None = None
+        self,
+        src_thread_id: str,
+        new_thread_id: str,
+        *,
+        after_run_id: str,
+        metadata: JsonObject | None = None,
+        **options: Unpack[ForkOptions],
     ) -> None: ...
 
 
@@ -74,21 +109,28 @@ class RequestStore(Protocol):
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted: ...
 
 
+class RequestRemover(Protocol):
+    """Optional method of a checkpointer (R14): remove one pending request that a checkpointer stored.
+
+    Return whether this call removed the request. A request that is answered stays.
+    """
+
+    async def remove_request(self, thread_id: str, request_id: str) -> bool: ...
+
+
 class ThreadStore(Protocol):
-    """Threads, their message trees, and forks."""
+    """Threads, their message trees, and forks.
+
+    ``ancestors``: :func:`runyard_backends.lineage.ancestors`.
+    """
 
     async def thread(self, thread_id: str) -> Thread | None: ...
     async def thread_key(self, thread_id: str) -> int | None: ...
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]: ...
+    async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]: ...
     async def create_thread(self, request: ThreadRequest) -> Created: ...
     async def update_thread(
-        self,
-        thread_id: str,
-        *,
-        title: str | Unset | None = UNSET,
-        tags: Mapping[str, str] | Unset | None = UNSET,
-        extra: JsonObject | Unset | None = UNSET,
-        expected: datetime | None = None,
+        self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread: ...
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]: ...
     async def cut_messages(self, thread_id: str, cut: Cut) -> tuple[list[Message], JsonObject]: ...
@@ -108,13 +150,26 @@ class RunStore(Protocol):
 
     A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
 
-    ``admit``: admit the runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by
-    their ``expires_at``. Each of these three covers at most ``limit`` threads of all tenants. The reconciler calls it in each
-    pass.
+    ``admit``: admit the runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not
+    started by their ``expires_at``. Each of these covers at most ``limit`` threads of all tenants. The reconciler calls it in
+    each pass.
 
     ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked.
     After this time the outcome of a claim is ``skipped``, and the result of a completion is LockedError. The other claims and
     completions of the call are stored. ``complete`` without ``wait`` waits as long as any call.
+
+    ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already,
+    the run stays RUNNING.
+
+    ``start_child``: accept a child of the attempt's run, which is the ``job`` of ``request``, together with the wait for its
+    end. The id of the wait is the child's run id. Raises StaleFenceError, CancelRequestedError, ChildDeadlockError,
+    TooManyChildrenError, and the errors of ``accept``.
+
+    ``signal``: send a signal to a thread. A suspended run that waits for it continues. Without such a run the signal stays.
+    Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
+
+    ``statuses``: return the status of each of ``runs``, which are pairs of thread id and run id, or None where ``run`` returns
+    None.
 
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
@@ -135,7 +190,7 @@ class RunStore(Protocol):
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None: ...
     async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None: ...
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]: ...
-    async def suspend(self, write: Write, requests: Sequence[HitlRequest]) -> Ended: ...
+    async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended: ...
     async def fail(self, write: Write, error: ErrorInfo) -> Ended: ...
     async def release(
         self,
@@ -159,11 +214,16 @@ class RunStore(Protocol):
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded: ...
+    async def start_child(self, attempt: AttemptToken, request: AcceptRequest) -> Accepted: ...
+    async def signal(
+        self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None
+    ) -> Signalled: ...
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed: ...
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted: ...
     async def redrive(self, thread_id: str, run_id: str) -> Changed: ...
     async def delete_run(self, thread_id: str, run_id: str) -> None: ...
     async def run(self, thread_id: str, run_id: str) -> Run | None: ...
+    async def statuses(self, runs: Sequence[tuple[str, str]]) -> list[RunStatus | None]: ...
     async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]: ...
     async def explain(self, thread_id: str, run_id: str) -> str: ...
     async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]: ...
@@ -214,41 +274,6 @@ class UsageStore(Protocol):
     async def count(self, limit: int = 5000) -> FeedDelay: ...
 
 
-class WebhookStore(Protocol):
-    """Webhook subscriptions and deliveries (R11, E5).
-
-    A store shows the subscriptions of its tenant, and the subscriptions to all tenants. The dispatcher's verbs ``take``,
-    ``settle`` and ``oldest`` cover every tenant.
-
-    ``add``: subscribe to later commits. ``remove``: return whether the subscription existed. ``redeliver``: return whether the
-    delivery will be sent again. ``take``: turn committed changes into deliveries. Return up to ``limit`` due deliveries,
-    endpoint by endpoint, beginning after the endpoint ``after``. An endpoint gets at most ``each`` deliveries minus its number
-    in ``busy``. The store offers a delivery again if it is not settled within ``lease`` seconds. ``settle``: store the outcome
-    of a try. If a later try has begun, only the outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the
-    oldest delivery that has not arrived. ``key``: return the version of the secret that signs for a subscription, or with None
-    for the ``webhook`` URLs of the tenant's runs. ``rotate``: sign with the next version, and for ``overlap`` seconds also with
-    the previous version. A repetition with the ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate``
-    return None if there is no such subscription.
-    """
-
-    async def add(self, webhook: Webhook) -> None: ...
-    async def webhooks(self) -> list[Webhook]: ...
-    async def remove(self, webhook_id: str) -> bool: ...
-    async def deliveries(
-        self, *, status: DeliveryStatus | None = None, page: PageRequest = FIRST_PAGE
-    ) -> Page[WebhookDelivery]: ...
-    async def redeliver(self, delivery_id: str) -> bool: ...
-    async def key(self, webhook_id: str | None = None) -> SigningKey | None: ...
-    async def rotate(
-        self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
-    ) -> SigningKey | None: ...
-    async def take(
-        self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
-    ) -> list[Posting]: ...
-    async def settle(self, posting: Posting, outcome: DeliveryOutcome) -> None: ...
-    async def oldest(self) -> float | None: ...
-
-
 class WebhookSender(Protocol):
     """Sends one HTTP request to a URL that a client gave. The sender connects to public or allowed addresses only.
 
@@ -274,6 +299,12 @@ class WorkerStore(Protocol):
     the time ``unchanged``. These two and ``orphans`` examine no suspended run, no external run, no run that waits for a permit,
     and no run of a live worker.
 
+    ``report_block``: record that user code blocks the worker's main loop (None: no longer). If the worker dies, its attempts
+    end with an error that names the place. Changes nothing for a dead or unknown worker.
+
+    ``report_redis``: record why the worker does not reach Redis (None: it does). The time of the first report stays. Changes
+    nothing for a dead or unknown worker.
+
     ``prune``: delete data whose retention has passed: at most ``limit`` rows of each kind, but the rows of all dead workers.
     Return True if there may be more.
     """
@@ -282,6 +313,8 @@ class WorkerStore(Protocol):
     async def beat(self, worker_id: str) -> HeartbeatReply: ...
     async def leave(self, worker_id: str) -> None: ...
     async def drain(self, worker_id: str) -> None: ...
+    async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None: ...
+    async def report_redis(self, worker_id: str, reason: str | None) -> None: ...
     async def workers(self) -> list[WorkerInfo]: ...
     async def lead(self, worker_id: str, ttl: float) -> bool: ...
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool: ...
@@ -298,6 +331,7 @@ class WorkerStore(Protocol):
     ) -> WaitingPage: ...
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]: ...
     async def prune(self, retention: Retention, limit: int = 5000) -> bool: ...
+    async def measure(self) -> DeploymentFigures: ...
 
 
 class QueueStore(Protocol):
@@ -315,9 +349,9 @@ class QueueStore(Protocol):
 class KeyStore(Protocol):
     """The API keys of one tenant (A1). ``find_key`` covers every tenant.
 
-    ``create_key``: ``lifetime`` is in seconds, or None for a key that does not expire. ``revoke_key``: return whether this call
-    revoked the key. ``find_key``: return the key and the digest of its secret, or None if the key does not exist, has expired
-    or was revoked.
+    ``create_key``: ``lifetime`` is in seconds, or None for a key that does not expire. ``key.expires_at`` is the latest time of
+    its expiry, or None. ``revoke_key``: return whether this call revoked the key. ``find_key``: return the key and the digest
+    of its secret, or None if the key does not exist, has expired or was revoked.
     """
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...
@@ -329,27 +363,32 @@ class KeyStore(Protocol):
 class Backend(Protocol):
     """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
-    Every backend has every attribute. Over HTTP, some parts have no implementation: a call to such a part raises
-    CapabilityMissingError. Without Redis, ``rouse`` and ``hint_cancel`` of the scheduler and the appends of the event log do
-    nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
+    Every backend has every attribute. Some parts of a backend, for example of HTTP, have no implementation. A call to such a
+    part raises CapabilityMissingError. Without Redis, ``end_wait`` and ``hint_cancel`` of the scheduler and the appends of the
+    event log do nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
 
-    ``for_tenant``: return the same connections, bound to another tenant. ``check``: raise BackendUnavailableError, or
+    ``remote``: whether another process, the API, carries the calls out.
+
+    ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
     SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return
-    them to their callers. Also yield empty effects at first, and whenever the transaction of another program may have accepted
-    a run that waits for admission.
+    effects to their callers. Also yield empty effects at first, and whenever the transaction of another program may have
+    accepted a run that waits for admission.
     """
 
     tenant: str
+    remote: bool
     checkpointer: Checkpointer
     threads: ThreadStore
     runs: RunStore
     feed: Feed
     usage: UsageStore
+    timelines: TimelineStore
     limits: LimitStore
     webhooks: WebhookStore
     workers: WorkerStore
     queues: QueueStore
     keys: KeyStore
+    graphs: GraphCheckpointStore
     scheduler: Scheduler
     events: EventLog
     streams: Streams

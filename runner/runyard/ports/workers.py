@@ -1,23 +1,15 @@
-"""Workers, queues, and the runs that the leader may have to submit, as stores report them. Also the defaults of a worker: its
-slots, its time to stop, and how long the leader keeps old data (:class:`Retention`)."""
+"""Workers, queues, and the runs that the leader may have to submit, as stores report them. Also how long data is kept
+(:class:`Retention`). ``worker_defaults.py`` has the other defaults of a worker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from ..domain.runs import VersionPolicy
+from ..domain.runs import DEFAULT_AGENT, Run, VersionPolicy
 from .scheduling import Job
-
-DEFAULT_SLOTS: Final = 1000
-"""Runs that a worker executes at once."""
-DEFAULT_GRACE_SECONDS: Final = 20.0
-"""Seconds in which a stopping worker lets its runs finish."""
-DEFAULT_WATCHDOG_SECONDS: Final = 30.0
-"""Seconds for which user code may block a worker's main loop."""
-
 
 WaitingCursor: TypeAlias = tuple[datetime, int]
 """A place in the list of waiting runs: the time at which a run changed last, and the number of its accept."""
@@ -55,6 +47,23 @@ class WaitingPage:
     after: WaitingCursor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BlockedLoop:
+    """A main loop that user code blocks. ``seconds``: for how long. ``place``: ``file:line``. ``stack``: of the main thread."""
+
+    seconds: float
+    place: str
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOutage:
+    """A worker does not reach Redis. ``since``: the time of its first failed call. ``reason``: the error of the call."""
+
+    since: datetime
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """One worker process.
@@ -62,7 +71,8 @@ class WorkerInfo:
     ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans. A worker gives them in
     its registration. A store that lists workers may leave ``asking`` empty. ``on_version_mismatch``: the setting of the
     worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
-    since the last heartbeat, by the store's clock.
+    since the last heartbeat, by the store's clock. ``blocked``: the main loop is blocked, or None.
+    ``redis_outage``: the worker does not reach Redis, or None.
     """
 
     worker_id: str
@@ -77,6 +87,22 @@ class WorkerInfo:
     silent_for: float | None = None
     dead_at: datetime | None = None
     draining: bool = False
+    blocked: BlockedLoop | None = None
+    redis_outage: RedisOutage | None = None
+
+    def serves(self, agent: str | None) -> bool:
+        """Return whether the worker has the agent. Every worker has the default agent. A worker without a list has all."""
+        return not self.agents or agent in (None, DEFAULT_AGENT, *self.agents)
+
+    def leaves(self, run: Run) -> bool:
+        """Return whether another version began ``run``, and this worker leaves the run to that version."""
+        began = run.app_version if run.attempt else None
+        other = began is not None and self.app_version is not None and began != self.app_version
+        return other and self.on_version_mismatch == "wait"
+
+    def takes(self, run: Run) -> bool:
+        """Return whether the worker has the agent of ``run``, and does not leave the run to another version."""
+        return (run.kind == "fork" or self.serves(run.agent)) and not self.leaves(run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,18 +147,44 @@ class HeartbeatReply:
 class QueueInfo:
     """The state of a queue, over all tenants.
 
-    ``queued``: the number of due runs that wait for a worker or for their lane. ``deepest``: the number of such runs in the
-    longest lane. ``oldest``: the longest wait of such a run in seconds, or None without such runs. ``suspended``: the number of
-    runs that wait for a human. ``workers``: the number of live workers that serve the queue and are not draining. ``known``: a
-    live worker serves the queue, an agent that was ever served belongs to the queue, or the queue is paused. The names of other
-    queues come from clients only.
+    ``queued``: the number of due runs that wait for a worker or for their lane. ``waiting``: the number of those that need
+    nothing but a worker. ``deepest``: the number of queued runs in the longest lane. ``oldest``: the longest wait of a queued
+    run in seconds, or None without queued runs. ``scheduled``: the number of runs that are not due yet. ``running``: the number
+    of runs that workers execute. ``suspended``: the number of runs that wait for a human. ``workers``: the number of live
+    workers that serve the queue and are not draining. ``known``: a live worker serves the queue, an agent that was ever served
+    belongs to the queue, or the queue is paused. The names of other queues come from clients only.
     """
 
     queue: str
     queued: int = 0
+    waiting: int = 0
     deepest: int = 0
     oldest: float | None = None
+    scheduled: int = 0
+    running: int = 0
     suspended: int = 0
     workers: int = 0
     paused_at: datetime | None = None
     known: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentFigures:
+    """Figures of the whole deployment, over all tenants.
+
+    ``questions``, ``approvals``, ``steps``: the numbers of HITL requests of each kind that wait for an answer.
+    ``oldest_request``: the longest wait of such a request in seconds, or None without such requests. ``database_bytes``: the
+    size of the database. ``dead_rows``: the number of rows of its tables that vacuum has to remove. ``connections`` and
+    ``max_connections``: the numbers of open and of allowed connections of the server. ``commits``: the number of committed
+    transactions since the server's statistics began. Without a server, its figures are 0.
+    """
+
+    questions: int = 0
+    approvals: int = 0
+    steps: int = 0
+    oldest_request: float | None = None
+    database_bytes: int = 0
+    dead_rows: int = 0
+    connections: int = 0
+    max_connections: int = 0
+    commits: int = 0

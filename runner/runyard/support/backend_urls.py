@@ -8,8 +8,9 @@ point.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from ..ports.stores import Backend
 
 GROUP: Final = "runyard.backends"
+
+OF_HTTP: Final = frozenset({"api_key", "timeout", "patience", "transport"})
+"""Options of the HTTP API, which are no arguments of the pool of a backend that passes other options on to its pool."""
 
 Connect: TypeAlias = "Callable[..., Awaitable[Backend]]"
 
@@ -61,12 +65,24 @@ def find(url: str) -> Connect:
     raise InvalidInputError(f"{what}; installed backends: {known}", field="url", scheme=scheme)
 
 
+def _check_options(make: Connect, scheme: str, options: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError for an option that the backend lacks, such as an API key of Postgres."""
+    parameters = signature(make).parameters.values()
+    known = {parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD}
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+        known |= options.keys() - OF_HTTP
+    if unknown := sorted(options.keys() - known):
+        raise InvalidInputError(f"{scheme}:// has no option {', '.join(unknown)}", field=unknown[0])
+
+
 async def connect(url: str, *, tenant: str = "", **options: Any) -> Backend:
     """Connect to the backend for ``url``. ``options``: options of this backend (for postgresql: ``redis``, pool sizes).
 
-    Raises InvalidInputError for an unknown scheme, BackendUnavailableError if a server does not answer.
+    Raises InvalidInputError for an unknown scheme or option, BackendUnavailableError if a server does not answer.
     """
-    backend = await find(url)(url, tenant=tenant, **options)
+    make = find(url)
+    _check_options(make, urlsplit(url).scheme, options)
+    backend = await make(url, tenant=tenant, **options)
     if rules := os.environ.get("RUNYARD_FAILPOINTS"):
         from . import failpoints
 

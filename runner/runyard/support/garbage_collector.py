@@ -49,8 +49,8 @@ def held_back(messages: int) -> Iterator[None]:
 def _grow_old(messages: int) -> None:
     """Move all objects to the collector's oldest generation.
 
-    freeze and unfreeze also reset the count by which Python starts a collection of all objects. Therefore this function starts
-    such a collection after every FULL_COLLECTION_MESSAGES messages.
+    freeze and unfreeze also reset the counter that starts Python's next full collection. Therefore this function starts such a
+    collection after every FULL_COLLECTION_MESSAGES messages.
     """
     global _made
     if gc.get_freeze_count():  # settle or the program froze objects, which must stay frozen

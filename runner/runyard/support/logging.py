@@ -11,6 +11,7 @@ import structlog
 from structlog.types import EventDict, ExcInfo, Processor
 
 from ..domain.quoting import legible, one_line
+from . import tracing
 
 
 def configure(level: str = "info", format: Literal["json", "console", "auto"] = "auto", stream: TextIO = sys.stderr) -> None:
@@ -24,7 +25,9 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
         structlog.processors.StackInfoRenderer(),
     ]
     ending: list[Processor] = (
-        [_console(stream)] if console else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [_console(stream)]
+        if console
+        else [_add_trace_ids, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -61,6 +64,13 @@ def _console(stream: TextIO) -> Processor:
         return str(render(logger, name, kept))
 
     return console
+
+
+def _add_trace_ids(logger: Any, name: str, event: EventDict) -> EventDict:
+    """Add ``trace_id`` and ``span_id`` of the current span (T5)."""
+    for key, value in tracing.log_fields().items():
+        event.setdefault(key, value)
+    return event
 
 
 def _traceback(stream: TextIO, failure: ExcInfo) -> None:

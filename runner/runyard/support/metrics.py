@@ -1,74 +1,105 @@
 """Prometheus metrics of a process. ``docs/reference/metrics.md`` lists them.
 
 Labels are closed sets: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`). Any other
-agent or queue is counted under the empty name, which no agent can have. A label is never an id or a text from a client.
+agent or queue is counted under the empty name, which no agent can have. The names of models come from agents, and a process
+keeps MAX_MODELS of them, each for one agent. A label is never an id or a text from a client.
+
+Each bucket of a histogram is a series for each value of its labels. A worker with five agents has at most 300 series.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, TypeVar, get_args
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import GC_COLLECTOR, REGISTRY, Counter, Gauge, Histogram, Summary, disable_created_metrics
 
-from ..domain.requests import HitlRequest
-from ..domain.runs import Run, RunKind
+from ..domain.messages import Usage
+from ..domain.runs import RunKind
 from ..domain.states import ENDED, RunStatus
 from ..domain.webhooks import TRY_OUTCOMES
-from ..errors import BY_CODE
+from ..errors import BY_CODE, BackendUnavailableError, LockedError
 from ..ports.scheduling import OutsideEvent
-from ..ports.workers import QueueInfo
+from . import tracing
 
-M = TypeVar("M", Counter, Histogram)
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
-_SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
-_HUMAN: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+M = TypeVar("M", Counter, Gauge, Histogram, Summary)
+
+_FORKS: Final = (0.001, 0.005, 0.025, 0.1, 1.0)
+_CALLS: Final = (0.005, 0.05, 0.5)
+_REQUESTS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_PICKUPS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
+_WAITS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
+_FIRST_TOKENS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 15.0)
+_RUNS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 3600.0)
+_ANSWERS: Final = (60.0, 600.0, 3600.0, 14400.0, 86400.0, 604800.0)
 
 OUTCOMES: Final = tuple(sorted(status.value for status in ENDED))
 """Outcomes of a run."""
 ATTEMPT_OUTCOMES: Final = (*OUTCOMES, RunStatus.SUSPENDED.value, "released", "lost")
 """Outcomes of an attempt: the outcome of its run, or an outcome after which another attempt follows."""
+USUAL_ERRORS: Final = ("agent_error", "budget_exceeded", "invalid_input", "run_timeout")
+"""Codes of errors of attempts that are counted from 0. The count of another code begins with its first error."""
+MAX_MODELS: Final = 50
+"""Maximum number of models of all agents together in a process. Further models are counted under the empty name."""
+MAX_MODEL_CHARACTERS: Final = 100
+"""Maximum number of characters in the name of a model. A longer name is counted under the empty name."""
 
 RUNS_ACCEPTED: Final = Counter(
     "runyard_runs_accepted_total", "Runs that a client in this process enqueued. Repeated requests are not counted.", ["kind"]
 )
 RUNS_FINISHED: Final = Counter("runyard_runs_finished_total", "Runs that ended.", ["outcome", "agent", "queue"])
-ATTEMPTS_STARTED: Final = Counter("runyard_attempts_started_total", "Attempts that began.", ["agent", "queue"])
 ATTEMPTS_ENDED: Final = Counter(
     "runyard_attempts_ended_total",
     "Attempts that ended. released: the run is queued again. lost: another attempt has the run.",
-    ["outcome", "agent", "queue"],
+    ["outcome"],
 )
+ATTEMPT_ERRORS: Final = Counter("runyard_attempt_errors_total", "Errors that ended an attempt, by their code.", ["code"])
+ATTEMPTS_RUNNING: Final = Gauge("runyard_running_attempts", "Attempts that this worker executes.", ["agent"])
 
 PICKUP: Final = Histogram(
-    "runyard_pickup_seconds", "Time for which a run waits only for a worker, until its claim.", ["queue"], buckets=_SHORT
+    "runyard_pickup_seconds", "Time for which a run waits only for a worker, until its claim.", ["queue"], buckets=_PICKUPS
 )
 QUEUE_WAIT: Final = Histogram(
     "runyard_queue_wait_seconds",
-    "Time from a run's due time to its first claim: the wait for its lane and for a worker.",
+    "Time from a run's due time to its first claim. In this time the run waits for its lane and for a worker.",
     ["queue"],
-    buckets=_LONG,
+    buckets=_WAITS,
 )
 RUN: Final = Histogram(
     "runyard_run_seconds",
     "Time from a run's due time to its end in an attempt, including every wait.",
-    ["outcome", "agent"],
-    buckets=_LONG,
+    ["agent"],
+    buckets=_RUNS,
 )
-ATTEMPT: Final = Histogram("runyard_attempt_seconds", "Duration of an attempt.", ["outcome", "agent"], buckets=_LONG)
+ATTEMPT: Final = Summary("runyard_attempt_seconds", "Duration of an attempt.", ["agent"])
 FIRST_TOKEN: Final = Histogram(
     "runyard_first_token_seconds",
     "Time from a run's due time to its first streamed text, for first attempts.",
     ["agent"],
-    buckets=_LONG,
+    buckets=_FIRST_TOKENS,
 )
 SUSPENDED: Final = Histogram(
-    "runyard_suspended_seconds", "Time from a suspension to the answer that ended the suspension.", ["agent"], buckets=_HUMAN
+    "runyard_suspended_seconds", "Time from a suspension to the answer that ended the suspension.", buckets=_ANSWERS
 )
-FORK: Final = Histogram("runyard_fork_seconds", "Duration of a fork in the store.", buckets=_SHORT)
+FORK: Final = Histogram("runyard_fork_seconds", "Duration of a fork in the store.", buckets=_FORKS)
+
+TOKENS: Final = Counter(
+    "runyard_tokens_total",
+    "Tokens of model requests. input: sent to the model. output: generated.",
+    ["agent", "model", "direction"],
+)
+COST: Final = Counter(
+    "runyard_cost_dollars_total",
+    "Cost of model requests in US dollars, without models whose price is not known.",
+    ["agent", "model"],
+)
+MODEL_REQUESTS: Final = Counter("runyard_model_requests_total", "Model requests that were answered.", ["agent", "model"])
 
 TAKEOVERS: Final = Counter("runyard_takeovers_total", "Runs taken over from a dead worker.")
 STALE_WRITES: Final = Counter("runyard_stale_writes_total", "Writes refused because another attempt holds the run.")
@@ -89,9 +120,17 @@ STREAMS_DROPPED: Final = Counter(
     "reports it.",
 )
 
+ARQ_OUTCOMES: Final = ("accepted", "refused", "completed", "failed")
+ARQ_JOBS: Final = Counter(
+    "runyard_arq_jobs_total",
+    "Jobs of arq's producers. accepted: a worker has accepted the run of the job. refused: the job got a failed result and has "
+    "no run. completed and failed: the job got the result of its run.",
+    ["outcome"],
+)
+
 WEBHOOK_DELIVERIES: Final = Counter(
     "runyard_webhook_deliveries_total",
-    "Tries of webhook deliveries. retried: the try failed and another follows. gone: the receiver answered 410.",
+    "Tries of webhook deliveries. retried: the try failed and another try follows. gone: the receiver answered 410.",
     ["outcome"],
 )
 OLDEST_WEBHOOK: Final = Gauge(
@@ -108,35 +147,90 @@ SILENCE: Final = Gauge(
 
 STAND_IN_HEARTBEATS: Final = Counter(
     "runyard_stand_in_heartbeats_total",
-    "Heartbeats that the heartbeat process sent because the heartbeat thread could not run: native code held the interpreter.",
+    "Heartbeats that the heartbeat process sent while native code held the interpreter and the heartbeat thread could not run.",
 )
 
 LEADING: Final = Gauge("runyard_leading", "1 if this worker is the leader.")
 QUEUED: Final = Gauge(
     "runyard_queued_runs", "Runs that are due and wait for their lane or a worker. Only the leader reports it.", ["queue"]
 )
+WAITING: Final = Gauge(
+    "runyard_waiting_runs", "Queued runs that need nothing but a worker. Only the leader reports it.", ["queue"]
+)
+SCHEDULED: Final = Gauge(
+    "runyard_scheduled_runs",
+    "Runs that are not due yet: delayed runs, and runs that wait for a retry. Only the leader reports it.",
+    ["queue"],
+)
+RUNNING: Final = Gauge("runyard_running_runs", "Runs that workers execute. Only the leader reports it.", ["queue"])
 DEEPEST_LANE: Final = Gauge(
     "runyard_deepest_lane_runs", "Most queued runs in one lane of the queue. Only the leader reports it.", ["queue"]
 )
 OLDEST: Final = Gauge("runyard_oldest_queued_seconds", "Longest wait of a queued run. Only the leader reports it.", ["queue"])
-SUSPENDED_RUNS: Final = Gauge("runyard_suspended_runs", "Runs that wait for a human. Only the leader reports it.", ["queue"])
+SUSPENDED_RUNS: Final = Gauge(
+    "runyard_suspended_runs", "Runs that wait without a worker: for a human or a wait. Only the leader reports it.", ["queue"]
+)
 SERVING: Final = Gauge(
     "runyard_serving_workers", "Live workers that claim runs from the queue. Only the leader reports it.", ["queue"]
 )
 PAUSED: Final = Gauge("runyard_paused_queue", "1 if the queue is paused. Only the leader reports it.", ["queue"])
-OF_QUEUES: Final = (QUEUED, DEEPEST_LANE, OLDEST, SUSPENDED_RUNS, SERVING, PAUSED)
 
+PENDING_REQUESTS: Final = Gauge(
+    "runyard_pending_requests", "HITL requests that wait for an answer. Only the leader reports it.", ["kind"]
+)
+OLDEST_REQUEST: Final = Gauge(
+    "runyard_oldest_request_seconds", "Age of the oldest HITL request without an answer. Only the leader reports it."
+)
 FEED_DELAY: Final = Gauge(
     "runyard_feed_delay_seconds",
     "Time for which committed entries of the feed cannot be read, because an older transaction is open. "
     "Only the leader reports it.",
 )
 
+SERVERS: Final = ("postgres", "redis")
+CALLS: Final = Histogram(
+    "runyard_server_call_seconds",
+    "Duration of a call of Postgres or Redis, from the wait for a connection to the reply. Waits for jobs are not measured.",
+    ["server"],
+    buckets=_CALLS,
+)
+CALLS_FAILED: Final = Counter(
+    "runyard_server_calls_failed_total",
+    "Calls of Postgres or Redis without a reply, or on a server that takes no writes.",
+    ["server"],
+)
+POOL: Final = Gauge("runyard_postgres_pool_connections", "Most connections to Postgres for the calls of this process.")
+POOL_IN_USE: Final = Gauge(
+    "runyard_postgres_pool_connections_in_use", "Connections to Postgres that calls of this process use."
+)
+POSTGRES_BYTES: Final = Gauge("runyard_postgres_bytes", "Bytes of the database on disk. Only the leader reports it.")
+POSTGRES_DEAD_ROWS: Final = Gauge(
+    "runyard_postgres_dead_rows",
+    "Rows of runyard's tables that vacuum has to remove, as Postgres estimates. Only the leader reports it.",
+)
+POSTGRES_CONNECTIONS: Final = Gauge(
+    "runyard_postgres_connections", "Open connections of all clients to the Postgres server. Only the leader reports it."
+)
+POSTGRES_MAX_CONNECTIONS: Final = Gauge(
+    "runyard_postgres_max_connections",
+    "Most connections that the Postgres server allows to roles that are not superusers. Only the leader reports it.",
+)
+POSTGRES_COMMITS: Final = Counter(
+    "runyard_postgres_commits_total", "Transactions committed in the database, of all clients. Only the leader reports it."
+)
+REDIS_BYTES: Final = Gauge(
+    "runyard_redis_bytes",
+    "Bytes that count against the memory limit of Redis, on its fullest server. Only the leader reports it.",
+)
+REDIS_MAX_BYTES: Final = Gauge(
+    "runyard_redis_max_bytes", "The memory limit of that server (maxmemory), 0 without a limit. Only the leader reports it."
+)
+
 HTTP: Final = Histogram(
     "runyard_http_request_seconds",
     "Time from a request of the HTTP API to the end of its answer, or for a stream to its beginning.",
     ["method", "route", "status"],
-    buckets=_SHORT,
+    buckets=_REQUESTS,
 )
 HTTP_REJECTED: Final = Counter("runyard_http_rejected_total", "Requests that the HTTP API answered with a problem.", ["code"])
 STREAMS_OPEN: Final = Gauge("runyard_http_streams", "Event streams that are open in this process.")
@@ -144,32 +238,68 @@ STREAM_EVENTS: Final = Counter("runyard_http_stream_events_total", "Events sent 
 
 _agents: set[str] = set()
 _queues: set[str] = set()
+_models: set[tuple[str, str]] = set()
+"""(agent, model) of each series of a model."""
+
+
+def hide_leader_gauges() -> None:
+    """Set the gauges of servers and requests to no number (NaN), which ``max`` ignores. A 0 would show a server without data
+    while another worker begins to lead."""
+    for gauge in (
+        OLDEST_REQUEST,
+        POSTGRES_BYTES,
+        POSTGRES_DEAD_ROWS,
+        POSTGRES_CONNECTIONS,
+        POSTGRES_MAX_CONNECTIONS,
+        REDIS_BYTES,
+        REDIS_MAX_BYTES,
+        STREAM_BYTES,
+    ):
+        gauge.set(float("nan"))
+
+
+hide_leader_gauges()
+
+
+def own_registry() -> None:
+    """Remove unused series from the default registry: the creation times of counters, and the metrics of the garbage collector.
+
+    Call this function in a process of runyard's own only. In a process of the host, the registry belongs to the host.
+    """
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    with suppress(KeyError):  # a second call
+        REGISTRY.unregister(GC_COLLECTOR)
 
 
 def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
     """Start the counters of ``agents`` (name → queue) and ``queues`` at zero, so that their first count is an increase."""
+    queues = list(queues)
     _agents.update(agents)
     _queues.update(queues)
     for kind in get_args(RunKind):
         RUNS_ACCEPTED.labels(kind=kind)
     for came_of in TRY_OUTCOMES:
         WEBHOOK_DELIVERIES.labels(outcome=came_of)
+    for outcome in ATTEMPT_OUTCOMES:
+        ATTEMPTS_ENDED.labels(outcome=outcome)
+    for code in USUAL_ERRORS:
+        ATTEMPT_ERRORS.labels(code=code)
+    _serve_calls()
     for queue in queues:
         PICKUP.labels(queue=queue)
         QUEUE_WAIT.labels(queue=queue)
     for agent, queue in (*agents.items(), *(("", queue) for queue in queues)):
-        ATTEMPTS_STARTED.labels(agent=agent, queue=queue)
         for outcome in OUTCOMES:
             RUNS_FINISHED.labels(outcome=outcome, agent=agent, queue=queue)
-        for outcome in ATTEMPT_OUTCOMES:
-            ATTEMPTS_ENDED.labels(outcome=outcome, agent=agent, queue=queue)
-    for agent in (*agents, ""):
-        FIRST_TOKEN.labels(agent=agent)
-        SUSPENDED.labels(agent=agent)
-        for outcome in OUTCOMES:
-            RUN.labels(outcome=outcome, agent=agent)
-        for outcome in ATTEMPT_OUTCOMES:
-            ATTEMPT.labels(outcome=outcome, agent=agent)
+    for agent in agents:
+        for metric in (ATTEMPTS_RUNNING, ATTEMPT, RUN, FIRST_TOKEN):
+            metric.labels(agent=agent)
+
+
+def serve_arq() -> None:
+    """Start the counters of the jobs of arq's producers at zero."""
+    for outcome in ARQ_OUTCOMES:
+        ARQ_JOBS.labels(outcome=outcome)
 
 
 def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
@@ -178,6 +308,15 @@ def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
         HTTP.labels(method=method, route=route, status=str(status))
     for code in BY_CODE:
         HTTP_REJECTED.labels(code=code)
+    for kind in get_args(RunKind):
+        RUNS_ACCEPTED.labels(kind=kind)
+    _serve_calls()
+
+
+def _serve_calls() -> None:
+    for server in SERVERS:
+        CALLS.labels(server=server)
+        CALLS_FAILED.labels(server=server)
 
 
 @cache
@@ -185,6 +324,11 @@ def child(metric: M, *values: str) -> M:
     """Return ``metric.labels(*values)``, from a cache. ``values``: one of each label, in their order."""
     found: M = metric.labels(*values)
     return found
+
+
+def observe(histogram: Histogram, value: float, span: Span | None = None) -> None:
+    """Add a measurement. ``span``: the span whose ids are its exemplar, by default the current one (T5)."""
+    histogram.observe(value, tracing.exemplar(span))
 
 
 def labels(agent: str | None, queue: str) -> dict[str, str]:
@@ -202,41 +346,48 @@ def queue_label(queue: str) -> str:
     return queue if queue in _queues else ""
 
 
+def model_label(agent: str, model: str) -> str:
+    """Return the label of a model of the agent with the label ``agent``: its name, or the empty name for a name that is long,
+    has a character that cannot be shown, such as half of a surrogate pair, or comes after MAX_MODELS others."""
+    if len(model) > MAX_MODEL_CHARACTERS or not model.isprintable():
+        return ""
+    if len(_models) < MAX_MODELS:
+        _models.add((agent, model))
+    return model if (agent, model) in _models else ""
+
+
+@contextmanager
+def measured_call(server: str) -> Iterator[None]:
+    """Measure the block, which is one call of ``server``. Count its failure, unless another call held a lock."""
+    began = time.perf_counter()
+    try:
+        yield
+    except BackendUnavailableError as error:
+        if not isinstance(error, LockedError):
+            child(CALLS_FAILED, server).inc()
+        raise
+    finally:
+        child(CALLS, server).observe(time.perf_counter() - began)
+
+
+def count_usage(agent: str, usage: Usage, model: str) -> None:
+    """Count the usage of model requests. ``agent``: the name of the agent. ``model``: the name of the model, or empty."""
+    agent = agent_label(agent)
+    names = agent, model_label(agent, model)
+    child(TOKENS, *names, "input").inc(usage.input_tokens)
+    child(TOKENS, *names, "output").inc(usage.output_tokens)
+    child(COST, *names).inc(usage.cost)
+    child(MODEL_REQUESTS, *names).inc(usage.requests)
+
+
+def count_error(code: str) -> None:
+    """Count an error that ended an attempt. ``code``: the error's code. The label of an unknown code is empty."""
+    child(ATTEMPT_ERRORS, code if code in BY_CODE or code in USUAL_ERRORS else "").inc()
+
+
 def count_rejected(code: str) -> None:
     """Count a request that was answered with a problem. ``code``: the error's code. The label of an unknown code is empty."""
     HTTP_REJECTED.labels(code=code if code in BY_CODE else "").inc()
-
-
-def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
-    """Set the gauges of queues to a measurement. Return the names of the queues that are shown.
-
-    A queue whose name comes from clients only is counted under the empty name. ``before``: the names that the previous call
-    returned. Gauges of names that are missing in the measurement are removed.
-    """
-    shown: dict[str, QueueInfo] = {}
-    for info in found:
-        name = info.queue if info.known else ""
-        sofar = shown.get(name, QueueInfo(queue=name))
-        shown[name] = QueueInfo(
-            queue=name,
-            queued=sofar.queued + info.queued,
-            deepest=max(sofar.deepest, info.deepest),
-            oldest=max(sofar.oldest or 0.0, info.oldest or 0.0),
-            suspended=sofar.suspended + info.suspended,
-            workers=sofar.workers + info.workers,
-            paused_at=info.paused_at,
-        )
-    for name in set(before) - shown.keys():
-        for gauge in OF_QUEUES:
-            gauge.remove(name)
-    for name, info in shown.items():
-        QUEUED.labels(queue=name).set(info.queued)
-        DEEPEST_LANE.labels(queue=name).set(info.deepest)
-        OLDEST.labels(queue=name).set(info.oldest or 0.0)
-        SUSPENDED_RUNS.labels(queue=name).set(info.suspended)
-        SERVING.labels(queue=name).set(info.workers)
-        PAUSED.labels(queue=name).set(info.paused_at is not None)
-    return set(shown)
 
 
 def count_ends(events: Iterable[OutsideEvent]) -> None:
@@ -245,46 +396,3 @@ def count_ends(events: Iterable[OutsideEvent]) -> None:
         outcome = event.type.removeprefix("run.")
         if outcome in OUTCOMES:
             RUNS_FINISHED.labels(outcome=outcome, **labels(event.agent, event.queue)).inc()
-
-
-class RunMeter:
-    """Measures one attempt of ``run`` by ``agent``, from its start."""
-
-    def __init__(self, run: Run, agent: str | None) -> None:
-        self._agent = agent_label(agent)
-        self._first = run.attempt == 1
-        self._waited = waited(run)
-        self._began = time.monotonic()
-        self._queue = queue_label(run.queue)
-        child(ATTEMPTS_STARTED, self._agent, self._queue).inc()
-
-    def resumed(self, answered: Iterable[HitlRequest]) -> None:
-        """Record how long the run waited for the answer that started this attempt."""
-        ages = [(r.created_at, r.answered_at - r.created_at) for r in answered if r.created_at and r.answered_at]
-        if ages:
-            SUSPENDED.labels(agent=self._agent).observe(max(ages)[1].total_seconds())
-
-    def ended(self, status: RunStatus | None, spoke_at: float | None, *, outside: bool = False) -> None:
-        """Record the end of the attempt.
-
-        ``status``: the run's status after the attempt, or None if the attempt lost the run. ``spoke_at``: the time of the first
-        streamed text in seconds of the monotonic clock, or None. ``outside``: whether :func:`count_ends` counts the end of the
-        run, because the store makes the event of this end.
-        """
-        lasted = time.monotonic() - self._began
-        outcome = "lost" if status is None else "released" if status is RunStatus.QUEUED else status.value
-        child(ATTEMPTS_ENDED, outcome, self._agent, self._queue).inc()
-        child(ATTEMPT, outcome, self._agent).observe(lasted)
-        if outcome in OUTCOMES:
-            if not outside:
-                child(RUNS_FINISHED, outcome, self._agent, self._queue).inc()
-            child(RUN, outcome, self._agent).observe(self._waited + lasted)
-        if self._first and spoke_at is not None:
-            child(FIRST_TOKEN, self._agent).observe(self._waited + spoke_at - self._began)
-
-
-def waited(run: Run) -> float:
-    """Return the seconds from a run's due time to the start of its present attempt, by the store's clock."""
-    if run.started_at is None:
-        return 0.0
-    return max(0.0, (run.started_at - max(filter(None, (run.run_at, run.accepted_at)))).total_seconds())

@@ -12,11 +12,15 @@ from ..errors import ExtraMissingError
 
 EXTRAS: Final = {
     "pydantic_ai": "agents",
+    "cubeloop": "cubeloop",
+    "agents": "openai-agents",
     "fastapi": "http",
     "uvicorn": "http",
     "httpx": "client",
     "fakeredis": "testing",
     "lupa": "testing",
+    "aiosqlite": "sqlite",
+    "asyncmy": "mysql",
 }
 """A map from a top-level module to the extra of the distribution that installs it."""
 

@@ -1,8 +1,9 @@
 """Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file.
 
-Some default numbers are in the modules that they limit (``ports/*.py``, ``domain/webhooks.py``). Not here: ``RUNYARD_APP``
-(``cli/commands/worker.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``), ``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and
-the settings of the API (``http/settings.py``).
+Some default numbers are in the modules that they limit (``ports/*.py``, ``domain/webhooks.py``). Other modules read
+``RUNYARD_APP`` (``cli/commands/worker.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``), ``RUNYARD_FAILPOINTS``
+(``backend_urls.py``) and the settings of the API (``http/settings.py``). Heartbeats, leases and locks are constants and have no
+setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``, ``ports/scheduling.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from ..domain.webhooks import WebhookPolicy
 from ..ports.results import PAGE_BYTES
 from ..ports.scheduling import StreamLimits
 from ..ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
-from ..ports.workers import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS, Retention
+from ..ports.worker_defaults import (
+    DEFAULT_ARQ_RESULT_SECONDS,
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_SLOTS,
+    DEFAULT_WATCHDOG_SECONDS,
+)
+from ..ports.workers import Retention
 
 RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
@@ -60,21 +67,25 @@ class Settings(FetchSettings):
     """Settings of a worker or a server. Durations are in seconds.
 
     ``postgres_url`` and ``redis_url``: the servers. ``listen_url``: a direct Postgres address for LISTEN, if ``postgres_url``
-    is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents. ``slots``:
-    the most runs at once. ``grace``: the time in which a stopping worker lets its runs finish. ``watchdog``: the time of a
-    blocked main loop after which the worker gives up its runs. ``heartbeat_process``: a second process sends a worker's
-    heartbeats while native code holds the interpreter (Linux only). ``feed_retention`` and ``result_retention``: the time for
-    which entries of the feed and results of fork jobs are kept, the same in every worker. The settings of streams are the same
-    in every process. ``stream_events`` and ``stream_bytes``: about the most events and bytes that the stream of one run keeps.
-    ``stream_retention``: the time after its last event for which a stream is kept. ``stopped_stream_retention``: the same for a
-    run that ended or waits for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the
-    memory of Redis. ``metrics_port`` and ``metrics_host``: the address at which a worker serves health checks and metrics. Port
-    0 is any free port. Without a port a worker serves neither. ``remote_stacks``: also show stacks at this address to other
-    machines. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are derived, the same in
-    every worker. During a rotation it holds several comma-separated secrets. ``webhook_tries``: the most tries of a delivery.
-    ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause between the first and the second try.
-    ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. ``page_bytes``: the most
-    bytes in one page of a list of the HTTP API. A larger entry is a page by itself.
+    is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
+    ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write ``NAME=TENANT`` if the runs of a queue belong
+    to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with these queues, by default ``redis_url``.
+    ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the most runs at once. ``grace``:
+    the time in which the runs of a stopping worker may finish. ``watchdog``: the time of a blocked main loop after which the
+    worker gives up its runs. ``heartbeat_process``: whether a second process sends a worker's heartbeats while native code
+    holds the interpreter (Linux only). ``feed_retention`` and ``result_retention``: the time for which entries of the feed and
+    results of fork jobs are kept. Set the same times in every worker. Set the same stream settings in every process.
+    ``stream_events`` and ``stream_bytes``: about the most events and bytes in the stream of one run. ``stream_retention``: the
+    time after its last event for which a stream is kept. ``stopped_stream_retention``: this time for a run that ended or waits
+    for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the memory of Redis.
+    ``metrics_port`` and ``metrics_host``: the address at which a worker serves health checks and metrics. Port 0 means any free
+    port. Without a port, a worker serves no health checks and metrics. ``remote_stacks``: whether this address also shows
+    stacks to other machines. ``trace_content``: whether spans of models and tools contain messages, arguments and results.
+    ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are
+    derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``: the
+    most tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause between the first and
+    the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks.
+    ``page_bytes``: the most bytes in one page of a list of the HTTP API. A larger entry has a page without other entries.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
@@ -82,6 +93,9 @@ class Settings(FetchSettings):
     listen_url: str | None = None
     tenant: str = ""
     queues: Annotated[list[str] | None, NoDecode] = None
+    arq_queues: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    arq_redis_url: str | None = None
+    arq_keep_result: float = Field(DEFAULT_ARQ_RESULT_SECONDS, gt=0)
     slots: int = Field(DEFAULT_SLOTS, ge=1)
     grace: float = Field(DEFAULT_GRACE_SECONDS, ge=0)
     watchdog: float = Field(DEFAULT_WATCHDOG_SECONDS, gt=0)
@@ -101,6 +115,7 @@ class Settings(FetchSettings):
     metrics_port: int | None = Field(None, ge=0, le=65535)
     metrics_host: str = "0.0.0.0"
     remote_stacks: bool = False
+    trace_content: bool = False
     webhook_secret: SecretStr | None = None
     webhook_tries: int = Field(WEBHOOKS.tries, ge=1)
     webhook_timeout: float = Field(WEBHOOKS.timeout, gt=0, le=60)
@@ -143,7 +158,21 @@ class Settings(FetchSettings):
             raise ValueError('must be "whsec_" and 24 to 64 bytes as base64, for example of `openssl rand -base64 32`')
         return SecretStr(",".join(secrets))
 
-    @field_validator("queues", "webhook_allow_private", mode="before")
+    @property
+    def arq_tenants(self) -> dict[str, str]:
+        """The queues of arq → the tenants of their runs."""
+        parts = (entry.partition("=") for entry in self.arq_queues)
+        return {name: tenant if sign else self.tenant for name, sign, tenant in parts}
+
+    @field_validator("arq_queues")
+    @classmethod
+    def _are_named_once(cls, value: list[str]) -> list[str]:
+        names = [entry.partition("=")[0] for entry in value]
+        if not all(names) or len(set(names)) < len(names):
+            raise ValueError("must be NAME or NAME=TENANT for each queue, separated by commas, with each name once")
+        return value
+
+    @field_validator("queues", "arq_queues", "webhook_allow_private", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value

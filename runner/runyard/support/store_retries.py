@@ -16,7 +16,7 @@ from ..errors import BackendUnavailableError, LockedError
 T = TypeVar("T")
 
 RETRY_LIMIT_SECONDS: Final = 30.0
-"""Seconds for which a write of an attempt is repeated. After them the attempt ends."""
+"""Seconds for which a write of an attempt is repeated. After this time the attempt ends."""
 
 
 LOCKED_SECONDS: Final = 10.0
@@ -30,10 +30,16 @@ def jittered(seconds: float) -> float:
     return seconds * random.uniform(0.5, 1.5)
 
 
-async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LIMIT_SECONDS) -> T:
+async def patiently(
+    call: Callable[[], Awaitable[T]],
+    *,
+    bound: float = RETRY_LIMIT_SECONDS,
+    on_failure: Callable[[BackendUnavailableError], object] = lambda error: None,
+) -> T:
     """Repeat ``call`` until the store answers, for at most ``bound`` seconds.
 
-    Use this function for calls that may be repeated. Raises BackendUnavailableError after ``bound`` seconds.
+    Use this function only for calls that may be repeated. ``on_failure``: called with each error before ``call`` is repeated.
+    The wait ends with an error that it raises. Raises BackendUnavailableError after ``bound`` seconds.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + bound
@@ -41,9 +47,10 @@ async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LI
     while True:
         try:
             return await call()
-        except BackendUnavailableError:
+        except BackendUnavailableError as error:
             if loop.time() + delay > give_up:
                 raise
+            on_failure(error)
         await asyncio.sleep(jittered(delay))
         delay = min(delay * 2, 2.0)
 
@@ -51,8 +58,8 @@ async def patiently(call: Callable[[], Awaitable[T]], *, bound: float = RETRY_LI
 async def until_unlocked(call: Callable[[], Awaitable[T]], places: asyncio.Semaphore, *, bound: float) -> T:
     """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS and at most ``bound`` seconds.
 
-    ``places``: limits the calls that are repeated at once. A call that waits for its place or for its next try holds no
-    connection. Raises the last LockedError.
+    ``places``: limits the number of calls that are repeated at the same time. A call that waits for a place or for its next try
+    holds no connection. Raises the last LockedError.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + min(LOCKED_SECONDS, bound)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..app import App
     from .harness import Harness
 
-Write = Literal["claim", "append", "start_step", "finish_step", "complete", "suspend", "fail", "release"]
+Write = Literal["claim", "append", "start_step", "finish_step", "complete", "suspend", "start_child", "fail", "release"]
 """The writes that a worker commits for a run, by the names of the store's methods."""
 Moment = Literal["before", "after"]
 

@@ -19,16 +19,15 @@ from ..domain.runs import ForkOnceResult, Run
 from ..domain.size_limits import JsonValue
 from ..domain.states import RunStatus
 from ..domain.threads import Thread
-from ..events.run_stream import RECHECK_SECONDS, stopped
+from ..events.run_stream import RECHECK_SECONDS, events_so_far
+from ..ports.refs import AttemptToken
 from ..support import backend_urls
 from .crashes import Crash, CrashPlan, Moment, Write
 from .task_ends import ended
 from .worker import DueTimeScheduler, HarnessWorker, PatchedBackend
 
 if TYPE_CHECKING:
-    from pydantic_ai.agent import AbstractAgent
-
-    from ..app import AgentFunction
+    pass
 
 T = TypeVar("T")
 Over: TypeAlias = "Callable[[], Awaitable[bool]]"
@@ -73,15 +72,15 @@ class Harness:
     """Executes the runs of an app in this process, as a worker would, on an empty memory store.
 
     Use it as ``async with Harness(app) as harness``, with an App or a single agent. The harness executes every run that it or
-    its ``client`` enqueues. A call that waits for a run returns when the run has ended or asks a human. Such a call does not
-    wait for backoffs and later due times: it moves the clock. Waits of the agent itself (``asyncio.sleep``, the timeout of an
-    attempt) take their real time.
+    its ``client`` enqueues. A call that waits for a run returns when the run has ended, asks a human, or waits for a signal.
+    Such a call does not wait for backoffs, sleeps and later due times: it moves the clock. Waits of the agent itself
+    (``asyncio.sleep``, the timeout of an attempt) take their real time.
 
     The exit of the harness raises AssertionError if the test asked for a crash (``crash``, ``crash_before``, ``crash_after``)
     that did not happen.
     """
 
-    def __init__(self, app: App | AgentFunction | AbstractAgent[Any, Any], *, tenant: str = "") -> None:
+    def __init__(self, app: object, *, tenant: str = "") -> None:
         self.app = app if isinstance(app, App) else App({"agent": app})
         self.client: Client
         self._tenant = tenant
@@ -137,21 +136,23 @@ class Harness:
     async def result(self, thread_id: str, run_id: str) -> HarnessRun:
         """Execute a run until it stops, and return its result.
 
-        Raises StuckError if the run cannot stop, and ScriptEndedError if the run's model had no reply left.
+        Raises StuckError if the run neither stops nor is suspended, and ScriptEndedError if the run's model had no reply left.
         """
         handle = self.client.handle(thread_id, run_id)
 
         async def over() -> bool:
-            return stopped(await handle.run())
+            return (await handle.run()).stopped
 
-        if not await self._run_until(over):
+        await self._run_until(over)
+        run = await handle.run()
+        if not run.stopped and run.status is not RunStatus.SUSPENDED:
             raise StuckError(f"run {run_id!r} does not continue: {await handle.explain()}")
-        result = await handle.result()
+        result = await self.client.result_of(run)
         if result.error is not None and result.error.details.get("type") == "ScriptEndedError":
             from .model import ScriptEndedError
 
             raise ScriptEndedError(result.error.message)
-        async with aclosing(handle.stream()) as stream:
+        async with aclosing(events_so_far(self.client.backend, thread_id, run_id)) as stream:
             events = [event async for event in stream]
         return HarnessRun(result.run, result.messages, result.requests, events=events, harness=self)
 
@@ -248,13 +249,24 @@ class Harness:
             seconds = await self._worker.admit()
             due += [] if seconds is None else [self._now + timedelta(seconds=seconds)]
         else:
-            due += [run.run_at async for run in self._queued() if run.run_at is not None]
+            due += [run.run_at async for run in self._of_status(RunStatus.QUEUED) if run.run_at is not None]
+            due += await self._ends_of_sleeps()
         return min((moment for moment in due if moment > self._now), default=None)
 
-    async def _queued(self) -> AsyncGenerator[Run]:
+    async def _ends_of_sleeps(self) -> list[datetime]:
+        found: list[datetime] = []
+        async for run in self._of_status(RunStatus.SUSPENDED):
+            key = await self.client.backend.threads.thread_key(run.thread_id)
+            if run.waiting_for == "wait" and key is not None and run.fence is not None:
+                ledger = await self.client.backend.runs.ledger(AttemptToken(key, run.run_id, run.fence))
+                sleeps = [wait for wait in ledger.waits.values() if wait.kind == "sleep" and wait.ended_at is None]
+                found += [wait.due_at for wait in sleeps if wait.due_at is not None]
+        return found
+
+    async def _of_status(self, status: RunStatus) -> AsyncGenerator[Run]:
         cursor: str | None = None
         while True:
-            page = await self.client.runs(status=RunStatus.QUEUED, cursor=cursor)
+            page = await self.client.runs(status=status, cursor=cursor)
             for run in page.items:
                 yield run
             if (cursor := page.next) is None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..app import App
 from ..client.client import Client
@@ -16,14 +16,12 @@ from .harness import HarnessScope, stage
 from .task_ends import ended
 
 if TYPE_CHECKING:
-    from pydantic_ai.agent import AbstractAgent
-
-    from ..app import AgentFunction
+    pass
 
 
 @asynccontextmanager
 async def deployment(
-    app: App | AgentFunction | AbstractAgent[Any, Any],
+    app: object,
     *,
     tenant: str = "",
     queues: Sequence[str] | None = None,

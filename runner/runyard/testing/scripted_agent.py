@@ -15,8 +15,8 @@ command                    effect
 ``crash``                  kills its process with SIGKILL, in the first attempt only; ``crash always`` in each attempt
 =========================  =================================================================================================
 
-After a script that ends with a tool the agent appends a text with the result. A later attempt of the run skips the commands
-whose messages are committed: each message that the agent appends carries the number of its command. Example::
+After a script that ends with a tool the agent appends a text with the result. Each message that the agent appends carries the
+number of its command. A later attempt skips the commands with committed messages. Example::
 
     say hello | tool add 1 2 | approve refund 10 | color? | sleep 0.5
 """

@@ -169,8 +169,8 @@ class HarnessWorker:
         store, scheduler = self._backend.workers, self._backend.scheduler
         orphans = await store.orphans()
         waiting = await store.waiting(unchanged=timedelta(0))
-        lost = await scheduler.unknown(waiting.jobs)
-        await scheduler.submit([*(orphan.job for orphan in orphans.orphans), *lost])
+        missing = await scheduler.missing_jobs(waiting.jobs)
+        await scheduler.submit([*(orphan.job for orphan in orphans.orphans), *missing])
         await self.admit()
 
     async def admit(self) -> float | None:
@@ -182,7 +182,7 @@ class HarnessWorker:
 
     async def check_queues(self) -> None:
         """Wake the claim loop, so that it reads the queues immediately. Call this after the due times of jobs have changed."""
-        await self._backend.scheduler.rouse(self.worker_id)
+        await self._backend.scheduler.end_wait(self.worker_id)
 
     async def _follow_cancel_hints(self) -> None:
         await follow_cancel_hints(self._backend.scheduler, lambda ref: self._slots.execution(ref))

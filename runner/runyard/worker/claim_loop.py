@@ -8,22 +8,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from ..errors import BackendUnavailableError, LockedError, RunyardError, WorkerDeadError
 from ..execution.executor import Execution, WorkerServices
 from ..execution.retries import UNSERVED_RETRY_SECONDS
+from ..execution.run_meter import waited
 from ..ports.refs import RunRef
 from ..ports.results import Claim, Ended
 from ..ports.scheduling import Delivery, Effects, Job
 from ..support import metrics
 from ..support.batching import each_its_own
+from ..support.failure_log import FailureLog
 from ..support.store_retries import jittered
 from ..worker.effects_sender import EffectsSender
 from .isolation import Isolation
 from .slots import Slots
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries taken by one call and claimed by one commit."""
@@ -103,6 +108,7 @@ class ClaimLoop:
         self._waiting: str | None = None
         self._rousing: set[asyncio.Task[None]] = set()
         self._patient = asyncio.Semaphore(PATIENT_CLAIMS)
+        self._failures = FailureLog(log, "claim_round_failed")
 
     def open(self, worker_id: str) -> None:
         """Start to take deliveries as ``worker_id``, which is registered."""
@@ -128,7 +134,7 @@ class ClaimLoop:
         if self._pause is not None and not self._pause.expired():
             self._pause.reschedule(0.0)
         if self._waiting is not None:
-            task = asyncio.create_task(self._rouse(self._waiting))
+            task = asyncio.create_task(self._end_wait(self._waiting))
             self._waiting = None
             self._rousing.add(task)
             task.add_done_callback(self._rousing.discard)
@@ -152,13 +158,12 @@ class ClaimLoop:
                 queues = self._open_queues()
                 took = await self._take(queues, limit, QUEUE_POLL_SECONDS if queues == emptied else 0.0)
                 failures, emptied = 0, queues if took < limit else None
+                self._failures.worked(worker_id=self.worker_id)
                 for _ in range(START_TURNS if took else 0):
                     await asyncio.sleep(0)
             except Exception as error:
                 failures, emptied = failures + 1, None
-                names = {"worker_id": self.worker_id, "consecutive_failures": failures}
-                expected = isinstance(error, BackendUnavailableError)
-                log.warning("claim_round_failed", **names, error=str(error), exc_info=not expected)
+                self._failures.failed(error, worker_id=self.worker_id)
                 await self._until_changed(asyncio.sleep(jittered(min(0.1 * 2**failures, 2.0))))
         await asyncio.gather(*self._rousing)
 
@@ -177,10 +182,10 @@ class ClaimLoop:
         await self._claim(worker_id, deliveries)
         return len(deliveries)
 
-    async def _rouse(self, worker_id: str) -> None:
+    async def _end_wait(self, worker_id: str) -> None:
         """End the wait in :meth:`_take`. A cancel of the wait might lose deliveries that the scheduler is about to return."""
         try:
-            await self._scheduler.rouse(worker_id)
+            await self._scheduler.end_wait(worker_id)
         except RunyardError as error:
             log.warning("claim_loop_wakeup_failed", worker_id=worker_id, error=str(error))
 
@@ -279,7 +284,7 @@ class ClaimLoop:
         else:
             execution = Execution(self._tools, claim)
         self._slots.start(delivery.job.ref, execution)
-        _count(delivery, claim)
+        _count(delivery, claim, execution.trace.span)
         task = asyncio.create_task(self._execute(delivery.job, execution), name=f"run {delivery.job.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -327,7 +332,8 @@ class ClaimLoop:
             self._pause = None
 
 
-def _count(delivery: Delivery, claim: Claim) -> None:
+def _count(delivery: Delivery, claim: Claim, span: Span) -> None:
+    """Measure the waits of a claimed run. ``span``: the span of its attempt, for exemplars."""
     if claim.takeover:
         metrics.TAKEOVERS.inc()
     job, run = delivery.job, claim.run
@@ -335,6 +341,7 @@ def _count(delivery: Delivery, claim: Claim) -> None:
         return
     queue = metrics.queue_label(job.queue)
     if job.ready_at is not None:
-        metrics.child(metrics.PICKUP, queue).observe(max(0.0, run.started_at.timestamp() - job.ready_at))
+        picked_up = max(0.0, run.started_at.timestamp() - job.ready_at)
+        metrics.observe(metrics.child(metrics.PICKUP, queue), picked_up, span)
     if run.attempt == 1:
-        metrics.child(metrics.QUEUE_WAIT, queue).observe(metrics.waited(run))
+        metrics.observe(metrics.child(metrics.QUEUE_WAIT, queue), waited(run), span)

@@ -103,5 +103,5 @@ class EffectsSender:
             await self._events.forget(thread_keys)
         except RunyardError as error:  # the streams expire
             names = {"threads": len(thread_keys), "first_thread_key": thread_keys[0]}
-            log.warning("streams_not_forgotten", **names, error=str(error))
+            log.warning("stream_deletion_failed", **names, error=str(error))
         return [None] * len(thread_keys)

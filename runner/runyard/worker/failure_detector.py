@@ -19,13 +19,14 @@ from ..errors import BackendUnavailableError, WorkerDeadError
 from ..ports.stores import Backend
 from ..ports.workers import WorkerInfo
 from ..support import metrics
+from ..support.failure_log import FailureLog
 
 READ_SECONDS: Final = 1.0
 """Seconds between the beginnings of two reads of the heartbeats."""
-LEADER_READ_SECONDS: Final = 0.5
-"""The same for the leader. It sees a last heartbeat at most half a second late, so that a dead worker's runs go on sooner."""
+LEADER_READ_SECONDS: Final = 0.25
+"""Seconds between the beginnings of two reads by the leader. With more reads, the leader finds a dead worker sooner."""
 LEASE_SECONDS: Final = 2.0
-"""Seconds for which the leader leads without a renewal of its lease."""
+"""Seconds for which a leader stays the leader without a renewal of its lease."""
 # A worker is dead if MIN_READS consecutive reads over at least MIN_SPAN_SECONDS show the same heartbeat. Each of them must be
 # answered within MAX_READ_SECONDS.
 MIN_READS: Final = 3
@@ -33,9 +34,9 @@ MIN_READS: Final = 3
 MIN_SPAN_SECONDS: Final = 3.0
 """Shortest time from the first to the last of these reads, in seconds."""
 MAX_READ_SECONDS: Final = 1.0
-"""Longest answer time of a read that counts, in seconds: a store that stalls proves nothing about workers."""
+"""Longest answer time of a read that counts, in seconds. A slower read may show old heartbeats."""
 MAX_GAP_SECONDS: Final = 2.0
-"""Longest pause between two consecutive reads, in seconds: after a longer pause the reader itself was stopped."""
+"""Longest pause between two consecutive reads, in seconds. A longer pause shows that the reader itself was stopped."""
 
 log = structlog.get_logger("runyard.failure_detector")
 
@@ -48,7 +49,7 @@ class _Seen:
 
 
 class HeartbeatWatch:
-    """Watches the heartbeats of all workers. It compares times of the reader's own monotonic clock only."""
+    """Watches the heartbeats of all workers. It compares only times of the reader's own monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -88,9 +89,9 @@ class HeartbeatWatch:
 class FailureDetector:
     """The failure detector of one worker. Every worker watches the heartbeats. Only the leader declares workers dead.
 
-    It runs in the heartbeat thread, with that thread's backend, so that user code that blocks the main loop delays no read. Any
-    thread may read :attr:`leading`. A worker whose main loop stands still does not lead, because the work of the leader is done
-    in that loop.
+    It runs in the heartbeat thread, with that thread's backend. User code that blocks the main loop therefore delays no read.
+    Any thread may read :attr:`leading`. A worker whose main loop stands still does not lead, because the work of the leader is
+    done in that loop.
 
     ``worker_id``: returns the worker's current id, or None while it is not registered. ``on_change``: called in the thread of
     the detector when this worker began to lead or declared a worker dead. ``silence``: returns the seconds since the main loop
@@ -105,6 +106,7 @@ class FailureDetector:
         self._silence = silence
         self._watch = HeartbeatWatch()
         self._leads_until = float("-inf")
+        self._failures = FailureLog(log, "failure_detection_failed")
 
     @property
     def leading(self) -> bool:
@@ -112,15 +114,15 @@ class FailureDetector:
         return time.monotonic() < self._leads_until
 
     async def run(self, backend: Backend) -> None:
-        """Read the heartbeats once a second, and twice a second while this worker leads, until cancelled."""
+        """Read the heartbeats once a second, and four times a second while this worker leads, until cancelled."""
         while True:
             began = time.monotonic()
             try:
                 await self.step(backend)
-            except (BackendUnavailableError, WorkerDeadError) as error:
-                log.warning("failure_detection_failed", worker_id=self._worker_id(), error=str(error))
             except Exception as error:  # the heartbeats of the thread continue
-                log.exception("failure_detection_failed", worker_id=self._worker_id(), error=str(error))
+                self._failures.failed(error, expected=isinstance(error, WorkerDeadError), worker_id=self._worker_id())
+            else:
+                self._failures.worked(worker_id=self._worker_id())
             pause = LEADER_READ_SECONDS if self.leading else READ_SECONDS
             await asyncio.sleep(max(began + pause - time.monotonic(), 0.05))
 

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
-from prometheus_client import REGISTRY
-from prometheus_client.exposition import choose_encoder
 
 from ..errors import BackendUnavailableError
+from ..support.exposition import content_type, exposed
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
@@ -82,16 +81,32 @@ def serving(port: int, host: str = "0.0.0.0", *, remote_stacks: bool = False) ->
     Raises BackendUnavailableError if the port is not available.
     """
     watched = Watched()
-    app = application(watched, remote_stacks=remote_stacks)
+    with _listening(application(watched, remote_stacks=remote_stacks), host, port) as number:
+        watched.address = f"{socket.gethostname()}:{number}"
+        yield watched
+
+
+@contextmanager
+def serving_metrics(port: int, host: str = "0.0.0.0") -> Iterator[None]:
+    """Serve only ``/metrics`` on ``host:port`` until the block ends: for a process that is no worker.
+
+    Raises BackendUnavailableError if the port is not available.
+    """
+    with _listening(_routed({"/metrics": _Metrics()}), host, port):
+        yield
+
+
+@contextmanager
+def _listening(app: WSGIApplication, host: str, port: int) -> Iterator[int]:
+    """Serve ``app`` in threads until the block ends. Yield the port."""
     try:
         server = make_server(host, port, app, server_class=_Server6 if ":" in host else _Server, handler_class=_Quiet)
     except OSError as error:
         raise BackendUnavailableError(f"cannot listen on {host}:{port}: {error.strerror}", host=host, port=port) from error
-    watched.address = f"{socket.gethostname()}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, name="runyard-health", daemon=True)
     thread.start()
     try:
-        yield watched
+        yield server.server_port
     finally:
         server.shutdown()
         thread.join()
@@ -100,7 +115,6 @@ def serving(port: int, host: str = "0.0.0.0", *, remote_stacks: bool = False) ->
 
 def application(watched: Watched, *, remote_stacks: bool = False) -> WSGIApplication:
     """Return the health server as a WSGI application."""
-    metrics = _Metrics()
 
     def report_stacks(environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
         if not (remote_stacks or ip_address(environ["REMOTE_ADDR"]).is_loopback):
@@ -114,12 +128,12 @@ def application(watched: Watched, *, remote_stacks: bool = False) -> WSGIApplica
 
         return answer
 
-    routes: dict[str, WSGIApplication] = {
-        "/livez": report(watched.live),
-        "/readyz": report(watched.ready),
-        "/metrics": metrics,
-        "/stacks": report_stacks,
-    }
+    checks = {"/livez": report(watched.live), "/readyz": report(watched.ready)}
+    return _routed({**checks, "/metrics": _Metrics(), "/stacks": report_stacks})
+
+
+def _routed(routes: Mapping[str, WSGIApplication]) -> WSGIApplication:
+    """Return an application that answers GET and HEAD of the paths of ``routes``."""
 
     def route(environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
         if (found := routes.get(environ["PATH_INFO"])) is None:
@@ -140,11 +154,11 @@ class _Metrics:
         self._made: dict[str, tuple[float, bytes]] = {}
 
     def __call__(self, environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
-        encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        kind = content_type(environ.get("HTTP_ACCEPT", ""))
         with self._making:
             made_at, content = self._made.get(kind, (-METRICS_CACHE_SECONDS, b""))
             if time.monotonic() - made_at >= METRICS_CACHE_SECONDS:
-                content = encode(REGISTRY)
+                content = exposed(kind)
                 self._made = {**self._made, kind: (time.monotonic(), content)}
         respond("200 OK", [("Content-Type", kind), ("Content-Length", str(len(content)))])
         return [content]

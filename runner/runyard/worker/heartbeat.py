@@ -6,7 +6,7 @@ operators' request to drain, and the paused queues.
 
 A worker that was declared dead has lost its registration. ``Worker._abandon_runs`` (worker/worker.py) then stops all its runs.
 An attempt learns that it has lost its claim when the store refuses a write. ``Execution._stop_after_refusal``
-(execution/executor.py) then stops the agent of the attempt. The loss of a lane's lock stops nothing: this loss is only counted.
+(execution/executor.py) then stops the agent of the attempt. The loss of a lane's lock stops no run. This loss is only counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from ..ports.scheduling import Delivery
 from ..ports.stores import Backend
 from ..ports.workers import HeartbeatReply
 from ..support import metrics
+from ..support.failure_log import FailureLog
+from .blocked_loop import BlockedLoopWatch
 from .heartbeat_process import HeartbeatProcess
+from .redis_outage import RedisOutageReport
 
 HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
@@ -38,8 +41,8 @@ because other workers may have taken its runs over."""
 LATE_SECONDS: Final = 2.0
 """Seconds without an accepted heartbeat after which the worker takes no jobs.
 
-The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker met these jobs, they would
-wait for the expiry of its own locks on their lanes."""
+The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker took these jobs, the jobs
+would wait until the worker's own locks on their lanes expire."""
 
 READY_WITHIN_SECONDS: Final = 5.0
 """Seconds without a successful write to a server after which the worker is not ready."""
@@ -54,12 +57,13 @@ Beside = Callable[[Backend], Awaitable[None]]
 class HeartbeatState:
     """The state that the main loop and the heartbeat thread share.
 
-    The main loop supplies the worker's id and deliveries, and records that it still turns. The heartbeat records the answers of
-    the servers.
+    The main loop supplies the worker's id and deliveries, and records that it is not blocked. The heartbeat records the answers
+    of the servers.
 
-    ``held``: returns the deliveries whose locks a worker id holds. ``on_dead``: called in the heartbeat thread when the worker
-    was declared dead. ``on_reply``: called in that thread when the reply has changed. ``watchdog``: seconds of silence of the
-    main loop after which neither heartbeats nor renewals are sent, as if the process had stopped.
+    ``held``: a function that returns the deliveries whose locks a worker id holds. ``on_dead``: a function that the heartbeat
+    thread calls when the worker was declared dead. ``on_reply``: a function that the heartbeat thread calls when the reply has
+    changed. ``watchdog``: seconds of a blocked main loop after which no heartbeats and renewals are sent. The leader then
+    declares the worker dead.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class HeartbeatState:
         self.worker_id = worker_id
 
     def turn(self) -> None:
-        """Record that the main loop turns."""
+        """Record that the main loop is not blocked at this moment."""
         self._turned = time.monotonic()
 
     def beat(self, reply: HeartbeatReply) -> None:
@@ -102,7 +106,7 @@ class HeartbeatState:
     def renewed(self, lost: Sequence[Delivery] = ()) -> None:
         """Record that Redis takes writes. ``lost``: the deliveries whose locks were not renewed.
 
-        A lock counts as lost after two renewals in a row: a lock that is being released is missing only once.
+        A lock counts as lost if two consecutive renewals failed. A single renewal also fails for a lock that is being released.
         """
         self._redis_answered = time.monotonic()
         self._refusals.pop("Redis", None)
@@ -115,14 +119,18 @@ class HeartbeatState:
         """Record that a call to ``server`` failed."""
         self._refusals[server] = reason
 
+    def refusal(self, server: str) -> str | None:
+        """Return the reason of the last call to ``server`` if it failed."""
+        return self._refusals.get(server)
+
     @property
     def turned(self) -> float:
-        """When the main loop last turned, in seconds of the monotonic clock."""
+        """The last time at which the main loop was not blocked, in seconds of the monotonic clock."""
         return self._turned
 
     @property
     def silence(self) -> float:
-        """Seconds since the main loop last turned."""
+        """Seconds since the last time at which the main loop was not blocked."""
         return time.monotonic() - self._turned
 
     @property
@@ -166,11 +174,12 @@ async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
         group.create_task(_every(heartbeat_state, partial(_renew, backend, heartbeat_state), "Redis", "lock_renewal_failed"))
 
 
-async def alive_with(backend: Backend, heartbeat_state: HeartbeatState, beside: Beside) -> None:
-    """Run :func:`keep_alive` and ``beside`` until cancelled."""
+async def alive_with(backend: Backend, heartbeat_state: HeartbeatState, *beside: Beside) -> None:
+    """Run :func:`keep_alive`, the report of outages of Redis, and ``beside`` until cancelled."""
     async with asyncio.TaskGroup() as group:
         group.create_task(keep_alive(backend, heartbeat_state))
-        group.create_task(_awaited(beside(backend)))
+        for loop in (RedisOutageReport(heartbeat_state).run, *beside):
+            group.create_task(_awaited(loop(backend)))
 
 
 async def _awaited(awaitable: Awaitable[None]) -> None:
@@ -180,17 +189,18 @@ async def _awaited(awaitable: Awaitable[None]) -> None:
 async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]], server: str, failed: str) -> None:
     """Call ``act`` every HEARTBEAT_SECONDS. ``server``: the server that it calls. ``failed``: the event to log for an error."""
     loop = asyncio.get_running_loop()
+    failures = FailureLog(log, failed)
     due = loop.time()
     while True:
         worker_id = heartbeat_state.worker_id
         if worker_id is not None and not heartbeat_state.silent:
             try:
                 await act(worker_id)
-            except BackendUnavailableError as error:
-                heartbeat_state.refused(server, str(error))
-                log.warning(failed, worker_id=worker_id, error=str(error))
             except Exception as error:
-                log.exception(failed, worker_id=worker_id, error=str(error))
+                heartbeat_state.refused(server, str(error))
+                failures.failed(error, worker_id=worker_id)
+            else:
+                failures.worked(worker_id=worker_id)
         due = max(due + HEARTBEAT_SECONDS, loop.time() + HEARTBEAT_SECONDS / 10)
         await asyncio.sleep(due - loop.time())
 
@@ -207,20 +217,21 @@ async def _beat(backend: Backend, heartbeat_state: HeartbeatState, worker_id: st
 async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: str) -> None:
     held = [] if heartbeat_state.cut_off else heartbeat_state.held(worker_id)
     lost = await backend.scheduler.renew(worker_id, held) if held else ()
-    await backend.scheduler.ping()  # a server without free memory renews locks and takes no jobs
+    await backend.scheduler.ping()  # a Redis server without free memory renews locks, but accepts no jobs
     heartbeat_state.renewed(lost)
 
 
 class HeartbeatThread:
     """Runs :func:`keep_alive` in a thread with its own event loop.
 
-    ``connect``: makes the thread's own small backend. ``beside``: runs in the same event loop. ``process``: sends the
-    heartbeats while this thread cannot run. It ends with the thread.
+    ``connect``: a function that makes the thread's backend. ``beside``: a loop that runs in the same event loop. ``process``:
+    the process that sends the heartbeats while this thread cannot run. The process ends with the thread.
     """
 
     def __init__(
         self, connect: Connect, heartbeat_state: HeartbeatState, beside: Beside, process: HeartbeatProcess | None = None
     ) -> None:
+        self._blocked = BlockedLoopWatch(heartbeat_state, threading.get_ident())
         self._connect = connect
         self._state = heartbeat_state
         self._beside = beside
@@ -228,6 +239,7 @@ class HeartbeatThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._failures = FailureLog(log, "heartbeat_connection_failed")
         self._ended = asyncio.Event()
         self._owner = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._main, name="runyard-heartbeat", daemon=True)
@@ -240,7 +252,7 @@ class HeartbeatThread:
         return self._thread.is_alive()
 
     async def stop(self, timeout: float) -> None:
-        """End the thread and close its connections. Wait for its end, at most ``timeout`` seconds."""
+        """End the thread and close its connections. Wait until the thread has ended, at most ``timeout`` seconds."""
         self._stopping = True
         if self._loop is not None and self._task is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._task.cancel)
@@ -274,10 +286,11 @@ class HeartbeatThread:
             try:
                 backend = await self._connect()
             except BackendUnavailableError as error:
-                log.warning("heartbeat_connection_failed", worker_id=self._state.worker_id, error=str(error))
+                self._failures.failed(error, worker_id=self._state.worker_id)
                 await asyncio.sleep(HEARTBEAT_SECONDS)
                 continue
+            self._failures.worked(worker_id=self._state.worker_id)
             try:
-                await alive_with(backend, self._state, self._beside)
+                await alive_with(backend, self._state, self._beside, self._blocked.run)
             finally:
                 await backend.close()

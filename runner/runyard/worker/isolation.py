@@ -3,8 +3,9 @@
 The worker has at most one child. The child starts on demand, executes one attempt after the other, and ends after
 CHILD_IDLE_SECONDS without an attempt. It executes an attempt under the fence of the worker's claim, on connections of its own.
 The worker renews the lane's lock and sends the heartbeats. Worker and child exchange pickled messages over a socket. The worker
-sends one :class:`Order`. It then sends a claim for each attempt, and a :class:`~runyard.execution.executor.Stop` to stop an
-attempt. The child sends :class:`Alive` and :class:`ChildReply`. The child ends when the socket is closed.
+sends one :class:`Order`. It then sends a claim for each attempt, whose trace context is the span of the attempt. It sends a
+:class:`~runyard.execution.executor.Stop` to stop an attempt. The child sends :class:`Alive` and :class:`ChildReply`. The child
+ends when the socket is closed.
 
 The stored functions decide that an attempt must run alone, and count the crashes (``postgres/functions/crashes.sql``).
 """
@@ -20,11 +21,12 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 
+from ..domain.messages import Usage
 from ..execution.executor import CLEANUP_SECONDS, Execution, Stop, WorkerServices
 from ..execution.retries import UNSERVED_RETRY_SECONDS
 from ..ports.results import Claim, Ended
@@ -57,13 +59,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ChildReply:
-    """The end of an attempt. ``ended`` is None if the child wrote no end."""
+    """The end of an attempt. ``ended`` is None if the child wrote no end. ``used``: the usage by agent and model, for the
+    worker to count, because nobody scrapes the child."""
 
     ended: Ended | None
+    used: dict[tuple[str, str], Usage]
 
 
 class Alive:
-    """The child's message that it is ready and that its event loop turns."""
+    """Reports that the child process is ready and that its event loop runs."""
 
 
 class ChildDied(Exception):
@@ -119,12 +123,12 @@ class Child:
         """Send a message. A dead child does not receive it, and :meth:`answer` reports the death."""
         self._writer.write(frame(message))
 
-    async def answer(self) -> Ended | None:
+    async def answer(self) -> ChildReply:
         """Wait for the end of the child's attempt. Raises ChildDied, also after ``watchdog`` seconds without a message."""
         while True:
             message = await self._receive(self._watchdog)
             if isinstance(message, ChildReply):
-                return message.ended
+                return message
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -213,6 +217,7 @@ class IsolatedExecution(Execution):
         super().__init__(tools, claim)
         self._isolation = isolation
         self._child: Child | None = None
+        self._answered = False
 
     def stop(self, why: Stop) -> None:
         super().stop(why)
@@ -241,7 +246,9 @@ class IsolatedExecution(Execution):
         if self._why is not None:
             return await self._give_up()
         self._child = child
-        child.send(self._claim)
+        run = self._claim.run
+        assert run is not None
+        child.send(replace(self._claim, run=run.model_copy(update={"trace_context": self.trace.context or run.trace_context})))
         answer = asyncio.create_task(child.answer())
         await asyncio.wait((answer, self._stopped), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -249,9 +256,17 @@ class IsolatedExecution(Execution):
             if not answer.done():
                 child.kill()
         try:
-            return await answer
+            reply = await answer
         except ChildDied as died:
             return await self._died(str(died))
+        self._answered = True
+        for (agent, model), usage in reply.used.items():
+            self._tools.on_used(agent, usage, model)
+        return reply.ended
+
+    def _log_end(self, ended: Ended | None, seconds: float) -> None:
+        if not self._answered:  # otherwise the child has logged the end, with its usage and the error
+            super()._log_end(ended, seconds)
 
     async def _give_up(self) -> Ended | None:
         return None if self._why is Stop.ABANDON else await self._end_writer.release()

@@ -1,4 +1,7 @@
-"""Detection of lost tasks: runs that the store assigns to this worker and that have no task in its process (W4)."""
+"""Detection of lost tasks: runs that the store assigns to this worker and that have no task in its process (W4).
+
+Every worker looks for its own. ``lost_jobs.py`` submits the runs that no worker holds and whose jobs Redis lost.
+"""
 
 from __future__ import annotations
 

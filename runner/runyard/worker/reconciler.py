@@ -1,6 +1,6 @@
 """The reconciler: the work of the leader. The failure detector decides which worker leads.
 
-The leader submits runs that Redis lost (``rescue.py``), admits due runs, applies limits, counts usage, keeps the streams to
+The leader submits runs that Redis lost (``lost_jobs.py``), admits due runs, applies limits, counts usage, keeps the streams to
 their limit, and prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the times, and the store's
 ``prune`` decides what is deleted. The verb ``runs.admit`` also applies the deadlines of HITL requests,
 and fails the runs that were not started by their ``expires_at``. No lease and no heartbeat depends on the duration of a pass.
@@ -21,7 +21,8 @@ from ..ports.scheduling import Effects
 from ..ports.stores import Backend
 from ..ports.workers import FeedDelay, Retention
 from ..support import metrics
-from .rescue import Rescue
+from ..support.failure_log import FailureLog
+from .lost_jobs import Rescue
 
 PASS_SECONDS: Final = 1.0
 """Seconds between two passes, and the shortest time between two passes of the rescue."""
@@ -62,6 +63,9 @@ class Reconciler:
         self._trim_at = float("-inf")
         self._streams_dropped: int | None = None
         self._wake = asyncio.Event()
+        self._failures = {
+            event: FailureLog(log, event) for event in ("reconciler_pass_failed", "streams_not_trimmed", "rescue_failed")
+        }
 
     @property
     def rescued(self) -> int:
@@ -81,8 +85,10 @@ class Reconciler:
             try:
                 pause = await self.step()
             except (BackendUnavailableError, WorkerDeadError) as error:
-                log.warning("reconciler_pass_failed", worker_id=self._worker_id(), error=str(error))
+                self._failures["reconciler_pass_failed"].failed(error, expected=True, worker_id=self._worker_id())
                 pause = PASS_SECONDS
+            else:
+                self._failures["reconciler_pass_failed"].worked(worker_id=self._worker_id())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
 
@@ -90,7 +96,6 @@ class Reconciler:
         """Make one pass if this worker leads. Return the seconds until the next one."""
         if not self._leading():
             metrics.FEED_DELAY.set(0)
-            metrics.STREAM_BYTES.set(0)
             self._streams_dropped = None
             return PASS_SECONDS
         await self._try_trim()
@@ -111,9 +116,12 @@ class Reconciler:
         try:
             usage = await self._backend.events.trim()
         except RunyardError as error:
-            log.warning("streams_not_trimmed", worker_id=self._worker_id(), error=str(error))
+            self._failures["streams_not_trimmed"].failed(error, expected=True, worker_id=self._worker_id())
             return
+        self._failures["streams_not_trimmed"].worked(worker_id=self._worker_id())
         metrics.STREAM_BYTES.set(usage.bytes)
+        metrics.REDIS_BYTES.set(usage.memory)
+        metrics.REDIS_MAX_BYTES.set(usage.max_memory)
         before = usage.dropped if self._streams_dropped is None else self._streams_dropped
         metrics.STREAMS_DROPPED.inc(usage.dropped - before if usage.dropped >= before else usage.dropped)
         self._streams_dropped = usage.dropped
@@ -124,7 +132,9 @@ class Reconciler:
         try:
             await self._rescue.step()
         except RunyardError as error:  # Redis may be down or refuse writes: the rest of the pass needs Postgres only
-            log.warning("rescue_failed", worker_id=self._worker_id(), error=str(error))
+            self._failures["rescue_failed"].failed(error, expected=True, worker_id=self._worker_id())
+        else:
+            self._failures["rescue_failed"].worked(worker_id=self._worker_id())
 
     def _show_feed_delay(self, delay: FeedDelay) -> None:
         metrics.FEED_DELAY.set(delay.seconds)

@@ -25,7 +25,7 @@ from ..errors import BackendUnavailableError, DataCorruptedError, InvalidInputEr
 from ..ports.stores import Backend, WebhookSender
 from ..support import metrics
 from ..support.store_retries import patiently
-from .webhook_payload import body_of, signed
+from .signed_webhook import body_of, signed
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two reads of the store after a read that found no due delivery."""

@@ -1,6 +1,6 @@
 """Worker: the process that executes runs. It registers, sends heartbeats, claims and executes runs, reconciles, and drains.
 
-``runyard_api/worker/process.py`` stops it at a signal. The defaults of its settings are in ``ports/workers.py``.
+``runyard_api/worker/process.py`` stops it at a signal. The defaults of its settings are in ``ports/worker_defaults.py``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,10 @@ from ..errors import BackendUnavailableError, WorkerDeadError
 from ..events.writer import EventWriter
 from ..execution.executor import CLEANUP_SECONDS, Stop, WorkerServices
 from ..ports.stores import Backend, WebhookSender
-from ..ports.workers import (
-    DEFAULT_GRACE_SECONDS,
-    DEFAULT_SLOTS,
-    DEFAULT_WATCHDOG_SECONDS,
-    HeartbeatReply,
-    Retention,
-    WorkerInfo,
-)
+from ..ports.worker_defaults import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS
+from ..ports.workers import HeartbeatReply, Retention, WorkerInfo
 from ..support import metrics
+from ..support.failure_log import FailureLog
 from ..support.store_retries import jittered
 from ..worker.effects_sender import EffectsSender
 from .cancels import follow_cancel_hints, stop_cancelled
@@ -39,8 +34,8 @@ from .failure_detector import FailureDetector
 from .heartbeat import Connect, HeartbeatState, HeartbeatThread, alive_with
 from .heartbeat_process import HeartbeatProcess
 from .isolation import Isolation
+from .leader_metrics import LeaderMetrics
 from .lost_tasks import LostTaskDetector
-from .queue_metrics import QueueMetrics
 from .reconciler import Reconciler
 from .slots import Slots
 from .webhook_dispatcher import WebhookDispatcher
@@ -76,7 +71,8 @@ class Worker:
     ``host:port`` of the worker's health server, which the worker registers. ``retention``: how long to keep the data that this
     worker prunes as the leader. ``isolation``: executes runs that must have a process of their own. Without it this process
     executes them. ``sender``: sends webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the
-    settings of webhooks.
+    settings of webhooks. ``loops``: further loops that run beside those of the worker until it has drained. A loop that fails
+    is started again.
     """
 
     def __init__(
@@ -97,6 +93,7 @@ class Worker:
         isolation: Isolation | None = None,
         sender: WebhookSender | None = None,
         webhooks: WebhookPolicy | None = None,
+        loops: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self.app = app
         self.backend = backend
@@ -142,8 +139,8 @@ class Worker:
             lambda: self.loop.call_soon_threadsafe(self.reconciler.hurry),
             lambda: self._heartbeat_state.silence,
         )
-        self.queue_metrics = QueueMetrics(backend.queues, lambda: self.leading)
-        self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.queue_metrics.run]
+        self.leader_metrics = LeaderMetrics(backend.queues, backend.workers, lambda: self.leading)
+        self._loops: list[Callable[[], Awaitable[None]]] = [self.reconciler.run, self.leader_metrics.run, *loops]
         if sender is not None:
             dispatcher = WebhookDispatcher(backend, sender, lambda: self.leading, webhooks or WebhookPolicy())
             self._loops.append(dispatcher.run)
@@ -227,16 +224,18 @@ class Worker:
             slots=self.slots.size,
             address=self._address,
         )
+        failures = FailureLog(log, "worker_registration_failed")
         while not self._stop.is_set():
             try:
                 await self.backend.workers.register(info)
             except BackendUnavailableError as error:
-                log.warning("worker_registration_failed", worker_id=info.worker_id, error=str(error))
+                failures.failed(error, worker_id=info.worker_id)
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
                 # An earlier call registered this id, and its answer was lost. The leader then declared the silent id dead.
                 info = replace(info, worker_id=new_worker_id())
             else:
+                failures.worked(worker_id=info.worker_id)
                 self._heartbeat_state.registered(info.worker_id)
                 self.claim_loop.open(info.worker_id)
                 return
@@ -377,14 +376,13 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 async def _for_ever(loop: Callable[[], Awaitable[None]], worker_id: Callable[[], str]) -> None:
     """Run a loop of the worker. Start the loop again after each failure, so that it continues when a server is back."""
     tries = 0
+    failures = FailureLog(log, "worker_loop_failed")
     while True:
         began = asyncio.get_running_loop().time()
         try:
             await loop()
-        except BackendUnavailableError as error:
-            log.warning("worker_loop_failed", worker_id=worker_id(), loop=_name(loop), error=str(error))
         except Exception as error:
-            log.exception("worker_loop_failed", worker_id=worker_id(), loop=_name(loop), error=str(error))
+            failures.failed(error, worker_id=worker_id(), loop=_name(loop))
         tries = tries + 1 if asyncio.get_running_loop().time() - began < 10 else 0
         await asyncio.sleep(jittered(min(0.1 * 2 ** min(tries, 5), 2.0)))
 

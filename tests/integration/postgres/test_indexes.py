@@ -31,6 +31,17 @@ FROM generate_series(1, 500) n;
 INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, next_at, delivered_at, failed_at)
 SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 't', CASE n % 3 WHEN 0 THEN now() END,
        CASE n % 3 WHEN 1 THEN now() END, CASE n % 3 WHEN 2 THEN now() END FROM generate_series(1, 3000) n;
+SELECT runyard.graph_put('{TENANT}', 0, 'g-' || n % 300, NULL, NULL, '', 'c-' || n, NULL, 'k', 'x',
+    jsonb_build_object('run_id', 'r-' || n), '{{m}}', ARRAY[n::text],
+    ARRAY[('m', n::text, 'list', NULL, '{{0,0,1}}', NULL, 0, '{{1}}', ARRAY['x'::bytea])::runyard.new_graph_value])
+FROM generate_series(1, 3000) n;
+SELECT runyard.graph_put_writes('{TENANT}', 0, 'g-' || n % 300, NULL, NULL, '', 'c-' || n, 'task', '',
+    ARRAY[(0, 'm', 'k', 'x')::runyard.new_graph_write]) FROM generate_series(1, 3000) n;
+SELECT runyard.graph_copy('{TENANT}', 'g-' || n, 'copy-' || n) FROM generate_series(1, 200) n;
+INSERT INTO runyard.graph_lines (tenant, owner_key, graph_id, holder)
+SELECT '{TENANT}', n, 'r', 'run-' || n % 9 FROM generate_series(1, 1000) n;
+INSERT INTO runyard.graph_marks (thread_key, message_id, line_id, position)
+SELECT n, gen_random_uuid(), n, 1 FROM generate_series(1, 2000) n;
 SELECT runyard.fork('{TENANT}', '{{"src": "{LONG}", "new": "a-fork", "cut": {{}}, "tags": {{}}}}', 'hash')
 """
 LIVE = f"SELECT * FROM runyard.list_runs('{TENANT}', NULL, '{{}}', NULL, NULL, NULL, NULL, NULL, {PAGE})"
@@ -48,6 +59,15 @@ CLAIM = f"SELECT runyard.claim('w', ARRAY[thread_key], ARRAY[run_id]) {A_QUEUED_
 HEAD = f"FROM runyard.threads WHERE thread_key = {KEY}"
 SNAPSHOT = f"FROM runyard.known_snapshot('{TENANT}', '{LONG}') t"
 A_RUN = f"FROM runyard.runs r WHERE r.thread_key = {KEY} AND r.run_id = 'run-4'"
+
+GRAPH_LATEST = f"SELECT runyard.graph_latest('{TENANT}', 0, 'copy-7', '', NULL)"
+GRAPH_DELETE = f"SELECT runyard.graph_delete('{TENANT}', 'copy-7')"
+GRAPH_PUT = (
+    f"SELECT runyard.graph_put('{TENANT}', 0, 'g-7', NULL, NULL, '', 'c', NULL, 'k', 'x', '{{}}', '{{m}}', '{{7}}', "
+    "ARRAY[('m', '7', 'list', NULL, '{7,0,1}', 7, 1, NULL, NULL)::runyard.new_graph_value])"
+)
+
+SIGNAL = f"SELECT runyard.send_signal('{TENANT}', '{LONG}', 's', 'paid', '1', NULL, 1000)"
 
 LEAVES = f"SELECT runyard.list_leaves('{TENANT}', '{LONG}', false, NULL, NULL, 10)"
 
@@ -69,6 +89,7 @@ SERVES: dict[str, str] = {
     "runs_pkey": CANCEL,
     "runs_id": f"SELECT runyard.explain('{TENANT}', '{LONG}', 'run-4')",
     "runs_key": f"SELECT runyard.lock_run({KEY}, 'run-4')",
+    "runs_search": f"SELECT runyard.find_runs('{TENANT}', 'run-4', 10)",
     "runs_unadmitted": f"SELECT runyard.admit_thread(t) {SNAPSHOT}",
     "runs_due": ADMIT,
     "runs_waiting": CANCEL,
@@ -83,7 +104,7 @@ SERVES: dict[str, str] = {
     "live_runs_worker": "SELECT * FROM runyard.orphans('', 100)",
     "live_runs_of_agent": "SELECT runyard.free_permits('agent default')",
     "live_runs_of_tenant": LIVE.format("suspended"),
-    "live_runs_suspended": "SELECT * FROM runyard.queues()",
+    "live_runs_suspended": "SELECT * FROM runyard.queue_states()",
     "live_runs_queued": LIVE.format("queued"),
     "live_runs_waiting_since": "SELECT * FROM runyard.waiting('0 s', NULL, NULL, NULL, 100)",
     "live_runs_line": "SELECT runyard.next_for_permit('agent default')",
@@ -106,6 +127,11 @@ SERVES: dict[str, str] = {
     "hitl_list": REQUESTS_OF.format("NULL", "false"),
     "hitl_list_of_thread": REQUESTS_OF.format(f"'{LONG}'", "false"),
     "hitl_list_pending_of_thread": REQUESTS_OF.format(f"'{LONG}'", "true"),
+    "waits_pkey": f"SELECT runyard.put_waits(r, ARRAY[('w', 'sleep', NULL, NULL, 60)::runyard.new_wait]) {A_RUN}",
+    "waits_due": ADMIT,
+    "waits_for_signals": SIGNAL,
+    "signals_pkey": SIGNAL,
+    "signals_open": SIGNAL,
     "removals_pkey": f"SELECT runyard.remove_step({KEY}, 10)",
     "removals_id": f"SELECT runyard.check_removed('{TENANT}', 'thread-77')",
     "workers_pkey": "SELECT runyard.beat('w')",
@@ -133,6 +159,22 @@ SERVES: dict[str, str] = {
     "webhook_deliveries_over": PRUNE,
     "api_keys_pkey": "SELECT k.* FROM runyard.api_keys k WHERE k.key_id = 'key-1'",
     "api_keys_tenant": "SELECT k.* FROM runyard.api_keys k WHERE k.tenant = 'other-1' ORDER BY k.created_at, k.key_id",
+    "graph_lines_pkey": GRAPH_DELETE,
+    "graph_lines_id": GRAPH_LATEST,
+    "graph_lines_owner": f"SELECT runyard.graph_remove({KEY}, false)",
+    "graph_levels_pkey": GRAPH_LATEST,
+    "graph_levels_ancestor": GRAPH_DELETE,
+    "graph_checkpoints_pkey": GRAPH_LATEST,
+    "graph_checkpoints_run": f"SELECT runyard.graph_delete_runs('{TENANT}', '{{r-7}}')",
+    "graph_values_pkey": GRAPH_LATEST,
+    "graph_values_version": GRAPH_PUT,
+    "graph_streams_pkey": GRAPH_PUT,
+    "graph_streams_line": GRAPH_DELETE,
+    "graph_chunks_pkey": "SELECT runyard.graph_items('{1,0,1}')",
+    "graph_writes_pkey": GRAPH_LATEST,
+    "graph_marks_pkey": f"SELECT runyard.graph_find_mark(t, ARRAY(SELECT m.message_id FROM runyard.graph_marks m LIMIT 1)) "
+    f"{SNAPSHOT}",
+    "graph_marks_line": GRAPH_DELETE,
     "schema_versions_pkey": "SELECT max(version) FROM runyard.schema_versions",
     "schema_functions_pkey": "INSERT INTO runyard.schema_functions (file, digest, release, made) "
     "VALUES ('claim', '', '{1}', '{}') ON CONFLICT (file) DO NOTHING",

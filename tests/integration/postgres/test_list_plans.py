@@ -74,10 +74,12 @@ OF_ONE: dict[tuple[str, str], tuple[Any, ...]] = {
 }
 """Lists of something that has to be named, and of which an empty tenant has nothing."""
 NOT_LISTS = {
+    "threads.ancestors": "a look-up by key for each ancestor",
     "runs.claim": "a verb of workers, by ids",
     "runs.context": "what one run sees, whole",
     "runs.append": "a verb",
     "runs.complete": "a verb",
+    "runs.statuses": "of the runs that it names",
     "runs.run_events": "what one run did, a page at a time; tests/integration/redis/test_lost_streams.py",
     "webhooks.take": "the dispatcher's",
     "workers.running": "of one worker: as many as it has slots",

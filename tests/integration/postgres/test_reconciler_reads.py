@@ -56,7 +56,7 @@ FROM made
 ORPHANS = "SELECT * FROM runyard.orphans('', 1000)"
 RECENT = "SELECT * FROM runyard.waiting('0 s', '10 s', NULL, NULL, 500)"
 ROTATION = "SELECT * FROM runyard.waiting('0 s', NULL, NULL, NULL, 500)"
-QUEUES = "SELECT * FROM runyard.queues()"
+QUEUES = "SELECT * FROM runyard.queue_states()"
 
 
 async def blocks(connection: asyncpg.Connection, statement: str) -> int:

@@ -56,7 +56,7 @@ async def test_a_simple_run_costs_few_commands(server: RedisServer, together: in
     found = await counted(server)
     # The calls: the queued event and the submission, the claim, two appends, the release.
     assert found.pop("evalsha") == 6 and found.pop("blpop") == 1
-    assert found["xadd"] == 5 * together and found["publish"] == 5 * together and found["xrevrange"] == 0
+    assert found["xadd"] == 5 * together and found["spublish"] == 5 * together and found["xrevrange"] == 0
     sweep = 8 * (found["zrangebyscore"] // 3)  # once a second, of any number of runs
     assert found.total() - sweep <= most * together, found
 
@@ -70,4 +70,4 @@ async def test_a_delta_costs_few_commands(server: RedisServer) -> None:
     await counted(server)
     await log.append(1, [event(job, 1, 3, "message.delta")])
     found = await counted(server)
-    assert found == Counter(evalsha=1, time=1, xadd=1, publish=1, hincrby=1, zscore=1)
+    assert found == Counter(evalsha=1, time=1, xadd=1, spublish=1, hincrby=1, zscore=1)

@@ -19,6 +19,7 @@ from tests.integration.redis.test_scheduler import until_somebody_waits
 from tests.support.failovers import RedisPair, through
 from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import until
+from tests.support.redis_nodes import SentinelRedis
 from tests.support.suites.events import event
 from tests.support.suites.scheduler import claim_within
 
@@ -171,7 +172,7 @@ async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
                     except BackendUnavailableError as error:
                         refused += "NOREPLICAS" in str(error) and "cannot take writes" in str(error)
                     await asyncio.sleep(0.01)
-                await redis.publish(server.keys.cancel_channel, "x")
+                await redis.execute_command("SPUBLISH", server.keys.cancel_channel, "x")
                 try:
                     await asyncio.wait_for(live.get(), 5)
                 except BackendUnavailableError:
@@ -187,6 +188,25 @@ async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
                             await server.ping()
                         with suppress(TimeoutError):
                             await asyncio.wait_for(live.get(), 0.01)
+
+
+async def test_a_frozen_primary_is_left_when_the_sentinels_name_another() -> None:
+    """Its connections stay open and answer nothing. Idle ones are not tried one after another, and subscribers are told."""
+    async with SentinelRedis() as redis:
+        server = RedisServer(redis.url, timeout=1.0)
+        scheduler = RedisScheduler(server, RedisEventLog(server))
+        try:
+            await asyncio.gather(*(scheduler.ping() for _ in range(9)))
+            frozen = await redis.primary()
+            async with server.subscribe(server.keys.cancel_channel) as live:
+                await redis.lose(frozen, frozen=True)
+                await soon("ping", scheduler)
+                with pytest.raises(BackendUnavailableError):
+                    await asyncio.wait_for(live.get(), 1)
+            await scheduler.submit([Job(1, "r")])
+            assert len(await claim_within(scheduler, "w", 5)) == 1
+        finally:
+            await server.close()
 
 
 async def soon_subscribed(server: RedisServer) -> None:

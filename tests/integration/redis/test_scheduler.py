@@ -54,7 +54,7 @@ async def test_a_server_that_goes_away_and_comes_back() -> None:
         redis.restart()
         with pytest.raises(BackendUnavailableError):
             await waiting
-        assert await patiently(lambda: scheduler.unknown([Job(1, "r")])) == [Job(1, "r")]
+        assert await patiently(lambda: scheduler.missing_jobs([Job(1, "r")])) == [Job(1, "r")]
         assert await scheduler.renew("w", [held]) == [held]
 
         redis.pause()
@@ -68,7 +68,7 @@ async def test_a_server_that_goes_away_and_comes_back() -> None:
 
         redis.kill()
         claims = [scheduler.claim("w", QUEUES, 1, wait=wait) for wait in (0.0, 1.0)]
-        for call in (scheduler.submit([Job(1, "r")]), *claims, scheduler.rouse("w")):
+        for call in (scheduler.submit([Job(1, "r")]), *claims, scheduler.end_wait("w")):
             with pytest.raises(BackendUnavailableError):
                 await call
         await server.close()

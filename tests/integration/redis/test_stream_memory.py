@@ -140,10 +140,10 @@ async def test_work_goes_on_when_other_data_takes_all_memory(tight: RedisServer)
     await filled(tight)
     with pytest.raises(BackendUnavailableError):
         await scheduler.submit([Job(99, "r", queued=queued_event("t", "r", 1, 1))])
-    assert await scheduler.unknown([Job(99, "r")]) == [Job(99, "r")]
+    assert await scheduler.missing_jobs([Job(99, "r")]) == [Job(99, "r")]
     with pytest.raises(BackendUnavailableError):
         await log.append(2, [event("r", 1)])
-    await scheduler.rouse("w")
+    await scheduler.end_wait("w")
     await scheduler.release("w", deliveries)
     assert len(await tight.command("KEYS", "*lock*")) == 0
     assert await held(log, [ref]) == [] and (await log.trim()).bytes == 0

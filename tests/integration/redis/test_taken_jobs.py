@@ -8,7 +8,7 @@ from runyard.models import Message
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.scheduling import LANE_LOCK_SECONDS
 from runyard.ports.workers import WorkerInfo
-from runyard.worker.rescue import MIN_HEAD_AGE, MIN_MISSING_SECONDS, Rescue
+from runyard.worker.lost_jobs import MIN_HEAD_AGE, MIN_MISSING_SECONDS, Rescue
 from runyard_backends.postgres.backend import connect
 from tests.support.fleet import SLACK
 

@@ -1,6 +1,7 @@
 """A run that crashed twice is executed alone, in a child of the worker, and is led from there (R21)."""
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from runyard.models import Run, RunOptions
 from runyard.ports.stores import Backend
 from runyard_backends.conformance.world import World
 from tests.support.fleet import Fleet, until
+from tests.support.traces import OtlpReceiver
 
 
 async def crashed_twice(fleet: Fleet, script: str, thread_id: str, timeout: float | None = None) -> RunHandle:
@@ -25,6 +27,31 @@ async def crashed_twice(fleet: Fleet, script: str, thread_id: str, timeout: floa
     await world.accept("r", script, thread=thread_id, options=RunOptions(timeout=timeout))
     await world.crash("r", 2, thread=thread_id, worker=f"{thread_id}-crashing")
     return RunHandle(fleet.client, thread_id, "r")
+
+
+async def test_its_spans_are_below_the_attempt_of_the_worker(fleet: Fleet, tmp_path: Path) -> None:
+    """T1: the worker has the span of the attempt, and the child those of models. The worker counts the usage, and the child
+    logs the end."""
+    with OtlpReceiver() as receiver:
+        fleet.environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        run = await crashed_twice(fleet, "hi", "t")
+        log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+        worker = await fleet.spawn("tests.support.agents.traced:app", log=log)
+        os.close(log)
+        assert (await run.result(30)).ok
+        assert await fleet.metric("runyard_model_requests_total", agent="support") == {worker.pid: 1}
+
+        async def arrived() -> bool:
+            return len([span for span in receiver.spans if span.name == "invoke_agent support"]) == 2
+
+        await until(arrived)
+    [logged] = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if "run_ended" in line]
+    assert (logged["attempt"], logged["status"]) == (3, "completed") and logged["output_tokens"] > 0
+    third = receiver.spans.named("invoke_agent support")[-1]
+    lost = receiver.spans.named("invoke_agent support")[0]
+    assert third.attributes["runyard.attempt"] == 3 and third.links == {lost.span_id: "takeover"}
+    assert [child.attributes["gen_ai.operation.name"] for child in receiver.spans.children(third)] == ["chat"]
+    assert receiver.spans.orphans() == []
 
 
 def children(pid: int) -> list[int]:
@@ -54,6 +81,7 @@ async def test_an_innocent_run_completes_alone(fleet: Fleet) -> None:
     assert "message.delta" in told and "gap" not in told and told[-1] == "run.completed"
     assert (await second.result(20)).status is RunStatus.SUSPENDED
     assert (await third.result(20)).status is RunStatus.FAILED
+    assert await fleet.metric("runyard_attempt_errors_total", code="agent_error") == {worker: 1}
     assert len(children(worker)) == 1
     await fleet.client.respond("t2", "blue")
     result = await second.result(20)

@@ -430,7 +430,7 @@ async def test_a_job_of_an_unknown_kind_is_left_for_another_version(backend: Bac
     await backend.scheduler.release("x", [delivery], submit=[unknown])
     async with serving(APP, backend):
         assert (await (await client.enqueue("other", "hi")).result(10)).ok
-        assert await backend.scheduler.unknown([unknown]) == []
+        assert await backend.scheduler.missing_jobs([unknown]) == []
         assert (await client.runs("t")).items[0].attempt == 0
 
 
@@ -449,7 +449,7 @@ async def test_a_run_waits_for_a_worker_of_its_version(
         assert (await (await client.enqueue("other", "hi")).result(10)).ok
 
         async def offered() -> bool:
-            return "accepted by version 1, workers run 2" in await handle.explain()
+            return "waiting for a worker of version 1; workers of queue default run 2" in await handle.explain()
 
         await until(offered)
         assert (await handle.run()).attempt == 1
@@ -490,7 +490,7 @@ async def test_the_leader_ends_a_cancelled_run_that_lost_its_worker(
     backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch, queue: str
 ) -> None:
     """R10, I1: also one that nobody takes; what waits behind it is offered, and it is not."""
-    monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
+    monkeypatch.setattr("runyard.worker.lost_jobs.MIN_HEAD_AGE", timedelta(0))
     handle = await client.enqueue("t", "hi", queue=queue)
     behind = await client.enqueue("t", "hi", queue=queue)
     await backend.workers.register(WorkerInfo(worker_id="dies", queues=[queue]))
@@ -531,8 +531,8 @@ async def test_deadlines_fire_while_the_scheduler_is_away(
         handle = await client.enqueue("t", "hi")
         await handle.result(5)
     await client.enqueue("u", "waits")
-    monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
-    monkeypatch.setattr(backend.scheduler, "unknown", away)
+    monkeypatch.setattr("runyard.worker.lost_jobs.MIN_HEAD_AGE", timedelta(0))
+    monkeypatch.setattr(backend.scheduler, "missing_jobs", away)
     reconciler = leader(backend, "w", lambda effects: None)
 
     async def failed() -> bool:
@@ -575,7 +575,7 @@ async def test_a_pass_that_does_not_end_keeps_no_worker_alive(backend: Backend, 
 async def test_a_death_begins_a_pass_at_once(backend: Backend, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """O4: the takeover waits for no further second."""
     monkeypatch.setattr("runyard.worker.reconciler.PASS_SECONDS", 3600)
-    monkeypatch.setattr("runyard.worker.rescue.MIN_HEAD_AGE", timedelta(0))
+    monkeypatch.setattr("runyard.worker.lost_jobs.MIN_HEAD_AGE", timedelta(0))
     for name in ("READ_SECONDS", "LEADER_READ_SECONDS"):
         monkeypatch.setattr(f"runyard.worker.failure_detector.{name}", 0.05)
     monkeypatch.setattr("runyard.worker.failure_detector.MIN_SPAN_SECONDS", 0.2)

@@ -116,3 +116,12 @@ async def neighbour(ctx: RunContext) -> None:
 async def _made(file: Path) -> None:
     while not file.exists():  # noqa: ASYNC110 - another process makes it
         await asyncio.sleep(0.02)
+
+
+@app.agent
+async def sleeper(ctx: RunContext) -> None:
+    """Block the main loop. ``input``: seconds in the first attempt. Later attempts complete at once."""
+    assert ctx.input is not None
+    if ctx.attempt == 1:
+        time.sleep(float(ctx.input.text))  # noqa: ASYNC251 - the line that a blocked loop names
+    await ctx.append(Message.assistant("done"))

@@ -21,6 +21,9 @@ MENDED: Final = "SWEEP_MENDED"
 """The variable with the path of a file. While the file does not exist, the word ``break`` fails."""
 
 
+KIDS: Final = ("ann", "bob")
+"""The names of the children of the word ``kids``."""
+
 POLICIES: Final[dict[str, OnUnknown]] = {"tool-fail": "fail", "tool-ask": "ask"}
 """The policy for a started and unfinished effect of a word, if it is not ``retry``."""
 
@@ -91,6 +94,21 @@ async def _hang(ctx: RunContext, word: str) -> None:
     await asyncio.Event().wait()
 
 
+async def _nap(ctx: RunContext, word: str) -> None:
+    await ctx.sleep(0.05, key=word)
+
+
+async def _wait(ctx: RunContext, word: str) -> None:
+    value = await ctx.wait_for(word, key=word)
+    await ctx.append(Message.assistant(f"went {value}", metadata={"word": word}))
+
+
+async def _kids(ctx: RunContext, word: str) -> None:
+    async with asyncio.TaskGroup() as group:
+        kids = [group.create_task(ctx.run(None, f"say-{name}", key=name)) for name in KIDS]
+    await ctx.append(Message.assistant(" ".join(kid.result().text for kid in kids), metadata={"word": word}))
+
+
 WORDS: Final[dict[str, Callable[[RunContext, str], Awaitable[None]]]] = {
     "tool": _tool,
     "ask": _ask,
@@ -98,6 +116,9 @@ WORDS: Final[dict[str, Callable[[RunContext, str], Awaitable[None]]]] = {
     "stumble": _stumble,
     "break": _break,
     "hang": _hang,
+    "nap": _nap,
+    "wait": _wait,
+    "kids": _kids,
 }
 
 app = App({"agent": agent}, version="1")

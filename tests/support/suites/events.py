@@ -65,7 +65,7 @@ async def followed(log: RedisEventLog, after: str | None = None) -> list[str | N
 
 
 async def subscribers(server: RedisServer) -> int:
-    return int((await server.command("PUBSUB", "NUMSUB", server.keys.events(REF)))[1])
+    return int((await server.command("PUBSUB", "SHARDNUMSUB", server.keys.events(REF)))[1])
 
 
 async def until_subscribed(server: RedisServer, count: int) -> None:
@@ -335,7 +335,7 @@ async def test_odd_messages_on_a_channel_cut_no_stream(server: RedisServer, log:
     async with aclosing(log.follow(REF)) as following:
         await log.append(1, [event(1, 1)])
         seen = [await anext(following)]
-        await server.command("PUBLISH", server.keys.events(REF), odd)
+        await server.command("SPUBLISH", server.keys.events(REF), odd)
         await log.append(1, [event(1, 2), event(1, 3, "run.completed")])
         async with asyncio.timeout(10):
             seen += [event async for event in following]

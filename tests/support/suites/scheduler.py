@@ -48,8 +48,7 @@ async def claim_within(scheduler: RedisScheduler, worker: str, seconds: float = 
     return found
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str, shards: int) -> None:
+async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str) -> None:
     """I2: many workers have connections of their own. Each run is delivered once, and never two of a lane at the same time."""
     lanes, per_lane = 20, 10
     jobs = {lane: [Job(lane, f"r{n}") for n in range(per_lane)] for lane in range(lanes)}
@@ -57,7 +56,7 @@ async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str,
     busy: set[str] = set()
 
     async def work(name: str) -> None:
-        server = RedisServer(redis_url, shards=shards)
+        server = RedisServer(redis_url)
         scheduler = RedisScheduler(server, RedisEventLog(server))
         while delivered.total() < lanes * per_lane:
             for delivery in await scheduler.claim(name, QUEUES, 5, wait=0.05):
@@ -71,7 +70,7 @@ async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str,
                 await scheduler.release(name, [delivery], following)
         await server.close()
 
-    server = RedisServer(redis_url, shards=shards)
+    server = RedisServer(redis_url)
     await RedisScheduler(server, RedisEventLog(server)).submit([jobs[lane].pop(0) for lane in jobs])
     async with asyncio.timeout(30), asyncio.TaskGroup() as workers:
         for n in range(8):
@@ -84,7 +83,8 @@ async def test_each_job_is_delivered_once_and_one_lane_at_a_time(redis_url: str,
 
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_a_submission_tells_the_stream_once_and_before_the_job_can_be_taken(redis_url: str, shards: int) -> None:
-    """E6: the event is written in the same round trip. A repetition adds none, nor does a run that has begun meanwhile."""
+    """E6: the event is written in the same round trip, also to a stream in another shard. A repetition adds none, nor does a
+    run that has begun meanwhile."""
     server = RedisServer(redis_url, shards=shards)
     events = RedisEventLog(server)
     scheduler = RedisScheduler(server, events)
@@ -132,7 +132,7 @@ async def test_respond_before_release(scheduler: RedisScheduler) -> None:
     await scheduler.release("a", [held])
     assert await scheduler.renew("a", [held]) == [held] and await scheduler.renew("b", [passed]) == []
     await scheduler.release("b", [passed])
-    assert await scheduler.unknown([job]) == [job]
+    assert await scheduler.missing_jobs([job]) == [job]
 
 
 async def test_locks_of_dead_workers_do_not_count(any_scheduler: Scheduler) -> None:
@@ -143,14 +143,14 @@ async def test_locks_of_dead_workers_do_not_count(any_scheduler: Scheduler) -> N
     await any_scheduler.submit([theirs])
     assert len(await any_scheduler.claim("dead-2", QUEUES, 9)) == 1
     jobs = [mine, theirs, free]
-    assert await any_scheduler.unknown(jobs) == [free]
-    assert await any_scheduler.unknown(jobs, ["other", "dead"]) == [mine, free]
-    assert await any_scheduler.unknown(jobs, ["dead-2", "dead"]) == jobs
-    assert await any_scheduler.unknown(jobs, ["ea", "ad-2"]) == [free]
+    assert await any_scheduler.missing_jobs(jobs) == [free]
+    assert await any_scheduler.missing_jobs(jobs, ["other", "dead"]) == [mine, free]
+    assert await any_scheduler.missing_jobs(jobs, ["dead-2", "dead"]) == jobs
+    assert await any_scheduler.missing_jobs(jobs, ["ea", "ad-2"]) == [free]
     await any_scheduler.submit([mine])
-    assert await any_scheduler.unknown([mine], ["dead"]) == []
+    assert await any_scheduler.missing_jobs([mine], ["dead"]) == []
     assert len(await any_scheduler.claim("heir", QUEUES, 9)) == 1
-    assert await any_scheduler.unknown([mine], ["dead"]) == []
+    assert await any_scheduler.missing_jobs([mine], ["dead"]) == []
 
 
 async def test_release_wakes_who_waits_for_the_lane(scheduler: RedisScheduler) -> None:
@@ -206,7 +206,7 @@ async def test_wake_tokens_are_bounded_and_drained(server: RedisServer, schedule
     await scheduler.submit([Job(n, "r") for n in range(500)])
     for _ in range(300):
         await scheduler.submit([Job(1, "r")])
-    wake = server.keys.wake(0, "default")
+    wake = server.keys.wake("default")
     assert 0 < await server.command("LLEN", wake) <= 100
     assert len(await scheduler.claim("w", QUEUES, 499)) == 499
     assert await server.command("LLEN", wake) >= 1, "somebody must hear of the last one"
@@ -217,11 +217,10 @@ async def test_wake_tokens_are_bounded_and_drained(server: RedisServer, schedule
     assert time.monotonic() - started >= 0.1, "nothing wakes in vain"
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-async def test_a_waiting_claim_takes_what_it_is_woken_for(redis_url: str, shards: int, somebody_waits: SomebodyWaits) -> None:
-    """The claim takes no more than its limit, on any shards. The next claim gets the rest without a wait."""
-    server = RedisServer(redis_url, shards=shards)
-    scheduler = RedisScheduler(server, RedisEventLog(server))
+async def test_a_waiting_claim_takes_what_it_is_woken_for(
+    server: RedisServer, scheduler: RedisScheduler, somebody_waits: SomebodyWaits
+) -> None:
+    """The claim takes no more than its limit. The next claim gets the rest without a wait."""
     for n in range(8):
         waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 2, wait=2.0))
         await somebody_waits(server)
@@ -233,17 +232,16 @@ async def test_a_waiting_claim_takes_what_it_is_woken_for(redis_url: str, shards
             while len(found) < len(jobs):
                 found += await scheduler.claim("w", QUEUES, 5 - len(found), wait=2.0)
         assert sorted(delivery.job.thread_key for delivery in found) == [job.thread_key for job in jobs]
-    await server.close()
 
 
-async def test_a_roused_claim_loses_nothing(scheduler: RedisScheduler) -> None:
+async def test_a_claim_whose_wait_was_ended_loses_nothing(scheduler: RedisScheduler) -> None:
     """A worker that stops while a job arrives has either taken the job or left it in the queue."""
     for n in range(60):
         job = Job(n, "r")
         waiting = asyncio.create_task(scheduler.claim(f"w{n}", QUEUES, 9, wait=2.0))
         for _ in range(n % 5):
             await asyncio.sleep(0)
-        calls = [scheduler.submit([job]), scheduler.rouse(f"w{n}")]
+        calls = [scheduler.submit([job]), scheduler.end_wait(f"w{n}")]
         async with asyncio.timeout(1.0):
             await asyncio.gather(*(calls if n % 2 else reversed(calls)))
             taken = await waiting
@@ -251,11 +249,11 @@ async def test_a_roused_claim_loses_nothing(scheduler: RedisScheduler) -> None:
         assert [delivery.job for delivery in taken + left] == [job]
 
 
-async def test_a_worker_is_roused_before_it_waits_and_alone(scheduler: RedisScheduler) -> None:
+async def test_the_wait_of_one_worker_is_ended_also_before_it_begins(scheduler: RedisScheduler) -> None:
     async with asyncio.timeout(1.0):
-        await scheduler.rouse("w")
+        await scheduler.end_wait("w")
         assert await scheduler.claim("w", QUEUES, 9, wait=2.0) == []
-    await scheduler.rouse("w")
+    await scheduler.end_wait("w")
     await scheduler.submit([Job(1, "r", delay=0.2)])
     assert [delivery.job.thread_key for delivery in await claim_within(scheduler, "other")] == [1]
 
@@ -263,7 +261,7 @@ async def test_a_worker_is_roused_before_it_waits_and_alone(scheduler: RedisSche
 async def test_a_cancelled_wait_or_call_corrupts_nothing(server: RedisServer, scheduler: RedisScheduler) -> None:
     for n in range(50):
         waiting = asyncio.create_task(scheduler.claim("w", QUEUES, 9, wait=2.0))
-        claiming = asyncio.create_task(scheduler.unknown([Job(n, "r")]))
+        claiming = asyncio.create_task(scheduler.missing_jobs([Job(n, "r")]))
         for _ in range(n % 7):
             await asyncio.sleep(0)
         waiting.cancel()
@@ -286,17 +284,17 @@ async def test_scripts_come_back_after_a_flush(
         [held] = await waiting
         await server.command("SCRIPT", "FLUSH")
         await scheduler.release("w", [held], [Job(n, "r2", delay=60)])
-        assert await scheduler.unknown([Job(n, "r1"), Job(n, "r2")]) == [Job(n, "r1")]
+        assert await scheduler.missing_jobs([Job(n, "r1"), Job(n, "r2")]) == [Job(n, "r1")]
 
 
-async def test_flushall_is_found_by_unknown(server: RedisServer, scheduler: RedisScheduler) -> None:
-    """After FLUSHALL all jobs and locks are lost. ``unknown`` returns the jobs, and calls of old holders have no effect."""
+async def test_flushall_is_found_by_missing_jobs(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """After FLUSHALL all jobs and locks are lost. ``missing_jobs`` returns the jobs. Calls of old holders have no effect."""
     jobs = [Job(n, "r") for n in range(1500)]
     await scheduler.submit(jobs)
     held = await scheduler.claim("a", QUEUES, 10)
-    assert await scheduler.unknown(jobs) == []
+    assert await scheduler.missing_jobs(jobs) == []
     await server.command("FLUSHALL")
-    assert await scheduler.unknown(jobs) == jobs
+    assert await scheduler.missing_jobs(jobs) == jobs
     await scheduler.submit(jobs)
     again = await scheduler.claim("b", QUEUES, 1500)
     assert await scheduler.renew("a", held) == held
@@ -311,7 +309,7 @@ async def test_an_unknown_envelope_is_put_back(server: RedisServer, scheduler: R
     await server.command("SET", f"{server.keys.prefix(0)}job:1:r", newer)
     assert [delivery.job.thread_key for delivery in await scheduler.claim("w", QUEUES, 9)] == [2]
     assert await server.command("GET", f"{server.keys.prefix(0)}job:1:r") == newer
-    assert await scheduler.unknown([Job(1, "r")]) == []
+    assert await scheduler.missing_jobs([Job(1, "r")]) == []
     assert await server.command("EXISTS", f"{server.keys.prefix(0)}lock:1") == 0
 
 
@@ -326,7 +324,7 @@ async def test_cancel_hints_reach_every_listener(server: RedisServer, scheduler:
 
     listening = [asyncio.create_task(first()) for _ in range(2)]
     async with asyncio.timeout(5):
-        while (await server.command("PUBSUB", "NUMSUB", server.keys.cancel_channel))[1] == 0:  # noqa: ASYNC110
+        while (await server.command("PUBSUB", "SHARDNUMSUB", server.keys.cancel_channel))[1] == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         for _ in range(2):
             await scheduler.hint_cancel([RunRef(1, "r")])
@@ -447,7 +445,7 @@ async def test_job_of_a_run_that_ended_is_offered_no_more(any_scheduler: Schedul
     await any_scheduler.submit(jobs)
     for _ in range(2):
         await any_scheduler.submit([replace(jobs[0], over=True), replace(jobs[1], over=True)])
-    assert await any_scheduler.unknown(jobs) == jobs[:2]
+    assert await any_scheduler.missing_jobs(jobs) == jobs[:2]
     assert [delivery.job.tenant for delivery in await any_scheduler.claim("w", QUEUES, 9)] == ["b"]
 
 
@@ -477,7 +475,7 @@ async def test_due_job_with_a_far_due_time_is_lost(any_scheduler: Scheduler) -> 
     """I1: the clock of another Redis wrote the due time. A job that was put back for a short time is not lost."""
     far, near = Job(1, "r", delay=3600.0), Job(2, "r", delay=30.0)
     await any_scheduler.submit([far, near])
-    assert await any_scheduler.unknown([far, near]) == [far]
+    assert await any_scheduler.missing_jobs([far, near]) == [far]
     await any_scheduler.submit([replace(far, delay=0.0)])
-    assert await any_scheduler.unknown([far]) == []
+    assert await any_scheduler.missing_jobs([far]) == []
     assert [delivery.job.thread_key for delivery in await any_scheduler.claim("w", QUEUES, 9)] == [1]

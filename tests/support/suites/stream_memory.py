@@ -20,8 +20,8 @@ from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import Job, StreamLimits
 from runyard.ports.stores import Backend
 from runyard_backends.redis import RedisEventLog, RedisScheduler, RedisServer
-from runyard_backends.redis.connection import Call, script
 from runyard_backends.redis.events import FORGOTTEN_MS
+from runyard_backends.redis.scripts import Call, script
 
 LARGE = 10_000
 """Characters of the event of a stream."""
@@ -151,7 +151,9 @@ async def test_a_stream_that_expired_leaves_the_account(redis_url: str) -> None:
         assert await keys(server, "*sizes*") == [b"runyard:{0}:sizes:2"]
         await log.append(2, [event("r", 2, "run.failed", fence=2)])
         await until_gone(server, answered)
-        assert (await log.trim()).bytes == 0
+        async with asyncio.timeout(5):  # fakeredis lets a key expire milliseconds before its place in the index
+            while (await log.trim()).bytes:  # noqa: ASYNC110 - the server has no event for it
+                await asyncio.sleep(0.01)
         kept = {"stream_bytes", "stream_limit", "sizes:2"}
         assert {key.decode().removeprefix("runyard:{0}:") for key in await keys(server, "*")} <= kept
 
@@ -249,11 +251,11 @@ async def test_what_an_ended_run_leaves_in_a_queue_that_nobody_serves_expires(re
         assert lasting and all(0 < left <= 86_405_000 for left in lasting.values()), lasting
         for key in lasting:
             await server.command("PEXPIRE", key, 1000)
-        assert await scheduler.unknown(jobs[:3]) == []
+        assert await scheduler.missing_jobs(jobs[:3]) == []
         for key in lasting:
             ours = any(key == f"runyard:{{0}}:job:{job.id}".encode() for job in jobs[:3])
             assert not ours or await server.command("PEXPIRE", key, 80_000_000)
-        assert await scheduler.unknown(jobs[:3]) == []
+        assert await scheduler.missing_jobs(jobs[:3]) == []
         for job in jobs[:3]:
             assert await server.command("PTTL", f"{server.keys.prefix(0)}job:{job.id}") <= 80_000_000, "few looks write"
         renewed = {key for key in lasting if await server.command("PTTL", key) > 1000}

@@ -31,6 +31,7 @@ from pydantic_ai.messages import (
 from runyard.agents import downloads
 from runyard.errors import FetchNotAllowedError
 from runyard.execution.steps import current_context
+from runyard.support import fetch_hosts
 from runyard.support.settings import FetchSettings
 from tests.support.lure import Private, private
 
@@ -56,12 +57,12 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def allow(hosts: str, *, private: bool = False) -> None:
         monkeypatch.setenv("RUNYARD_FETCH_HOSTS", hosts)
         monkeypatch.setenv("RUNYARD_FETCH_PRIVATE", str(private))
-        downloads.from_environment.cache_clear()
+        fetch_hosts.from_environment.cache_clear()
 
     allow("")
     yield allow
     monkeypatch.undo()
-    downloads.from_environment.cache_clear()
+    fetch_hosts.from_environment.cache_clear()
 
 
 def subclasses(cls: type) -> set[type]:
@@ -160,10 +161,10 @@ async def test_m5_no_redirect_leaves_the_hosts(target: Private, operator: Any, i
 )
 def test_m5_a_host_is_compared_whole(url: str, operator: Any) -> None:
     operator("files.example.org")
-    downloads.check_host("https://files.example.org/x.png")
-    downloads.check_host("https://u:p@FILES.example.org.:8443/x.png")
+    fetch_hosts.check_host("https://files.example.org/x.png")
+    fetch_hosts.check_host("https://u:p@FILES.example.org.:8443/x.png")
     with pytest.raises(FetchNotAllowedError):
-        downloads.check_host(url)
+        fetch_hosts.check_host(url)
 
 
 @pytest.mark.parametrize("wrong", ["https://files.example.org", "a:80", "*.example.org", "a/b", "a@b"])

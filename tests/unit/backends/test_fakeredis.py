@@ -98,7 +98,7 @@ async def test_a_client_that_left_takes_nothing(redis_url: str, somebody_waits: 
     async with asyncio.timeout(10):
         while asyncio.all_tasks() != before:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    assert await server.command("LLEN", server.keys.wake(0, "default")) == 1
+    assert await server.command("LLEN", server.keys.wake("default")) == 1
     assert len(await scheduler.claim("here", ["default"], 9)) == 1
     await server.close()
     assert not fake.server(redis_url).sockets

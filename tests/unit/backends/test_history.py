@@ -11,7 +11,8 @@ import pytest
 
 from runyard.agents import message_codec
 from runyard.models import Message, TextPart
-from runyard_backends.postgres import codec, history
+from runyard_backends.codec import history
+from runyard_backends.postgres import codec
 
 T = TypeVar("T")
 

@@ -1,5 +1,7 @@
 """What a database's URL says to us and not to the server."""
 
+import traceback
+
 import pytest
 
 from runyard.errors import InvalidInputError
@@ -19,3 +21,20 @@ def test_other_parameters_are_the_drivers() -> None:
 def test_a_size_that_is_no_number_is_refused(value: str) -> None:
     with pytest.raises(InvalidInputError):
         split_url(f"postgresql://db/app?statement_cache_size={value}")
+
+
+@pytest.mark.parametrize(
+    "rest", ["se/cret@db/app", "se#cret@db/app", "se?cret@db:port/app", "secret@db:port/app", "secret@[::1/app"]
+)
+def test_a_url_that_cannot_be_parsed_is_refused_without_its_password(rest: str) -> None:
+    """A generated password often has a slash. The driver's error would show the text before it."""
+    with pytest.raises(InvalidInputError, match="not a Postgres URL") as refused:
+        split_url(f"postgresql://me:{rest}")
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "'se" not in shown and "cret" not in str(refused.value)
+
+
+def test_a_tls_file_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"sslrootcert /none/ca\.pem"):
+        split_url("postgresql://db/app?sslmode=verify-full&sslrootcert=/none/ca.pem")
+    assert split_url("postgresql://db/app?sslmode=verify-full&sslrootcert=system")

@@ -17,7 +17,7 @@ import typer
 
 from runyard import Client, Message, errors, new_id
 from runyard.domain.states import RunStatus
-from runyard.models import ROOT_ID, HitlRequest
+from runyard.models import ROOT_ID, ErrorInfo, HitlRequest
 from runyard.ports.commands import Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
@@ -25,6 +25,7 @@ from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
 from runyard.support.settings import Settings
 from runyard_api.cli import exit_codes
+from runyard_api.cli.dev import servers
 from runyard_api.cli.main import app, main
 from runyard_api.cli.view import graph
 from runyard_api.http.settings import ApiSettings
@@ -92,6 +93,70 @@ def serve(world: Backend, thread_id: str, text: str = "hi", *, ask: str | None =
     asyncio.run(work())
 
 
+def fail(world: Backend, thread_id: str, error: ErrorInfo) -> None:
+    """Play a worker for the queued run of a thread: fail it."""
+
+    async def work() -> None:
+        await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
+        key = await world.threads.thread_key(thread_id)
+        assert key is not None
+        [run] = (await world.runs.runs(RunFilter(thread_id=thread_id, status=RunStatus.QUEUED))).items
+        [claim] = await world.runs.claim("hand", [RunRef(key, run.run_id)])
+        assert claim.attempt is not None
+        await world.runs.fail(Write(attempt=claim.attempt, first_event=3), error)
+
+    asyncio.run(work())
+
+
+class TestTracebacks:
+    def test_runs_show_and_attempts_print_the_class_and_the_traceback(self, runyard: Command, world: Backend) -> None:
+        trace = "Traceback (most recent call last):\n  File \"app.py\", line 7, in refund\nKeyError: 'name'\x1b[31m\n"
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        fail(world, "t", ErrorInfo(code="agent_error", message="'name'", details={"type": "KeyError"}, traceback=trace))
+        for command in ("show", "attempts"):
+            out = runyard("runs", command, "t", "r")[1]
+            assert "KeyError: 'name'" in out and 'File "app.py", line 7, in refund' in out and "\x1b" not in out
+        assert json.loads(runyard("runs", "show", "t", "r", "--json")[1])["error"]["traceback"] == trace
+
+    def test_a_run_is_shown_by_the_beginning_of_its_id(self, runyard: Command, world: Backend) -> None:
+        """R24: `runs` commands need no thread. A text that several ids begin with is refused, and so is an unknown one."""
+        for run_id in ("abc1", "abd2"):
+            runyard("prompt", f"t-{run_id}", "What is it?", "--run-id", run_id)
+        fail(
+            world, "t-abc1", ErrorInfo(code="agent_error", message="'x'", details={"type": "KeyError"}, traceback="Traceback 7")
+        )
+        code, out, _ = runyard("runs", "show", "abc")
+        lines = [" ".join(line.split()) for line in out.splitlines()]
+        assert code == 0 and lines[0] == "abc1 on t-abc1 failed" and "KeyError: 'x'" in out and out.count("Traceback 7") == 1
+        assert any(re.match(r"times queued \d.* s, ran \d.* s", line) for line in lines), out
+        assert any("message user What is it?" in line for line in lines) and any(
+            "attempt hand failed" in line for line in lines
+        )
+        shown = json.loads(runyard("runs", "show", "abc", "--json")[1])
+        assert shown["status"] == "failed" and [e["type"] for e in shown["timeline"]["entries"]] == ["attempt", "message"]
+        for command in ("explain", "attempts", "redrive"):
+            assert runyard("runs", command, "abc")[0] == 0, command
+        code, out, err = runyard("runs", "show", "ab")
+        assert (code, out) == (exit_codes.Exit.CONFLICT, "") and "abc1 on t-abc1" in err and "abd2 on t-abd2" in err
+        code, out, err = runyard("runs", "show", "x")
+        assert (code, out) == (exit_codes.Exit.NOT_FOUND, "") and "'x'" in err
+        assert runyard("runs", "show", "a", "b", "c")[0] == exit_codes.Exit.USAGE
+
+    def test_an_app_that_cannot_be_imported_is_shown_with_its_traceback(self, runyard: Command, tmp_path: Path) -> None:
+        (tmp_path / "broken_app_8.py").write_text("import os\n\nKEY = os.environ['MISSING_8']\n")
+        code, out, err = runyard("worker", "broken_app_8:app")
+        assert (code, out) == (exit_codes.Exit.APP, "")
+        assert f'File "{tmp_path / "broken_app_8.py"}", line 3, in <module>' in err
+        assert err.splitlines()[-1].startswith("runyard: the import of broken_app_8:app failed at ")
+        assert err.splitlines()[-1].endswith("broken_app_8.py:3: KeyError: 'MISSING_8'")
+
+    def test_dev_shows_it_before_it_starts_servers(self, runyard: Command, tmp_path: Path) -> None:
+        (tmp_path / "broken_app_7.py").write_text("print('loading')\nimport missing_7\n")
+        code, _, err = runyard("dev", "broken_app_7:app")
+        assert code == exit_codes.Exit.APP and not (tmp_path / ".runyard").exists()
+        assert 'broken_app_7.py", line 2, in <module>' in err and "No module named 'missing_7'" in err.splitlines()[-1]
+
+
 class TestExitCodes:
     def test_every_error_has_one(self) -> None:
         for cls in errors.BY_CODE.values():
@@ -151,7 +216,17 @@ class TestExitCodes:
     def test_timeout_leaves_the_run(self, runyard: Command) -> None:
         code, _, err = runyard("prompt", "t", "one", "--wait", "--wait-timeout", "0.05")
         assert code == exit_codes.Exit.TIMEOUT
-        assert "continues" in err
+        assert err.splitlines() == ["no live worker serves queue default", "runyard: the wait timed out; the run continues"]
+
+    def test_a_wait_says_after_a_moment_why_the_run_waits(
+        self, runyard: Command, world: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R12: the sentence of ``explain``, once, and no second line if the run ends."""
+        monkeypatch.setattr("runyard_api.cli.view.waiting.EXPLAIN_SECONDS", 0.0)
+        asyncio.run(world.workers.register(WorkerInfo(worker_id="w", queues=["default"], agents={"writer": "default"})))
+        code, _, err = runyard("prompt", "t", "one", "--agent", "nope", "--wait", "--wait-timeout", "0.2")
+        sentence = "no live worker of queue default serves agent nope"
+        assert code == exit_codes.Exit.TIMEOUT and err.splitlines()[:2] == [sentence, sentence]
 
     def test_an_unexpected_error_is_one_line_too(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         async def broken(*_: object, **__: object) -> None:
@@ -532,6 +607,45 @@ class TestInit:
         assert runyard("init", "file")[0] == exit_codes.Exit.USAGE
 
 
+class TestDevServers:
+    def test_servers_of_another_machine_need_a_word(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without --configured and without a terminal, nothing is migrated and nothing is served."""
+        monkeypatch.setenv("RUNYARD_POSTGRES_URL", "postgresql://u:secret@db.example/prod")
+        code, _, err = runyard("dev")
+        assert code == exit_codes.Exit.USAGE and "secret" not in err
+        assert "RUNYARD_POSTGRES_URL=postgresql://u:***@db.example/prod names servers of another machine" in err
+        assert "--configured" in err
+
+    def test_the_demo_takes_no_servers_of_another_machine(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RUNYARD_REDIS_URL", "redis://db.example")
+        code, _, err = runyard("demo")
+        assert code == exit_codes.Exit.USAGE and "names servers of another machine" in err
+
+    def test_a_host_of_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert servers.is_local("postgresql:///x")
+        monkeypatch.setenv("PGHOST", "db.example")
+        assert not servers.is_local("postgresql:///x") and servers.is_local("postgresql://localhost/x")
+
+    @pytest.mark.parametrize(
+        ("url", "local"),
+        [
+            ("postgresql:///x?service=prod", False),
+            ("postgresql://u:p@127.0.0.1:5432/x", True),
+            ("postgresql:///x?host=/tmp/socket", True),
+            ("redis://localhost", True),
+            ("unix:///tmp/redis", True),
+            ("redis://[::1]:6379", True),
+            ("memory://x", True),
+            ("postgresql://db/x", False),
+            ("postgresql://u@/x?host=db", False),
+            ("postgresql://127.0.0.1,10.0.0.1/x", False),
+            ("redis+sentinel://localhost:1,h2/x", False),
+        ],
+    )
+    def test_which_servers_are_of_this_machine(self, url: str, local: bool) -> None:
+        assert servers.is_local(url) is local
+
+
 class TestHelp:
     COMMANDS = (
         "init dev demo worker workers queues doctor migrate prompt respond cancel fork fork-once requests threads runs",
@@ -561,7 +675,7 @@ class TestHelp:
             "RUNYARD_GRACE",
         }
         api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH", "RUNYARD_API_COMPAT"}
-        assert variables == {"RUNYARD_APP"} | worker | api
+        assert variables == {"RUNYARD_APP", "RUNYARD_API_KEY"} | worker | api
         assert {name.removeprefix("RUNYARD_").lower() for name in worker} <= Settings.model_fields.keys()
         assert {name.removeprefix("RUNYARD_API_").lower() for name in api} <= ApiSettings.model_fields.keys()
 

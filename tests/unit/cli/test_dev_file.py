@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from runyard.errors import InvalidInputError
+from runyard.support import dev_file
 from runyard_api.cli.commands import dev
-from runyard_api.cli.dev import dev_file, servers
+from runyard_api.cli.dev import servers
 from runyard_backends.embedded import postgres
 
 HERE = dev_file.Deployment(os.getpid(), "postgresql://x", "redis://x", "app:app")
@@ -58,7 +59,8 @@ def test_file_of_a_dev_that_ended_is_no_deployment(tmp_path: Path, pid: int) -> 
 def test_kill_of_a_dev_ends_its_deployment(tmp_path: Path) -> None:
     program = """
 import pathlib, sys, time
-from runyard_api.cli.dev import dev_file, servers
+from runyard.support import dev_file
+from runyard_api.cli.dev import servers
 folder = pathlib.Path(sys.argv[1])
 with dev_file.locked(folder):
     dev_file.write(folder, dev_file.Deployment(1, "postgresql://x", "redis://x", "app:app"))

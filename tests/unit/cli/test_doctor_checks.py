@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runyard.ports.workers import FeedDelay, QueueInfo, WorkerInfo
+from runyard.domain.states import RunStatus
+from runyard.models import Run
+from runyard.ports.workers import BlockedLoop, FeedDelay, QueueInfo, RedisOutage, WorkerInfo
 from runyard_api.cli.commands import doctor_checks
 from runyard_api.cli.commands.doctor import without_password
 from runyard_api.cli.commands.doctor_checks import Finding
@@ -101,6 +103,43 @@ def test_a_count_agrees_with_its_noun(queued: int, says: str, paused_at: datetim
     assert says in finding.says
 
 
+def test_a_worker_without_redis_is_named_with_the_reason() -> None:
+    lost = replace(WORKER, redis_outage=RedisOutage(NOW, "wrong password"))
+    [finding] = [finding for finding in doctor_checks.of_workers([lost], "w") if finding.level != "ok"]
+    assert (finding.level, finding.about) == ("fail", "redis") and "w does not reach Redis since" in finding.says
+    assert finding.says.endswith("wrong password")
+
+
+def test_queued_runs_that_no_worker_takes_are_counted_by_agent_and_by_version() -> None:
+    worker = replace(WORKER, agents={"writer": "default"}, on_version_mismatch="wait", app_version="2")
+
+    def queued(agent: str | None, **fields: object) -> Run:
+        said = {
+            "thread_id": "t",
+            "run_id": "r",
+            "status": RunStatus.QUEUED,
+            "agent": agent,
+            "accepted_at": NOW,
+            "admitted_at": NOW,
+        }
+        return Run.model_validate(said | fields)
+
+    runs = [
+        queued("writer"),
+        queued(None),
+        queued("nope"),
+        queued("nope"),
+        queued("x", queue="unserved"),
+        queued("nope", admitted_at=None),
+    ]
+    began = [queued("writer", attempt=1, app_version="1"), queued("writer", attempt=0, app_version="1")]
+    found = [(one.level, one.about, one.says) for one in doctor_checks.of_waiting_runs([*runs, *began], [worker])]
+    assert found == [
+        ("fail", "agents", "no live worker of queue default serves agent nope, 2 runs wait"),
+        ("fail", "versions", "no live worker of queue default has version 1, 1 run waits for it"),
+    ]
+
+
 def test_dead_workers_hold_no_connections() -> None:
     assert levels(doctor_checks.of_connections(POSTGRES, [replace(WORKER, dead_at=NOW)] * 99, 10)) == {"connections": "ok"}
 
@@ -109,3 +148,10 @@ def test_passwords_are_not_shown() -> None:
     assert without_password("postgresql://me:secret@host:5432/db?x=1") == "postgresql://me:***@host:5432/db?x=1"
     assert without_password("redis://:secret@host/0") == "redis://:***@host/0"
     assert without_password("redis://host/0") == "redis://host/0"
+
+
+def test_a_blocked_main_loop_is_named_with_its_line() -> None:
+    worker = WorkerInfo(worker_id="w", queues=["default"], blocked=BlockedLoop(12.3, "app.py:26", "Stack"))
+    found = [finding for finding in doctor_checks.of_workers([worker], "w") if finding.about == "main loop"]
+    assert [(finding.level, finding.says) for finding in found] == [("warn", "w: main loop blocked for 12 s at app.py:26")]
+    assert "to_thread" in found[0].do

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -45,6 +46,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SHOW: dict[str, list[str]] = {
     "prompt": [ID, "hi", "--run-id", "done", "--wait"],
     "respond": [ID, HOSTILE, "--request", "open"],
+    "signal": [ID, HOSTILE, HOSTILE],
     "regenerate": [ID, HOSTILE],
     "abort": [ID, HOSTILE],
     "cancel": [ID, "queued"],
@@ -60,6 +62,8 @@ SHOW: dict[str, list[str]] = {
     "threads store": [ID, HOSTILE],
     "threads lineage": [f"{ID}2"],
     "threads diff": [ID, f"{ID}2"],
+    "threads export": [ID],
+    "threads import": [HOSTILE],
     "runs list": [],
     "runs show": [ID, "failed"],
     "runs watch": [ID, "done"],
@@ -81,6 +85,7 @@ SHOW: dict[str, list[str]] = {
     "queues pause": [f"q{ID}"],
     "queues resume": [f"q{ID}"],
     "doctor": [],
+    "import cubepi": ["sqlite:///threads.db"],
     "limits list": [],
     "limits set": ["running-per-agent", "3", "--for", HOSTILE],
     "limits clear": ["running-per-tenant", "--for", HOSTILE],
@@ -128,7 +133,18 @@ def hostile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Backend
     url = f"memory://{new_id()}"
     monkeypatch.setenv("RUNYARD_POSTGRES_URL", url)
     monkeypatch.setenv("RUNYARD_WEBHOOK_SECRET", "whsec_" + "A" * 44)
+    source(tmp_path / "threads.db")
     yield asyncio.run(fill(url))
+
+
+def source(path: Path) -> None:
+    """A database of another program with such ids, and with a row that cannot be read."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, thread_id TEXT, message_json TEXT)")
+        db.execute("CREATE TABLE thread_extra (thread_id TEXT, extra_json TEXT)")
+        db.executemany("INSERT INTO thread_extra VALUES (?, '{}')", [(HOSTILE,), (ID,)])
+        db.execute("INSERT INTO messages (thread_id, message_json) VALUES ('t', ?)", (json.dumps({"role": HOSTILE}),))
+        db.commit()
 
 
 async def fill(url: str) -> Backend:

@@ -583,11 +583,21 @@ class TestLineage:
         await client.delete_thread("t")
         await hand.answer(client, "t", "two", "zwei")
         await client.fork("t", "new")
-        assert (await client.lineage("old")).ancestors == []
+        [gone] = (await client.lineage("old")).ancestors
+        assert gone.thread_id == "t" and gone.deleted_at is not None
         assert [one.thread_id for one in (await client.lineage("new")).ancestors] == ["t"]
         assert (await client.diff("old", "new")).common_ancestor is None
         await client.delete_thread("t", descendants=True)
         assert [one.thread_id for one in (await client.threads()).items] == ["old"]
+
+    async def test_f12_a_deleted_thread_is_a_common_ancestor(self, client: Client, hand: Hand) -> None:
+        """F12: ``diff`` finds a common ancestor that is deleted, also behind another deleted ancestor."""
+        await hand.answer(client, "t", "one", "eins")
+        for new, src in (("a", "t"), ("b", "a"), ("c", "t")):
+            await client.fork(src, new)
+        for gone in ("t", "a"):
+            await client.delete_thread(gone)
+        assert (await client.diff("b", "c")).common_ancestor == "t"
 
     async def test_b6_history_of_nested_forks_is_in_one_order(self, client: Client, hand: Hand) -> None:
         """B6, F12: sequence numbers grow along the path through nested forks, and two of them differ after their last common

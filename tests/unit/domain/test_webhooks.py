@@ -18,8 +18,8 @@ from runyard.models import RunOptions
 from runyard.ports.stores import WebhookSender
 from runyard.support.backend_urls import connect
 from runyard.support.settings import Settings
+from runyard.worker.signed_webhook import WebhookEvent, body_of, signed
 from runyard.worker.webhook_dispatcher import MAX_BACKOFF_SECONDS, WebhookDispatcher
-from runyard.worker.webhook_payload import WebhookEvent, body_of, signed
 from runyard_backends.conformance.world import World
 from runyard_backends.webhooks.sender import HttpSender
 from tests.support.receiver import new_secret

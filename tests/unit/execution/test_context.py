@@ -1,6 +1,7 @@
 """What an agent can do with its run: append, ask, approve (R7, R9, H1, H5, H11)."""
 
 import asyncio
+import copy
 import gc
 import weakref
 from contextvars import copy_context
@@ -11,9 +12,10 @@ from runyard.domain.derived_ids import request_id
 from runyard.domain.states import RunStatus
 from runyard.errors import HitlNotAllowedError, InvalidInputError
 from runyard.events.writer import EventEmitter, EventWriter
+from runyard.execution import transcript
 from runyard.execution.attempt_store import ProbeAttemptStore
 from runyard.execution.context import RunContext
-from runyard.execution.control_signals import ControlSignal
+from runyard.execution.control_signals import ControlSignal, QuestionRefused
 from runyard.models import JsonObject, JsonValue, Message, ToolCallPart, ToolResultPart
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import AttemptToken
@@ -48,6 +50,42 @@ async def test_a_simple_run_is_committed_by_its_completion_alone(lab: Lab) -> No
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     assert lab.commits == ["complete"]
     assert await lab.texts() == ["hi", "hello"]
+
+
+async def test_a_held_message_is_committed_soon_and_a_kept_cancel_keeps_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R10: what the agent said before it goes on to wait is in the conversation after a cancel that keeps the messages."""
+    monkeypatch.setattr(transcript, "HOLD_SECONDS", 0.0)
+    stored = asyncio.Event()
+    append = lab.backend.runs.append
+
+    async def noted(*args: object, **kwargs: object) -> object:
+        found = await append(*args, **kwargs)  # type: ignore[arg-type]
+        stored.set()
+        return found
+
+    monkeypatch.setattr(lab.backend.runs, "append", noted)
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.append(Message.assistant("I am on it."))
+        await stored.wait()
+        await lab.backend.runs.cancel("t", "r", keep=True)
+        await ctx.append(Message.assistant([CALL]))
+        raise AssertionError("a cancelled run appends nothing")
+
+    assert status(await lab.attempt(agent)) is RunStatus.CANCELLED
+    assert await lab.texts() == ["hi", "I am on it."]
+
+
+async def test_an_ended_attempt_leaves_no_timer(lab: Lab) -> None:
+    """Q1: the timer of a held message holds its context no longer than the attempt lasts."""
+    timers: list[asyncio.TimerHandle | None] = []
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.append(Message.assistant("hello"))
+        timers.append(ctx._timer)
+
+    await lab.attempt(agent)
+    assert [timer is not None and timer.cancelled() for timer in timers] == [True] and lab.commits == ["complete"]
 
 
 async def test_a_tool_call_is_durable_when_append_returns_and_takes_what_was_held_along(lab: Lab) -> None:
@@ -185,6 +223,25 @@ async def test_only_changed_keys_of_extra_are_saved(lab: Lab) -> None:
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     thread = await threads.thread("t")
     assert thread is not None and thread.extra == {"mine": 1, "theirs": 2}
+
+
+async def test_agents_read_the_config(lab: Lab) -> None:
+    """An attempt has a copy of the thread's config. A change is read by the attempts that begin later."""
+    threads = lab.backend.threads
+    seen: list[JsonObject] = []
+
+    async def agent(ctx: RunContext) -> None:
+        seen.append(copy.deepcopy(ctx.config))
+        await threads.update_thread("t", config={"policy": "ask"})
+        ctx.config["policy"] = "lost"
+        if ctx.attempt == 1:
+            await ctx.ask("sure?")
+
+    await threads.update_thread("t", config={"policy": "never", "kept": 1})
+    await lab.attempt(agent)
+    await lab.backend.runs.respond("yes", thread_id="t")
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert seen == [{"policy": "never", "kept": 1}, {"policy": "ask", "kept": 1}]
 
 
 async def test_the_identical_question_asked_twice_is_asked_twice(lab: Lab) -> None:
@@ -346,7 +403,8 @@ async def test_a_probe_cannot_ask() -> None:
     accepted = await backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user("hi")))
     stream = EventEmitter(EventWriter(backend.events), AttemptToken(1, "r", 1), "t")
     context = RunContext(accepted.run, ProbeAttemptStore([], accepted.run), stream)
-    with pytest.raises(HitlNotAllowedError):
+    with pytest.raises(QuestionRefused) as refused:
         await context.ask("color?")
-    with pytest.raises(HitlNotAllowedError):
+    assert isinstance(refused.value.error, HitlNotAllowedError)
+    with pytest.raises(QuestionRefused):
         await context.approve(CALL)

@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from runyard.app import AgentFunction, App
+from runyard.app import App
 from runyard.domain.size_limits import MAX_BYTES, MAX_VALUES, MESSAGE_BYTES
 from runyard.domain.states import RunStatus
 from runyard.errors import BackendUnavailableError, DataCorruptedError, HitlNotAllowedError, InvalidInputError
@@ -26,6 +27,7 @@ from runyard.ports.results import Claim, Ended
 from runyard.ports.scheduling import EventLog
 from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
+from runyard.support.agent_adapters import AgentFunction
 from runyard.testing.scripted_agent import scripted
 from runyard.worker.task_guard import contain
 from runyard_backends.memory import connect
@@ -346,6 +348,33 @@ async def test_a_hand_over_keeps_what_was_said_and_counts_no_error(lab: Lab) -> 
     assert rewound.data["message_id"] == (await lab.backend.threads.messages("t")).items[-1].id
 
 
+async def test_only_an_attempt_that_answers_started_resumes_the_run(lab: Lab) -> None:
+    """E2: after a hand over of a run that had asked before, readers discard the text that was streamed. An error in between
+    does not hide a later answer."""
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.ask("first?", key="first")
+        if ctx.attempt == 2:
+            await asyncio.Event().wait()
+        if ctx.attempt == 3:
+            raise ConnectionError
+        await ctx.ask("second?", key="second")
+
+    await lab.accept(options=RunOptions(max_attempts=2, retry=AT_ONCE))
+    await lab.attempt(agent)
+    await lab.backend.runs.respond(True, thread_id="t")
+    execution = lab.execution(agent, await lab.claim())
+    async with under_way(execution) as task:
+        execution.stop(Stop.HANDOVER)
+    assert status(task.result()) is RunStatus.QUEUED
+    await lab.attempt(agent)
+    assert status(await lab.attempt(agent)) is RunStatus.SUSPENDED
+    await lab.backend.runs.respond(True, thread_id="t")
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    began = [event.type for event in await lab.events() if event.type in ("run.started", "run.resumed", "run.rewound")]
+    assert began == ["run.started", "run.resumed", "run.rewound", "run.rewound", "run.resumed"]
+
+
 @pytest.mark.parametrize("leaves_by", [None, ConnectionError("closed while it was cancelled"), SystemExit(1)], ids=repr)
 async def test_however_an_agent_takes_a_hand_over_its_run_goes_on(lab: Lab, leaves_by: BaseException | None) -> None:
     """R9, R11: it is neither done nor failed; a deploy uses up no attempt."""
@@ -424,9 +453,9 @@ async def test_an_answer_that_came_meanwhile_continues_the_same_attempt(lab: Lab
     await lab.backend.runs.respond("A", request_id=first.request_id)
     suspend = lab.backend.runs.suspend
 
-    async def answered_first(write: Write, requests: Any) -> Ended:
+    async def answered_first(*parts: Any) -> Ended:
         await lab.backend.runs.respond("B", request_id=second.request_id)
-        return await suspend(write, requests)
+        return await suspend(*parts)
 
     monkeypatch.setattr(lab.backend.runs, "suspend", answered_first)
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
@@ -686,6 +715,9 @@ async def test_a_probe_whose_agent_fails_stops_with_error(lab: Lab) -> None:
     assert run.status is RunStatus.COMPLETED
     assert isinstance(run.result, dict)
     assert run.result["stop_reason"] == "error"
+    error = run.result["error"]
+    assert isinstance(error, dict)
+    assert error["details"] == {"type": "ValueError"} and "in broken" in str(error["traceback"])
 
 
 async def test_a_probe_that_asks_is_refused(lab: Lab) -> None:
@@ -987,3 +1019,71 @@ async def test_a_record_of_an_earlier_attempt_that_cannot_be_read_fails_the_run(
     assert status(await lab.attempt(scripted)) is RunStatus.FAILED
     error = (await lab.run()).error
     assert error is not None and (error.code, error.details) == ("data_corrupted", {"step_key": "k"})
+
+
+async def test_each_attempt_stores_the_traceback_of_its_error_and_its_events_do_not(lab: Lab) -> None:
+    """E2: the stream of a run is for its readers, and the traceback is for the operators."""
+    await lab.accept(options=RunOptions(max_attempts=2, retry=AT_ONCE))
+    await lab.attempt(broken)
+    await lab.attempt(broken)
+    attempts = (await lab.backend.runs.attempts("t", "r")).items
+    assert [attempt.outcome for attempt in attempts] == ["retried", "failed"]
+    for error in (*(attempt.error for attempt in attempts), (await lab.run()).error):
+        assert error is not None and error.details == {"type": "ValueError"} and error.traceback is not None
+        head, first, *_, last = error.traceback.splitlines()
+        assert head.startswith("Traceback") and __file__ in first and last.startswith("ValueError: ")
+    [failed] = [event for event in await lab.events() if event.type == "run.failed"]
+    assert "traceback" not in failed.data["error"]
+
+
+async def test_a_traceback_has_no_values_of_variables_and_no_messages(lab: Lab) -> None:
+    await lab.accept(text="card 4242")
+
+    async def agent(ctx: RunContext) -> None:
+        card = (await ctx.history())[-1].text
+        raise KeyError(len(card))
+
+    await lab.attempt(agent)
+    error = (await lab.run()).error
+    assert error is not None and error.traceback is not None
+    assert "raise KeyError(len(card))" in error.traceback and "4242" not in error.traceback
+
+
+async def test_the_apps_filter_decides_which_traceback_is_stored(lab: Lab) -> None:
+    """A filter that fails stores no traceback, because the text may be what the filter should have removed."""
+
+    def fails(_: str) -> str:
+        raise OSError
+
+    expected = {"r1": "Trace", "r2": None, "r3": None}
+    filters = {"r1": lambda text: text[:5], "r2": lambda _: None, "r3": fails}
+    for run_id, trace in expected.items():
+        await lab.accept(run_id)
+        await lab.attempt(App({"agent": broken}, traceback_filter=filters[run_id]), run_id)
+        error = (await lab.run(run_id)).error
+        assert error is not None and error.traceback == trace and error.details == {"type": "ValueError"}
+
+
+async def test_one_line_tells_the_end_of_an_attempt(lab: Lab) -> None:
+    async def agent(ctx: RunContext) -> None:
+        await ctx.append(Message.assistant("x", usage=Usage(input_tokens=7, output_tokens=3)))
+        if ctx.attempt < 3:
+            raise ValueError("no")
+
+    await lab.accept(options=RunOptions(max_attempts=3, retry=AT_ONCE))
+    await lab.accept("r2", options=RunOptions(max_attempts=1))
+    with capture_logs() as logs:
+        for _ in range(3):
+            await lab.attempt(agent)
+        await lab.attempt(broken, "r2")
+    lines = [line for line in logs if line["event"] == "run_ended"]
+    assert [(line["log_level"], line["status"]) for line in lines] == [
+        ("warning", "queued"),
+        ("warning", "queued"),
+        ("info", "completed"),
+        ("error", "failed"),
+    ]
+    first = lines[0]
+    assert (first["agent"], first["queue"], first["worker_id"], first["error"]) == ("default", "default", "w", "no")
+    assert (first["input_tokens"], first["output_tokens"]) == (7, 3) and first["seconds"] >= 0
+    assert isinstance(first["exc_info"], ValueError)

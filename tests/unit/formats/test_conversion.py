@@ -19,8 +19,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from runyard.formats.conversion import Converted, Format, from_blob, to_format
 from runyard.models import Message
-from runyard_backends.postgres.codec.message_rows import new_message
-from runyard_backends.postgres.codec.values import unpack
+from runyard_backends.codec.message_rows import new_message
+from runyard_backends.codec.values import unpack
 
 from .wires import BLOBS, messages
 

@@ -11,6 +11,7 @@ HARMLESS = {
     "runner/runyard/agents/local_thread.py": "deadlines of one process, over a checkpointer that has no clock",
     "backends/runyard_backends/redis/job_codec.py": "a field of arq's job format that nothing reads",
     "backends/runyard_backends/memory/state.py": "this store is a server with a clock of its own",
+    "backends/runyard_backends/sql/sqlite.py": "a SQLite file has the clock of its machine, as memory has that of its process",
     "backends/runyard_backends/conformance/world.py": "tests",
     "backends/runyard_backends/postgres/health.py": "tells people how far the clocks are apart",
     "backends/runyard_backends/redis/health.py": "as above",

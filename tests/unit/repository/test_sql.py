@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import runyard_backends.postgres
-from runyard_backends.postgres.database import statements
+from runyard_backends.sql.migrate import migrations
+from runyard_backends.statements import named_statements
 
 PACKAGE = Path(runyard_backends.postgres.__file__).parent
 FILES = sorted((PACKAGE / "functions").glob("*.sql"))
@@ -49,7 +50,27 @@ def test_migrations_make_no_function_but_those_that_a_table_needs() -> None:
     assert sorted(set(made)) == ["follow_accepts", "follow_run", "forget_runs", "run_is_sound"]
 
 
-def test_a_statement_says_what_it_answers() -> None:
-    parts = re.split(r"^-- name: (\w+)\n", (PACKAGE / "queries.sql").read_text("utf-8"), flags=re.MULTILINE)
+@pytest.mark.parametrize("package", ["postgres", "sql"])
+def test_a_statement_says_what_it_answers(package: str) -> None:
+    parts = re.split(r"^-- name: (\w+)\n", (PACKAGE.parent / package / "queries.sql").read_text("utf-8"), flags=re.MULTILINE)
     assert [name for name, part in zip(parts[1::2], parts[2::2], strict=True) if not re.match(r"-- [A-Z].*\n", part)] == []
-    assert not [name for name, statement in statements().items() if "--" in statement]
+    found = named_statements(f"runyard_backends.{package}")
+    assert not [name for name, statement in found.items() if "--" in statement]
+
+
+def test_each_statement_is_sent() -> None:
+    """A statement of the SQL stores that no code names is dead."""
+    code = "".join(path.read_text("utf-8") for path in (PACKAGE.parent / "sql").glob("*.py"))
+    assert [name for name in named_statements("runyard_backends.sql") if f'"{name}"' not in code] == []
+
+
+def test_both_databases_have_the_same_tables() -> None:
+    """The migrations of SQLite and of MySQL have the same versions, tables and columns."""
+
+    def tables(database: str) -> dict[str, list[str]]:
+        text = "\n".join(migration.sql for migration in migrations(database))
+        found = re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+) \((.*?)^\)", text, re.DOTALL | re.MULTILINE)
+        return {name: re.findall(r"^    ([a-z_]+) +[A-Z]", body, re.MULTILINE) for name, body in found}
+
+    assert tables("sqlite") == tables("mysql") != {}
+    assert [each.version for each in migrations("sqlite")] == [each.version for each in migrations("mysql")]

@@ -10,9 +10,9 @@ import pytest
 from pydantic_ai import Agent, ToolReturn
 from pydantic_ai.messages import AudioUrl, DocumentUrl, FileUrl, ImageUrl, VideoUrl
 
-from runyard.agents import downloads
 from runyard.agents.engine import serve
 from runyard.models import ImagePart, Message, TextPart
+from runyard.support import fetch_hosts
 from tests.support.lure import Private, private
 from tests.support.model_lab import Lab
 from tests.support.providers.conversation import MODELS, Call, Conversation, Reply
@@ -30,7 +30,7 @@ KINDS: dict[type[FileUrl], str] = {
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Private]:
     monkeypatch.delenv("RUNYARD_FETCH_HOSTS", raising=False)
-    downloads.from_environment.cache_clear()
+    fetch_hosts.from_environment.cache_clear()
     with private() as server:
         yield server
 

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 from runyard.errors import BackendUnavailableError
 from runyard.ports.scheduling import Delivery, Job
 from runyard.ports.workers import HeartbeatReply
+from runyard.support.exposition import FORMATS, OPENMETRICS, content_type
 from runyard.worker import health_server
 from runyard.worker.health_server import Watched, application, serving, stacks
 from runyard.worker.heartbeat import READY_WITHIN_SECONDS, HeartbeatState
@@ -133,18 +134,37 @@ class TestAttacks:
         assert self.livez(port) == 200
 
     def test_metrics_are_told_once_in_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = []
+        """In each of the two formats, whatever version of them a caller asks for."""
+        made, kinds = [], set()
 
-        def encode(registry: object) -> bytes:
-            made.append(registry)
+        def exposed(kind: str) -> bytes:
+            made.append(kind)
             return b"x 1\n"
 
-        monkeypatch.setattr(health_server, "choose_encoder", lambda accept: (encode, "text/plain"))
+        monkeypatch.setattr(health_server, "exposed", exposed)
         monkeypatch.setattr(health_server, "METRICS_CACHE_SECONDS", 60.0)
         app = application(Watched())
         environ = {"PATH_INFO": "/metrics", "REQUEST_METHOD": "GET", "REMOTE_ADDR": "10.0.0.7"}
-        bodies = [b"".join(app(environ, cast(Any, lambda status, headers: None))) for _ in range(100)]
-        assert bodies == [b"x 1\n"] * 100 and len(made) == 1
+        versions = ["", *(f"application/openmetrics-text; version=1.0.{n}" for n in range(50)), *HOSTILE_ACCEPTS]
+        for accept in versions:
+            answer = app(environ | {"HTTP_ACCEPT": accept}, cast(Any, lambda status, headers: kinds.add(headers[0][1])))
+            assert b"".join(answer) == b"x 1\n"
+        assert len(made) == len(kinds) == 2 and all("version=1.0.0" in kind or "version=0.0.4" in kind for kind in kinds)
+
+
+HOSTILE_ACCEPTS = (
+    "application/openmetrics-text; version=x",
+    "text/plain; version=1.x",
+    "application/openmetrics-text; version=9.\u00e9; escaping=values",
+    "application/openmetrics-text; version=1.0.0\tSet-Cookie: a=b",
+)
+
+
+@pytest.mark.parametrize("accept", HOSTILE_ACCEPTS)
+def test_a_caller_chooses_the_format_and_not_the_content_type(accept: str) -> None:
+    """A2: prometheus_client fails if the version is no number, and repeats what it is asked for."""
+    kind = content_type(accept)
+    assert kind in FORMATS and (OPENMETRICS in kind) == (OPENMETRICS in accept)
 
 
 class TestTroubles:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
-from runyard.ports.workers import HeartbeatReply
-from runyard.worker import heartbeat
+from runyard.errors import LoginRefusedError
+from runyard.ports.workers import HeartbeatReply, WorkerInfo
+from runyard.worker import heartbeat, redis_outage
 from runyard.worker.failure_detector import MIN_SPAN_SECONDS
-from runyard.worker.heartbeat import CUT_OFF_SECONDS, LATE_SECONDS, HeartbeatState
+from runyard.worker.heartbeat import CUT_OFF_SECONDS, LATE_SECONDS, HeartbeatState, alive_with
 from runyard.worker.worker import TURN_SECONDS
+from runyard_backends.memory import MemoryBackend, MemoryWorld
 
 
 @pytest.fixture
@@ -62,3 +67,39 @@ def test_registration_is_a_heartbeat(clock: list[float]) -> None:
 def test_worker_is_cut_off_before_another_may_declare_it_dead() -> None:
     """W1, W3: a lock that is not renewed after that has expired when the takeover is due (O4)."""
     assert LATE_SECONDS + TURN_SECONDS < CUT_OFF_SECONDS <= MIN_SPAN_SECONDS
+
+
+async def test_an_outage_of_redis_is_reported_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R12: ``explain`` reads the reports."""
+    backend = MemoryBackend(MemoryWorld(), "")
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    heartbeat_state = pulse_of()
+    heartbeat_state.registered("w")
+    away = True
+
+    async def ping() -> None:
+        if away:
+            raise LoginRefusedError("wrong password")
+
+    monkeypatch.setattr(backend.scheduler, "ping", ping)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(redis_outage, "LOOK_SECONDS", 0.01)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - the state is in the store
+                await asyncio.sleep(0.01)
+
+    def reported() -> str | None:
+        outage = backend.world.db.workers["w"].redis_outage
+        return outage.reason if outage is not None else None
+
+    beating = asyncio.create_task(alive_with(backend, heartbeat_state))
+    await until(lambda: reported() == "wrong password")
+    beating.cancel()
+    away = False
+    in_another_process = pulse_of()
+    in_another_process.registered("w")
+    beating = asyncio.create_task(alive_with(backend, in_another_process))
+    await until(lambda: reported() is None)
+    beating.cancel()

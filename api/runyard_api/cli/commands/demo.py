@@ -21,7 +21,7 @@ from runyard import Client
 
 from ..demo import agents
 from ..demo import chapters as tour
-from ..dev.servers import private_servers
+from ..dev.servers import check_servers, private_servers
 from ..dev.worker_processes import WorkerProcesses, ready
 from ..exit_codes import Exit
 from ..view import thread_tree
@@ -74,6 +74,7 @@ def demo(
     By default a script answers in place of a model. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL,
     OPENAI_API_KEY selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
+    check_servers()
     wide = None if sys.stdout.isatty() and not picture else 108
     stage = Stage(Terminal(file=sys.stdout, width=wide, record=picture is not None))
     began = time.monotonic()

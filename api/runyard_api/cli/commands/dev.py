@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,17 +16,19 @@ import typer
 from rich.console import Console
 
 from runyard import Client
-from runyard.errors import BackendUnavailableError, InvalidInputError
+from runyard.errors import BackendUnavailableError, InvalidInputError, from_dict
+from runyard.support import dev_file, location
 
 from .. import deployment
-from ..dev import dev_file
+from ..dev import app_check
 from ..dev.api_process import ApiProcess
-from ..dev.servers import forget, private_servers
+from ..dev.servers import check_servers, forget, named_servers, private_servers
 from ..dev.user_program import user_program
 from ..dev.watch import watch
 from ..dev.worker_processes import WorkerProcesses, ready
+from ..options import ArqQueues
 from ..view import output
-from ..view.output import escape
+from ..view.output import escape, without_password
 from . import migrate
 
 AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="[MODULE:APP]", help="App to serve.")]
@@ -41,6 +44,7 @@ def dev(
     app: AppArg = "app:app",
     command: CommandArg = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Number of worker processes.")] = 1,
+    arq_queues: ArqQueues = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart the workers when a Python file changes.")] = False,
     port: Annotated[
         int,
@@ -49,15 +53,20 @@ def dev(
         ),
     ] = 8000,
     reset: Annotated[bool, typer.Option("--reset", help="Delete the data in .runyard/ first.")] = False,
+    configured: Annotated[
+        bool, typer.Option("--configured", help="Use the servers of the environment, also on other machines, without asking.")
+    ] = False,
 ) -> None:
-    """Serve an app and the HTTP API on private servers, with the schema migrated. Data stays in .runyard/.
+    """Serve an app and the HTTP API on private servers. Migrates the schema. Data stays in .runyard/.
 
-    If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set, the servers that they name are used instead.
+    If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set in the environment, the servers that they name are used instead.
+    Servers of other machines need --configured, or a yes: their schema is migrated, and their runs are served by this app.
     A COMMAND after `--` runs beside the workers, and `dev` ends when the command ends.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
     dev_file.check(folder)
+    check_servers(configured=configured)
     _check_app(app)
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
@@ -71,7 +80,7 @@ def dev(
         migrate.run(postgres_url)
         dev_file.write(folder, dev_file.Deployment(os.getpid(), postgres_url, redis_url, app))
         stack.callback(dev_file.remove, folder)
-        pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url))
+        pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url, arq_queues=arq_queues))
         api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
         _wait_for(pool, console, postgres_url, redis_url)
         count = output.count(workers, "worker", "workers")
@@ -79,13 +88,23 @@ def dev(
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
+        for line in _server_lines(postgres_url, redis_url):
+            console.print(f"[bright_black]  {escape(line)}[/]")
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
         code = 0
         try:
             code = watch(pool, api, program, console, reload=reload)
         except KeyboardInterrupt:
-            console.print("\n[bright_black]stopping; the data stays in .runyard/[/]")
+            where = "the servers of the environment keep their data" if named_servers() else "the data stays in .runyard/"
+            console.print(f"\n[bright_black]stopping; {where}[/]")
     raise typer.Exit(code)
+
+
+def _server_lines(postgres_url: str, redis_url: str) -> Iterator[str]:
+    """Yield a line about each server: its URL without passwords, and whether it is private or named by the environment."""
+    named = named_servers()
+    for what, variable, url in (("Postgres", location.URL, postgres_url), ("Redis", location.REDIS, redis_url)):
+        yield f"{what}: {without_password(url)} ({f'of {variable}' if variable in named else 'private, in .runyard/'})"
 
 
 def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
@@ -102,17 +121,16 @@ def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_
 
 
 def _check_app(app: str) -> None:
-    """Raise InvalidInputError if the app cannot be loaded, before any server is started.
+    """Raise the error of :func:`runyard.app.load_app` if the app cannot be loaded, before any server is started.
 
     Loads the app in a process of its own, so that this process imports no module of the project.
     """
-    probe = (
-        "import sys; from runyard.app import load_app; from runyard.errors import RunyardError\ntry: load_app(sys.argv[1])\n"
-    )
-    probe += "except RunyardError as error: sys.exit(error.message)\n"
-    done = subprocess.run([sys.executable, "-P", "-c", probe, app], capture_output=True, text=True, check=False)
+    module = "runyard_api.cli.dev.app_check"
+    done = subprocess.run([sys.executable, "-P", "-m", module, app], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode == app_check.REFUSED:
+        raise from_dict(json.loads(done.stdout.splitlines()[-1]))
     if done.returncode:
-        raise InvalidInputError((done.stderr.strip().splitlines() or ["the app cannot be loaded"])[-1])
+        raise InvalidInputError(f"the import of {app} ended its process with status {done.returncode}", field="app")
 
 
 @contextmanager

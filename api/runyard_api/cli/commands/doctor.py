@@ -6,21 +6,24 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
 
 import typer
 from pydantic import ValidationError
 
 from runyard import Client
+from runyard.domain.states import RunStatus
 from runyard.errors import RunyardError
+from runyard.support.location import Location
 from runyard.support.settings import Settings
 
 from .. import deployment, exit_codes, options
 from ..view import output
-from ..view.output import escape
+from ..view.output import escape, without_password
 from . import doctor_checks
 from .doctor_checks import Finding
 
+MAX_QUEUED_RUNS: Final = 1000
+"""Number of queued runs whose agents and versions are compared with those of the workers."""
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
 
 
@@ -45,9 +48,9 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
         given = "" if name.endswith("_SECRET") else f", got {first['input']!r}"
         found.append(Finding("fail", "settings", f"{name}: {first['msg'].lower()}{given}", f"correct {name}"))
         settings = Settings.model_construct()
-    url, redis = target.resolve()
-    found += deployment.wait(_examine(url, redis, target.tenant, settings))
-    shown = in_force(settings, url, redis, target)
+    place = target.locate()
+    found += deployment.wait(_examine(place, target.tenant, settings))
+    shown = in_force(settings, place, target)
     if as_json:
         output.print_json({"ok": not _failed(found), "findings": found, "settings": shown})
     else:
@@ -55,13 +58,14 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
     raise typer.Exit(int(exit_codes.Exit.FAILED_RUN if _failed(found) else exit_codes.Exit.OK))
 
 
-async def _examine(url: str, redis: str | None, tenant: str, settings: Settings) -> list[Finding]:
+async def _examine(place: Location, tenant: str, settings: Settings) -> list[Finding]:
     """Check Redis and Postgres. If the schema is usable, check workers and queues too. Over HTTP, check only workers and
     queues."""
+    url, redis = place.url, place.redis
     if not url.startswith("postgres"):
-        async with Client.connect(url, tenant=tenant) as client:
+        async with Client.connect(url, tenant=tenant, api_key=place.api_key) as client:
             leader = "this process" if await client.workers() else None
-            return [*doctor_checks.of_workers(await client.workers(), leader), *doctor_checks.of_queues(await client.queues())]
+            return [*doctor_checks.of_workers(await client.workers(), leader), *await _queues(client)]
     from runyard_backends.postgres import health as postgres
     from runyard_backends.redis import health as valkey
 
@@ -69,8 +73,9 @@ async def _examine(url: str, redis: str | None, tenant: str, settings: Settings)
     schedule = None
     if redis is not None:
         try:
-            schedule = await valkey.diagnose(redis)
-            found += doctor_checks.of_redis(schedule)
+            servers = await valkey.diagnose(redis)
+            schedule = servers[0]
+            found += [finding for facts in servers for finding in doctor_checks.of_redis(facts)]
         except RunyardError as error:
             found.append(
                 Finding("fail", "redis", error.message, "start Redis or correct RUNYARD_REDIS_URL; no run starts until then")
@@ -82,23 +87,32 @@ async def _examine(url: str, redis: str | None, tenant: str, settings: Settings)
     found = [*doctor_checks.of_postgres(facts), *found, doctor_checks.of_clocks(facts, schedule)]
     if facts.schema_trouble is None and not facts.in_recovery:
         async with Client.connect(url, tenant=tenant, max_pool_size=1) as client:
-            workers, queues = await client.workers(), await client.queues()
+            workers, queues = await client.workers(), await _queues(client)
         found.append(doctor_checks.of_feed(facts))
         found.append(doctor_checks.of_connections(facts, workers, settings.max_pool_size))
-        found += [*doctor_checks.of_workers(workers, facts.leader), *doctor_checks.of_queues(queues)]
+        found += [*doctor_checks.of_workers(workers, facts.leader), *queues]
     return found
 
 
-def in_force(settings: Settings, url: str, redis: str | None, target: deployment.Target) -> list[Setting]:
+async def _queues(client: Client) -> list[Finding]:
+    """Check the queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
+    page = await deployment.gather(
+        lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS
+    )
+    waiting = doctor_checks.of_waiting_runs(page.items, await client.workers())
+    return [*waiting, *doctor_checks.of_queues(await client.queues())]
+
+
+def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:
     """Return the settings of a worker that starts here, with the source of each, without passwords."""
     shown = []
     for name in Settings.model_fields:
         value, source = getattr(settings, name), _source(settings, name)
         if name in ("postgres_url", "redis_url"):
-            value = without_password(url if name == "postgres_url" else redis or "none")
+            value = without_password(place.url if name == "postgres_url" else place.redis or "none")
             named = target.url if name == "postgres_url" else target.redis
-            source = "runyard dev" if named is None else source if source != "default" else "option"
-        elif name == "listen_url" and value is not None:
+            source = place.source if named is None else source if source != "default" else "option"
+        elif name in ("listen_url", "arq_redis_url") and value is not None:
             value = without_password(value)
         shown.append(
             Setting(
@@ -106,14 +120,6 @@ def in_force(settings: Settings, url: str, redis: str | None, target: deployment
             )
         )
     return shown
-
-
-def without_password(url: str) -> str:
-    """Return ``url`` with its password replaced by ``***``."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
 
 
 def _source(settings: Settings, name: str) -> str:

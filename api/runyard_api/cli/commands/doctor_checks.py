@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from runyard.domain.runs import DEFAULT_AGENT
+from runyard.models import Run
 from runyard.ports.workers import QueueInfo, WorkerInfo
 from runyard_backends.postgres.health import PostgresFacts
 from runyard_backends.redis.health import RedisFacts
 
 from ..view.output import clock, count, duration
-from .workers import state
+from .workers import blocked_words, outage_words, state
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -120,7 +123,7 @@ def of_redis(facts: RedisFacts) -> Iterator[Finding]:
 
 
 def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
-    """Compare the clocks of the servers with that of this host."""
+    """Compare the clocks of the servers with the clock of this host."""
     ahead = {"Postgres": postgres.clock_ahead} | ({"Redis": redis.clock_ahead} if redis is not None else {})
     says = ", ".join(f"{name} {seconds:+.3f} s" for name, seconds in ahead.items())
     if max(map(abs, ahead.values())) > MAX_SKEW_SECONDS:
@@ -147,6 +150,15 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
     else:
         draining = sum(worker.draining for worker in live)
         yield Finding("ok", "workers", f"{len(live)} live" + (f", {draining} of them draining" if draining else ""))
+    for worker in live:
+        if worker.blocked is not None:
+            says = f"{worker.worker_id}: {blocked_words(worker.blocked)}"
+            yield Finding("warn", "main loop", says, "move the blocking call to a thread: `await asyncio.to_thread(…)`")
+        if worker.redis_outage is not None:
+            says = f"{worker.worker_id} {outage_words(worker.redis_outage)}"
+            yield Finding(
+                "fail", "redis", says, "start Redis, or correct RUNYARD_REDIS_URL of the worker; it claims no run until then"
+            )
     versions = sorted({worker.app_version or "none" for worker in live})
     if len(versions) > 1:
         yield Finding("warn", "versions", f"workers run {', '.join(versions)}", "finish the deploy, or drain the old ones")
@@ -159,6 +171,28 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
         )
     else:
         yield Finding("ok", "leader", leader)
+
+
+def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
+    """Check that the queued runs ``runs`` have a worker with their agent, of a version that takes them."""
+    unserved: Counter[tuple[str, str]] = Counter()
+    left: Counter[tuple[str, str]] = Counter()
+    for run in runs:
+        if run.admitted_at is None:  # a run that is due later
+            continue
+        serving = [w for w in workers if w.dead_at is None and not w.draining and run.queue in w.queues]
+        if any(worker.takes(run) for worker in serving):
+            continue
+        if any(worker.serves(run.agent) for worker in serving):
+            left[run.queue, run.app_version or "none"] += 1
+        elif serving:
+            unserved[run.queue, run.agent or DEFAULT_AGENT] += 1
+    for (queue, agent), number in unserved.items():
+        says = f"no live worker of queue {queue} serves agent {agent}, {count(number, 'run waits', 'runs wait')}"
+        yield Finding("fail", "agents", says, "start a worker whose app has this agent, or cancel the runs")
+    for (queue, version), number in left.items():
+        says = f"no live worker of queue {queue} has version {version}, {count(number, 'run waits', 'runs wait')} for it"
+        yield Finding("fail", "versions", says, "start a worker of this version, or one with on_version_mismatch='run'")
 
 
 def of_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:

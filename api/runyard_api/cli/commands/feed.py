@@ -32,6 +32,9 @@ def feed(
             output.print_json_line(entry)
         else:
             run = f"  [bright_black]{escape(entry.run_id)}[/]" if entry.run_id else ""
+            if entry.parent_thread_id is not None:
+                after = f" after {escape(entry.forked_after_run_id)}" if entry.forked_after_run_id is not None else ""
+                run = f"  [bright_black]from {escape(entry.parent_thread_id)}{after}[/]"
             output.console().print(f"{output.clock(entry.created_at)}  {entry.type:15} {escape(entry.thread_id)}{run}")
 
     async def go() -> None:

@@ -9,7 +9,7 @@ import typer
 
 from runyard.client.fan_out import MAX_PARALLEL
 from runyard.errors import InvalidInputError
-from runyard.models import JsonObject, StopAt, Thread
+from runyard.models import ForkOnceResult, JsonObject, StopAt, Thread
 
 from .. import deployment, options
 from ..exit_codes import Exit
@@ -37,7 +37,7 @@ def fork(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the run of the cut has completed.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Fork a thread after a completed run and print the id of the new thread. Copies no message."""
+    """Fork a thread after a completed run and print the id of the new thread. No message is copied."""
 
     async def go() -> Thread:
         async with deployment.connect(context) as client:
@@ -76,7 +76,7 @@ def fork_once(
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Ask a snapshot of a thread one question. Writes to no thread."""
+    """Ask one question on a snapshot of a thread. No thread is changed."""
 
     async def go() -> Exit:
         async with deployment.connect(context) as client:
@@ -85,6 +85,7 @@ def fork_once(
             output.print_json(probe)
         else:
             output.console().print(probe.text, markup=False, emoji=False)
+            _print_error(probe)
         return Exit.FAILED_RUN if probe.stop_reason == "error" else Exit.OK
 
     raise typer.Exit(int(deployment.wait(go())))
@@ -129,9 +130,16 @@ def fork_many(
             where = f" {candidate.thread_id}" if candidate.thread_id else ""
             why = candidate.text if candidate.ok else candidate.stop_reason
             output.console().print(f"{mark} {n}{where}: {why}".replace("\n", "\n    "), markup=False)
+            _print_error(candidate)
         return Exit.OK if any(candidate.ok for candidate in result.results) else Exit.FAILED_RUN
 
     raise typer.Exit(int(deployment.wait(go())))
+
+
+def _print_error(probe: ForkOnceResult) -> None:
+    """Print the error of a probe on standard error, with its traceback."""
+    if probe.error is not None:
+        output.say_lines(probe.error.traceback or f"{output.error_words(probe.error)}")
 
 
 def _object(text: str | None) -> JsonObject | None:

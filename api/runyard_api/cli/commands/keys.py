@@ -24,7 +24,7 @@ def create(
     name: Annotated[str, typer.Argument(help="Name of the key, for people.", show_default=False)],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help=f"Scope: {', '.join(SCOPES)}; may be repeated. Default: all but admin."),
+        typer.Option(help=f"Scope: {', '.join(SCOPES)}; may be repeated. Default: read, write, respond."),
     ] = None,
     days: Annotated[float | None, typer.Option(min=0, help="Days until the key expires. Default: never.")] = None,
     as_json: options.Json = False,

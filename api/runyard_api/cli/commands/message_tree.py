@@ -26,7 +26,7 @@ def branches(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the last message of each branch. `threads show --leaf` shows the path to one."""
+    """List the last message of each branch. `threads show --leaf` shows the path to such a message."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -61,7 +61,7 @@ def label(
     message: Annotated[str | None, typer.Option(help="Id of a message of the branch. Default: the head.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
 ) -> None:
-    """Give a branch a label, which follows the branch as it grows."""
+    """Give a branch a label. The label stays with the branch as it grows."""
     if remove and message is not None:
         raise InvalidInputError("give --message or --remove, not both", field="message")
 
@@ -143,7 +143,8 @@ def lineage(
     if as_json:
         output.print_json(found)
         return
-    kinds = [*(("ancestor", one) for one in found.ancestors[::-1]), ("thread", found.thread)]
+    kinds = [("ancestor" if one.deleted_at is None else "deleted", one) for one in found.ancestors[::-1]]
+    kinds.append(("thread", found.thread))
     rows = [
         (kind, *map(escape, (one.thread_id, one.title or "", one.forked_after_run_id or "")), output.clock(one.created_at))
         for kind, one in [*kinds, *(("fork", one) for one in found.children)]

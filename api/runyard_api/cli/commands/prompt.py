@@ -31,7 +31,10 @@ def prompt(
     run_at: Annotated[str | None, typer.Option(help="Time at which the run is due, in ISO 8601.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one attempt may take.")] = None,
     expires_in: Annotated[float | None, typer.Option(help="Seconds after which the run fails if it has not started.")] = None,
-    max_attempts: Annotated[int, typer.Option(help="Number of errors after which the run fails. Crashes do not count.")] = 1,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(help="Number of errors after which the run fails. Default: retry only temporary errors of a provider."),
+    ] = None,
     strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
     wait: options.Wait = False,
     stream: options.Stream = False,
@@ -107,6 +110,30 @@ def respond(
     deployment.wait(go())
 
 
+def signal(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    name: Annotated[str, typer.Argument(help="Name for which a run waits.")],
+    value: Annotated[str | None, typer.Argument(help="The value, as JSON or as text. Default: null.")] = None,
+    signal_id: Annotated[
+        str | None, typer.Option(help="Id of the signal. A repetition with the same id changes nothing.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Send a signal to a thread. A run that waits for it continues. Otherwise the signal stays until a run waits for it."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            sent = await client.signal(thread, name, None if value is None else _json_or_text(value), signal_id=signal_id)
+            if as_json:
+                output.print_json(sent)
+            else:
+                taken = f"taken by run {sent.run_id}" if sent.run_id is not None else "no run waits for it yet"
+                output.print_line(f"sent {sent.signal_id}: {taken}")
+
+    deployment.wait(go())
+
+
 def abort(
     context: typer.Context,
     thread: options.ThreadArg,
@@ -134,7 +161,7 @@ def cancel(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the messages of the run in the conversation.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Cancel a run. It stores nothing more."""
+    """Cancel a run. The run stores nothing more."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

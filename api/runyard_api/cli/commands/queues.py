@@ -35,13 +35,16 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
             str(info.queued),
             output.duration(info.oldest),
             str(info.deepest),
+            str(info.scheduled),
+            str(info.running),
             str(info.suspended),
             f"[red]{info.workers}[/]" if info.queued and not info.workers else str(info.workers),
             f"[yellow]paused since {output.clock(info.paused_at)}[/]" if info.paused_at else "open",
         )
         for info in found
     )
-    output.table(("QUEUE", "QUEUED", "OLDEST", "DEEPEST LANE", "SUSPENDED", "WORKERS", "STATE"), rows, empty="no queues")
+    head = ("QUEUE", "QUEUED", "OLDEST", "DEEPEST LANE", "SCHEDULED", "RUNNING", "SUSPENDED", "WORKERS", "STATE")
+    output.table(head, rows, empty="no queues")
 
 
 @app.command()

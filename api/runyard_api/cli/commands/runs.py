@@ -11,7 +11,7 @@ from runyard.errors import InvalidInputError
 from runyard.models import AttemptInfo, ErrorInfo, Run
 
 from .. import deployment, exit_codes, options
-from ..view import live_run, output
+from ..view import live_run, output, timeline
 from ..view.output import escape
 
 app = typer.Typer(help="List, show, watch and redrive runs.", no_args_is_help=True)
@@ -49,21 +49,26 @@ def list_(
 
 
 @app.command()
-def show(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
-    """Show one run."""
+def show(
+    context: typer.Context,
+    ids: options.RunIds,
+    limit: options.Limit = 200,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show one run and its timeline: attempts, model requests, tools, steps, questions, times, tokens, cost, tracebacks."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
+            thread, run = await deployment.run_of(client, ids)
             found = await client.run(thread, run)
             sentence = await client.explain(thread, run)
+            shown = await client.timeline(thread, run, limit=limit, cursor=cursor)
         if as_json:
-            output.print_json(found)
+            output.print_json({**found.model_dump(), "explanation": sentence, "timeline": shown.model_dump(exclude={"run"})})
             return
-        console = output.console()
-        console.print(f"[bold]{escape(found.run_id)}[/] on {escape(found.thread_id)}  {output.status(found.status)}")
-        console.print(escape(sentence))
-        for name, value in _details(found):
-            console.print(f"  [bright_black]{name:<10}[/] {escape(value)}")
+        timeline.show(shown, sentence, _details(found, shown.error))
+        output.more(shown.next)
 
     deployment.wait(go())
 
@@ -71,8 +76,7 @@ def show(context: typer.Context, thread: options.ThreadArg, run: options.RunArg,
 @app.command("watch")
 def watch_(
     context: typer.Context,
-    thread: options.ThreadArg,
-    run: options.RunArg,
+    ids: options.RunIds,
     after: Annotated[str | None, typer.Option("--from", help="Start after the event with this id.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -80,6 +84,7 @@ def watch_(
 
     async def go() -> exit_codes.Exit:
         async with deployment.connect(context) as client:
+            thread, run = await deployment.run_of(client, ids)
             events = client.stream(thread, run, after)
             if as_json:
                 async for event in events:
@@ -92,14 +97,15 @@ def watch_(
 
 
 @app.command()
-def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+def explain(context: typer.Context, ids: options.RunIds, as_json: options.Json = False) -> None:
     """Print one sentence about a run: the reason why it waits, or its current activity."""
 
-    async def go() -> str:
+    async def go() -> tuple[str, str, str]:
         async with deployment.connect(context) as client:
-            return await client.explain(thread, run)
+            thread, run = await deployment.run_of(client, ids)
+            return thread, run, await client.explain(thread, run)
 
-    sentence = deployment.wait(go())
+    thread, run, sentence = deployment.wait(go())
     if as_json:
         output.print_json({"thread_id": thread, "run_id": run, "explanation": sentence})
     else:
@@ -109,16 +115,16 @@ def explain(context: typer.Context, thread: options.ThreadArg, run: options.RunA
 @app.command()
 def attempts(
     context: typer.Context,
-    thread: options.ThreadArg,
-    run: options.RunArg,
+    ids: options.RunIds,
     limit: options.Limit = 30,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the attempts of a run: worker, outcome, time and error."""
+    """List the attempts of a run: worker, outcome, time and error. Print the tracebacks of the errors below."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
+            thread, run = await deployment.run_of(client, ids)
             page = await deployment.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
@@ -135,6 +141,10 @@ def attempts(
             for attempt in page.items
         )
         output.table(("FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet")
+        for attempt in page.items:
+            if attempt.error is not None and attempt.error.traceback is not None:
+                output.print_line(f"attempt with fence {attempt.fence}:")
+                output.print_lines(attempt.error.traceback)
         output.more(page.next)
 
     deployment.wait(go())
@@ -172,12 +182,12 @@ def dead(
 
 
 @app.command()
-def redrive(context: typer.Context, thread: options.ThreadArg, run: options.RunArg, as_json: options.Json = False) -> None:
+def redrive(context: typer.Context, ids: options.RunIds, as_json: options.Json = False) -> None:
     """Queue a failed or dead run again."""
 
     async def go() -> Run:
         async with deployment.connect(context) as client:
-            return await client.redrive(thread, run)
+            return await client.redrive(*await deployment.run_of(client, ids))
 
     found = deployment.wait(go())
     if as_json:
@@ -188,7 +198,7 @@ def redrive(context: typer.Context, thread: options.ThreadArg, run: options.RunA
 
 @app.command()
 def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunArg) -> None:
-    """Delete the messages and results of a run that is in no context: a failed, dead or cancelled run, or a fork job."""
+    """Delete the messages and results of a run that no later run sees: a failed, dead or cancelled run, or a fork job."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -234,7 +244,7 @@ def requests(
 
 
 def _error(error: ErrorInfo | None) -> str:
-    return f"{error.code}: {error.message}" if error else ""
+    return output.error_words(error) if error else ""
 
 
 def _lasted(attempt: AttemptInfo) -> str:
@@ -256,7 +266,7 @@ def _row(run: Run) -> tuple[str, ...]:
     )
 
 
-def _details(run: Run) -> list[tuple[str, str]]:
+def _details(run: Run, error: ErrorInfo | None) -> list[tuple[str, str]]:
     pairs = [
         ("kind", run.kind),
         ("agent", run.agent or "default"),
@@ -268,7 +278,7 @@ def _details(run: Run) -> list[tuple[str, str]]:
         ("started", output.clock(run.started_at)),
         ("suspended", output.clock(run.suspended_at)),
         ("finished", output.clock(run.finished_at)),
-        ("error", _error(run.error)),
+        ("error", _error(error)),
         ("deleted", output.clock(run.deleted_at)),
     ]
     return [(name, value) for name, value in pairs if value]

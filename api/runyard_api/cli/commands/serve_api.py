@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -39,9 +40,12 @@ def api(
     """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve it. `runyard keys create` makes a key."""
     for needed in ("fastapi", "uvicorn"):
         optional_imports.load(needed)
+    from runyard.support import metrics
     from runyard.support.logging import configure
     from runyard.support.settings import Settings
+    from runyard.worker.health_server import serving_metrics
 
+    from ... import trace_export
     from ...http.app import asgi_app
     from ...http.serve import listen, serve
     from ...http.settings import ApiSettings
@@ -54,9 +58,12 @@ def api(
     if owned:
         threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
     configure(general.log_level, general.log_format)
+    metrics.own_registry()
+    trace_export.set_up(trace_export.API, content=general.trace_content)
     app = asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings)
     listening = listen(settings)
     address, number = listening.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     output.notes().print(f"the API listens on http://{shown}:{number}")
-    serve(app, listening)
+    with nullcontext() if settings.metrics_port is None else serving_metrics(settings.metrics_port, general.metrics_host):
+        serve(app, listening)

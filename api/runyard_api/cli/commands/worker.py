@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import deployment
+from ..options import ArqQueues
 
 AppArg = Annotated[str, typer.Argument(envvar="RUNYARD_APP", metavar="MODULE:APP", help="App to serve, for example app:app.")]
 
@@ -25,6 +26,7 @@ def worker(
         str | None,
         typer.Option(envvar="RUNYARD_QUEUES", help="Queues to serve, separated by commas. Default: those of the agents."),
     ] = None,
+    arq_queues: ArqQueues = None,
     grace: Annotated[
         float | None, typer.Option(envvar="RUNYARD_GRACE", min=0, help="Seconds that runs have to finish after SIGTERM.")
     ] = None,
@@ -32,7 +34,7 @@ def worker(
 ) -> None:
     """Serve the agents of an app until SIGTERM or Ctrl-C.
 
-    The worker then claims no more runs. It releases runs that do not finish within the grace time.
+    After the signal the worker claims no more runs. It releases runs that do not finish within the grace time.
     """
     from runyard.app import load_app
     from runyard.support.logging import configure
@@ -42,7 +44,7 @@ def worker(
 
     url, redis = deployment.target(context).resolve()
     given: dict[str, Any] = {"postgres_url": url, "redis_url": redis, "tenant": deployment.target(context).tenant}
-    given |= {"slots": slots, "queues": queues, "grace": grace}
+    given |= {"slots": slots, "queues": queues, "grace": grace, "arq_queues": arq_queues or None}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
     if owned:
         threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
@@ -53,7 +55,8 @@ def worker(
 def stop_with_owner() -> None:
     """Send SIGTERM to this process when standard input ends.
 
-    Standard input is a pipe from the process that owns this one. The pipe closes when the owner ends, even by SIGKILL.
+    Standard input is a pipe from the owner, the process that started this process. The pipe closes when the owner ends, even by
+    SIGKILL.
     """
     while os.read(sys.stdin.fileno(), 1024):  # sys.stdin.read would hold the lock of its buffer while the interpreter ends
         pass

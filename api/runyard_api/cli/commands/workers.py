@@ -13,7 +13,7 @@ import typer
 
 from runyard import Client
 from runyard.errors import BackendUnavailableError
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.workers import BlockedLoop, RedisOutage, WorkerInfo
 
 from .. import deployment, options
 from ..view import output
@@ -27,16 +27,37 @@ WorkerArg = Annotated[
 
 LATE_SECONDS: Final = 3.0
 """Seconds after which a worker without a heartbeat counts as silent."""
-_STYLE = {"live": "green", "draining": "yellow", "silent": "magenta", "dead": "bright_black"}
+_STYLE = {
+    "live": "green",
+    "draining": "yellow",
+    "blocked": "red",
+    "no redis": "red",
+    "silent": "magenta",
+    "dead": "bright_black",
+}
 
 
 def state(worker: WorkerInfo) -> str:
-    """Return the state of a worker: ``live``, ``draining``, ``silent`` or ``dead``."""
+    """Return the state of a worker: ``live``, ``draining``, ``no redis``, ``blocked``, ``silent`` or ``dead``."""
     if worker.dead_at is not None:
         return "dead"
     if worker.silent_for is not None and worker.silent_for > LATE_SECONDS:
         return "silent"
+    if worker.blocked is not None:
+        return "blocked"
+    if worker.redis_outage is not None:
+        return "no redis"
     return "draining" if worker.draining else "live"
+
+
+def blocked_words(blocked: BlockedLoop) -> str:
+    """Return for how long and where a main loop has been blocked."""
+    return f"main loop blocked for {blocked.seconds:.0f} s at {blocked.place}"
+
+
+def outage_words(outage: RedisOutage) -> str:
+    """Return since when and why a worker does not reach Redis."""
+    return f"does not reach Redis since {output.clock(outage.since)}: {outage.reason}"
 
 
 @app.command("list")
@@ -65,6 +86,11 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
         for worker, busy in found
     )
     output.table(("WORKER", "STATE", "HEARTBEAT", "SLOTS", "VERSION", "QUEUES", "AGENTS"), rows, empty="no workers")
+    for worker, _ in found:
+        if worker.blocked is not None:
+            output.print_line(f"{worker.worker_id}: {blocked_words(worker.blocked)}")
+        if worker.redis_outage is not None:
+            output.print_line(f"{worker.worker_id}: {outage_words(worker.redis_outage)}")
 
 
 @app.command()

@@ -17,9 +17,9 @@ STOP_SECONDS: Final = 15.0
 class OwnedProcess:
     """A child process. The constructor starts it, the end of ``with`` stops it. Raises OSError if it cannot be started.
 
-    ``owned``: True for a command of runyard. Its standard input is a pipe from this process, and it stops when the pipe closes.
-    It does not get the terminal's Ctrl-C. ``log``: the file to which its output is appended; None for the output of this
-    process.
+    ``owned``: True for a command of runyard. The standard input of such a command is a pipe from this process. The command
+    stops when the pipe closes, and does not get the terminal's Ctrl-C. ``log``: the file to which the child's output is
+    appended; None for the output of this process.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class OwnedProcess:
 
 
 def stop_all(processes: Iterable[OwnedProcess]) -> None:
-    """Stop ``processes`` at the same time: SIGTERM to each, then SIGKILL to those that run after STOP_SECONDS."""
+    """Stop ``processes`` at the same time: SIGTERM to each process, then SIGKILL to the processes that run after
+    STOP_SECONDS."""
     leaving = list(processes)
     for process in leaving:
         process.terminate()

@@ -1,22 +1,33 @@
-"""The servers of ``dev`` and ``demo``: private ones, or those that the environment names."""
+"""The servers of ``dev`` and ``demo``: private servers, or the servers that the environment names."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
-from runyard.errors import BackendUnavailableError
+import typer
 
-from .dev_file import LOCK, try_lock
+from runyard.errors import BackendUnavailableError, InvalidInputError
+from runyard.support import location
+from runyard.support.dev_file import LOCK, try_lock
+
+from ..view.output import without_password
 
 SERVER_LOCKS: Final = "*/lock"
 """The files that the servers of a folder lock while they run."""
+IN_PROCESS: Final = ("memory", "fakeredis")
+"""Schemes of servers inside the process."""
 SERVER_END_SECONDS: Final = 5.0
-"""Seconds to wait for the servers of a ``runyard dev`` that was killed. They end within five seconds after it."""
+"""Seconds to wait for the servers of a ``runyard dev`` that was killed. The servers end within five seconds after the
+command."""
 
 
 @contextmanager
@@ -36,10 +47,56 @@ def private_servers(folder: Path | None) -> Iterator[tuple[str, str]]:
         yield found.postgres_url, found.redis_url
 
 
+def named_servers() -> dict[str, str]:
+    """Return the URLs of the servers that the environment names, by variable."""
+    return {name: url for name in (location.URL, location.REDIS) if (url := os.environ.get(name))}
+
+
+def check_servers(*, configured: bool = False) -> None:
+    """Ask before servers of other machines are used. Raises InvalidInputError if nobody answers, or if the answer is no.
+
+    ``configured``: the caller has said yes.
+    """
+    elsewhere = [f"{name}={without_password(url)}" for name, url in named_servers().items() if not is_local(url)]
+    if not elsewhere or configured:
+        return
+    words = ", ".join(elsewhere)
+    if sys.stdin.isatty() and typer.confirm(f"{words}: migrate these servers and serve their runs with this app?"):
+        return
+    raise InvalidInputError(
+        f"{words} names servers of another machine, which this command would migrate and serve: unset it, or use "
+        "`runyard dev --configured`"
+    )
+
+
+def is_local(url: str) -> bool:
+    """Return whether every host of ``url`` is this machine: a loopback address, ``localhost``, or a socket.
+
+    For a URL of Postgres without a host, PGHOST names it. A service file may name any host.
+    """
+    parts = urlsplit(url)
+    if parts.scheme in IN_PROCESS:
+        return True
+    query = dict(parse_qsl(parts.query))
+    if "service" in query:
+        return False
+    named = [part for part in (*parts.netloc.rpartition("@")[2].split(","), *query.get("host", "").split(",")) if part]
+    if not named and parts.scheme.startswith("postgres"):
+        named = [part for part in os.environ.get("PGHOST", "").split(",") if part]
+    return all(_is_loopback(urlsplit(f"//{part}").hostname or "") for part in named if not part.startswith("/"))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def forget(folder: Path) -> None:
     """Remove all data of the servers of ``folder``, also data outside the folder. The caller holds the lock of ``folder``.
 
-    The lock's file stays: a second ``runyard dev`` would lock a new file beside the first one.
+    The lock's file stays. Without it, a second ``runyard dev`` would make and lock a new file beside the first one.
     """
     for lock in folder.glob(SERVER_LOCKS):
         _wait_for_end(lock)

@@ -1,4 +1,5 @@
-"""Watch over the processes of ``runyard dev``: restart those that ended, and the workers when a Python file changed."""
+"""Watch over the processes of ``runyard dev``: restart the processes that ended, and restart the workers when a Python file has
+changed."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from runyard.support import dev_file
+
 from ..view.output import escape
-from . import dev_file
 from .api_process import ApiProcess
 from .processes import OwnedProcess
 from .worker_processes import WorkerProcesses

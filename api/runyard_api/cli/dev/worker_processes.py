@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +17,31 @@ from .processes import OwnedProcess, stop_all
 
 GRACE_SECONDS: Final = 10.0
 _DEFAULTS: Final = {"RUNYARD_GRACE": str(GRACE_SECONDS), "RUNYARD_METRICS_PORT": "0", "RUNYARD_METRICS_HOST": "127.0.0.1"}
-"""Settings of the workers, unless the environment sets them. Each worker serves metrics on a free port of this machine."""
+"""Settings of the workers that the environment does not set. Each worker serves metrics on a free port of this machine."""
 START_SECONDS: Final = 30.0
 """Seconds within which workers must report."""
 
 
 class WorkerProcesses:
-    """Worker processes that are replaced when they die, and stopped gracefully at the end."""
+    """Worker processes that are replaced when they die, and stopped gracefully at the end.
 
-    def __init__(self, app: str, count: int, postgres_url: str, redis_url: str, *, log: Path | None = None) -> None:
+    ``arq_queues``: the queues of arq that the workers serve, by default the queues that the environment names.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        count: int,
+        postgres_url: str,
+        redis_url: str,
+        *,
+        log: Path | None = None,
+        arq_queues: Sequence[str] | None = None,
+    ) -> None:
         self.app, self.count, self.log = app, count, log
         self.environment = {**os.environ, "RUNYARD_POSTGRES_URL": postgres_url, "RUNYARD_REDIS_URL": redis_url}
+        if arq_queues:
+            self.environment["RUNYARD_ARQ_QUEUES"] = ",".join(arq_queues)
         for name, value in _DEFAULTS.items():
             self.environment.setdefault(name, value)
         self.processes: list[OwnedProcess] = []
@@ -48,8 +63,7 @@ class WorkerProcesses:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 
     def replace(self) -> None:
-        """Start new workers at once. The old workers drain meanwhile, so that no new run waits for the runs of the old
-        workers."""
+        """Start new workers at once. The old workers drain at the same time, so that no new run waits for their runs."""
         leaving, self.processes = self.processes, []
         self.start()
         drain = threading.Thread(target=stop_all, args=(leaving,), name="runyard-drain")

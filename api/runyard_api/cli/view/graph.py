@@ -1,7 +1,8 @@
 """Draw a tree of threads as a graph of turns, oldest on top, one lane per line of conversation.
 
-Pure: from :class:`Turn` objects to rows of text. A turn is a run with its messages, or one message that was stored without a
-run. A fork inherits its parent's turns, so that the turns of all threads form one tree. Two lanes part at each fork.
+This module makes rows of text from :class:`Turn` objects, without I/O. A turn is a run with its messages, or one message that
+was stored without a run. A fork inherits its parent's turns, so that the turns of all threads form one tree. Two lanes part at
+each fork.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _by_age(turns: Iterable[Turn]) -> list[Turn]:
 
 
 def _heirs(turn: Turn, heirs: Sequence[Turn]) -> list[Turn]:
-    """Return the turns that continue ``turn``: first the one that stays in its lane, then those that open lanes."""
+    """Return the turns that continue ``turn``: first the turn in the same lane, then the turns that open lanes."""
     return sorted(heirs, key=lambda heir: (heir.thread_id != turn.thread_id, heir.status in ("failed", "dead", "cancelled")))
 
 

@@ -103,7 +103,10 @@ class Printer:
     @staticmethod
     def _reason(data: dict[str, Any]) -> str:
         error = data.get("error")
-        return f" {escape(str(error.get('code')))}: {escape(str(error.get('message')))}" if isinstance(error, dict) else ""
+        if not isinstance(error, dict):
+            return ""
+        kind = (error.get("details") or {}).get("type", error.get("code"))
+        return f" {escape(str(kind))}: {escape(str(error.get('message')))}"
 
 
 async def show(events: AsyncIterator[Event], printer: Printer) -> None:

@@ -8,10 +8,12 @@ and JSON escapes them.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import to_jsonable_python
 from rich import markup
@@ -23,7 +25,9 @@ from rich.text import Text
 
 from runyard.domain.quoting import legible, legible_json, one_line
 from runyard.domain.states import RunStatus
-from runyard.models import HitlRequest, Message
+from runyard.models import ErrorInfo, HitlRequest, Message
+
+_PASSWORD: Final = re.compile(r"((?:^|&)\w*password=)[^&]*")
 
 STATUS_STYLE = {
     RunStatus.QUEUED: "yellow",
@@ -88,6 +92,21 @@ def escape_lines(text: str) -> str:
 def say(text: str) -> None:
     """Print one line of plain text on standard error."""
     print(one_line(text), file=sys.stderr)
+
+
+def error_words(error: ErrorInfo) -> str:
+    """Return the class or the code of an error, and its message."""
+    return f"{error.details.get('type', error.code)}: {error.message}"
+
+
+def say_lines(text: str) -> None:
+    """Print plain text of several lines on standard error."""
+    print(legible(text).rstrip("\n"), file=sys.stderr)
+
+
+def print_lines(text: str) -> None:
+    """Print plain text of several lines on standard output."""
+    print(legible(text).rstrip("\n"))
 
 
 def print_line(text: str) -> None:
@@ -187,3 +206,11 @@ def more(cursor: str | None) -> None:
 def more_by(how: str) -> None:
     """Print how a list continues: an option of the same command, or another command."""
     notes().print(f"[bright_black]more: {escape(how)}[/]")
+
+
+def without_password(url: str) -> str:
+    """Return ``url`` with its passwords replaced by ``***``, also those in parameters."""
+    parts = urlsplit(url)
+    if parts.password is not None:
+        parts = parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}")
+    return urlunsplit(parts._replace(query=_PASSWORD.sub(r"\1***", parts.query)))

@@ -18,7 +18,7 @@ from .output import summary
 MAX_SHOWN_CHARACTERS: Final = 48
 """Most characters that are shown of a prompt, and of an answer."""
 MAX_PATH_MESSAGES: Final = 500
-"""Most messages that are read of each line of conversation, the newest ones. Older messages are not in the graph."""
+"""Most messages that are read of each path. Messages before the newest MAX_PATH_MESSAGES are not in the graph."""
 
 
 @dataclass

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from typing import Final
 
 import typer
 
 from runyard import Client
 from runyard.client.run_handle import RunHandle, RunResult
 from runyard.domain.states import RunStatus
+from runyard.errors import RunyardError
 
 from .. import exit_codes
 from . import live_run, output
 from .output import escape
 
+EXPLAIN_SECONDS: Final = 2.0
+"""Seconds after which a command that waits says why its run waits."""
+
 
 async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool, timeout: float | None, as_json: bool) -> None:
-    """Print the id of the run, or its answer with ``wait`` or ``stream``. Raises TimeoutError after ``timeout`` seconds."""
+    """Print the id of the run. With ``wait`` or ``stream``, print its answer instead.
+
+    Print the sentence of ``explain`` if the run has not started after EXPLAIN_SECONDS, and before a TimeoutError. Raises
+    TimeoutError after ``timeout`` seconds.
+    """
     if not (wait or stream):
         run = await handle.run()
         if as_json:
@@ -26,11 +36,31 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
             where = escape(handle.thread_id)
             output.notes().print(f"[bright_black]{run.status} on thread {where}; add --wait for the answer[/]")
         return
-    async with asyncio.timeout(timeout):
-        if stream and not as_json:
-            await live_run.show(handle.stream(), live_run.Printer(output.console(), output.notes()))
-        result = await handle.result()
+    explaining = asyncio.create_task(_explain_wait(handle))
+    try:
+        async with asyncio.timeout(timeout):
+            if stream and not as_json:
+                await live_run.show(handle.stream(), live_run.Printer(output.console(), output.notes()))
+            result = await handle.result()
+    except TimeoutError:
+        with suppress(RunyardError):  # the timeout is the error to tell
+            await _print_sentence(handle)
+        raise
+    finally:
+        explaining.cancel()
+        await asyncio.gather(explaining, return_exceptions=True)
     finish(result, as_json=as_json, shown=stream and not as_json)
+
+
+async def _explain_wait(handle: RunHandle) -> None:
+    """Print why the run waits if it still waits after EXPLAIN_SECONDS."""
+    await asyncio.sleep(EXPLAIN_SECONDS)
+    if (await handle.run()).status is RunStatus.QUEUED:
+        await _print_sentence(handle)
+
+
+async def _print_sentence(handle: RunHandle) -> None:
+    output.notes().print(f"[bright_black]{escape(await handle.explain())}[/]")
 
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""One compatible API, and what requests and errors under its paths have of their own."""
+"""A compatible API: its routes, the header of its API keys, and the shape of its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Compat:
 
 
 class ErrorShapes:
-    """Gives errors under the prefix of a compatible API the shape that its clients read, also errors of the middleware."""
+    """Gives errors under the prefix of a compatible API the shape that the API's clients read. Includes errors of the
+    middleware."""
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:
         self.app, self.mounted = app, [each for each in mounted if each.shape is not None]
@@ -50,7 +51,8 @@ class ErrorShapes:
 
 
 class KeyHeaders:
-    """Renames the key header of a compatible API to the native one. A request with the native header keeps both."""
+    """Renames the key header of a compatible API to the native header. A request that also has the native header is not
+    changed."""
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:
         self.app = app

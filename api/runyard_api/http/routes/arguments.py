@@ -40,6 +40,9 @@ Label = Annotated[
     Path(min_length=1, max_length=MAX_LABEL_LENGTH, description="Label of a branch.", json_schema_extra=ID_SCHEMA),
 ]
 AgentName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Name of the agent.")]
+QueueName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Name of the queue.")]
+WorkerId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the worker.")]
+KeyId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the key.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most entries of the page.")]

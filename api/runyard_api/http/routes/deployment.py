@@ -42,7 +42,7 @@ async def list_agents(caller: Reads) -> Response:
 
 @router.get("/v1/agents/{name}", tags=["deployment"], **operation(AgentNotFoundError, s200=(Agent, "The agent.")))
 async def get_agent(caller: Reads, name: AgentName) -> Response:
-    """Read one agent: its queues, versions, and how many workers serve it."""
+    """Read one agent: its queues, its versions, and the number of workers that serve it."""
     found = (await _served(caller)).get(name)
     if found is None:
         raise AgentNotFoundError(f"no live worker serves agent {name!r}", agent=name)

@@ -26,7 +26,7 @@ from runyard.ports.commands import Cut
 
 from ..answers import FanOutAnswer, ForkMade, ProbeAnswer
 from ..idempotency import Idempotency
-from ..request_bodies import FanOut, Fork, Probe, as_message
+from ..request_models import FanOut, Fork, Probe, as_message
 from ..tenant_client import Caller
 from .arguments import ThreadId, Wait, patience
 from .documentation import operation
@@ -59,9 +59,8 @@ JOB: Final = (
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
-    """Create a thread that shows this one as it was after a run or at a message. Copies no message."""
-    if body.wait and body.message is not None:
-        raise InvalidInputError("a fork job has no first prompt; prompt the fork when the job has completed", field="message")
+    """Create a fork. The new thread shows the messages of the source up to the end of a run, or up to a message. No message is
+    copied."""
     if body.run_id is not None and body.message is None:
         raise InvalidInputError("run_id is that of the first prompt; give a message with it", field="run_id")
     if body.job_id is not None and not body.wait:
@@ -73,6 +72,7 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idem
             thread_id, new, body.job_id or key.id("fork_job", thread_id),
             after_run_id=cut.after_run_id, at_message_id=cut.at_message_id, at_seq=cut.at_seq, repair=cut.repair,
             metadata=body.metadata, title=body.title, tags=body.tags, agent=body.agent, reset_usage=body.reset_usage,
+            message=as_message(body.message), prompt_run_id=body.run_id,
         )  # fmt: skip
         return accepted(caller, handle)
     request = fork_request(thread_id, new, cut, body.metadata, body.title, body.tags, body.agent, body.reset_usage)
@@ -92,7 +92,7 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idem
     ),
 )
 async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Answer one message on a snapshot of the thread. Writes to no thread. Tools that the agent calls have their real
+    """Answer one message on a snapshot of the thread. No thread is changed. Tools that the agent calls have their real
     effects."""
     run_id = body.run_id or key.id("fork_once", thread_id) or new_id()
     message = as_message(body.message)

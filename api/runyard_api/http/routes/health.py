@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import REGISTRY
-from prometheus_client.exposition import choose_encoder
 
 from runyard.errors import RunyardError
+from runyard.support.exposition import content_type, exposed
 
 from ..answers import Liveness, Readiness
 from ..service import service_of
 from .documentation import operation
 from .replies import reply
-from .route_access import Administers, Route
+from .route_access import Measures, Route
 
 router = APIRouter(tags=["probes"], route_class=Route)
 
@@ -48,7 +47,7 @@ async def readyz(request: Request) -> Response:
 
 
 @router.get("/metrics", **operation(s200=(None, "Metrics in the text format of Prometheus.")))
-async def metrics(caller: Administers, request: Request) -> Response:
+async def metrics(caller: Measures, request: Request) -> Response:
     """Return the metrics of this process."""
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(REGISTRY), headers={"Content-Type": media_type})
+    kind = content_type(request.headers.get("accept", ""))
+    return Response(exposed(kind), headers={"Content-Type": kind})

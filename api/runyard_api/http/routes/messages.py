@@ -21,7 +21,7 @@ from runyard.models import Message
 
 from ..answers import BranchPage, FormattedMessagePage, MessagePage
 from ..idempotency import Idempotency
-from ..request_bodies import MessageInput, SetLabel, StoreBlob, StoreBody
+from ..request_models import MessageInput, SetLabel, StoreBlob, StoreBody
 from .arguments import Label, MessageId, Paging, ThreadId
 from .documentation import operation
 from .replies import IfNoneMatch, reply, reply_page
@@ -125,7 +125,8 @@ async def list_branches(
 async def set_label(
     caller: Writes, thread_id: ThreadId, label: Label, body: Annotated[SetLabel | None, Body()] = None
 ) -> Response:
-    """Give a branch a label, which follows the branch as it grows. If another branch of the thread has the label, it moves."""
+    """Give a branch a label. The branch keeps the label when messages are added. If another branch of the thread has the label,
+    the label is moved."""
     await caller.client.set_label(thread_id, label, body.message_id if body is not None else None)
     return Response(status_code=204)
 
@@ -136,6 +137,6 @@ async def set_label(
     **operation(ThreadNotFoundError, s204=(None, "The thread does not have the label.")),
 )
 async def remove_label(caller: Writes, thread_id: ThreadId, label: Label) -> Response:
-    """Remove a label from its branch. Nothing changes if the thread does not have it."""
+    """Remove a label from its branch. Nothing changes if the thread does not have the label."""
     await caller.client.remove_label(thread_id, label)
     return Response(status_code=204)

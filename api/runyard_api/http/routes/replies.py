@@ -22,6 +22,8 @@ M = TypeVar("M", bound=BaseModel | JsonObject)
 
 SLICE_SECONDS: Final = 0.01
 """Seconds after which the event loop runs again while a page is written."""
+UNSEEN: Final = "no-store"
+"""Value of ``Cache-Control`` that keeps secrets out of caches."""
 _NO_ITEMS: Final = b'{"items":['
 MAX_TAGS_CHARACTERS: Final = 2000
 """Most characters of an If-Match or If-None-Match."""
@@ -59,7 +61,7 @@ async def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = 
 
 
 async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -> Response:
-    """Return ``items`` as those of ``page``, whose first field is an empty list ``items``, with an ETag of the content.
+    """Return ``page`` with ``items`` in place of its empty first field ``items``, and with an ETag of the content.
 
     The event loop runs between slices of a large page. ``items`` is emptied, so that its values are freed between the slices.
     ``known``: the If-None-Match of the request.
@@ -79,9 +81,9 @@ async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -
 
 
 async def reply_lists(content: BaseModel, **lists: list[M]) -> Response:
-    """Return ``content`` with ``lists`` as the values of its empty lists of these names, as a JSON response.
+    """Return ``content`` as a JSON response, with ``lists`` in place of its empty lists of the same names.
 
-    The event loop runs between slices of large lists, which are emptied meanwhile.
+    The event loop runs between slices of large lists. ``lists`` are emptied, so that their values are freed between the slices.
     """
     text = to_bytes(content)
     joined = {name: b",".join([item async for item in _written(items)]) for name, items in lists.items()}
@@ -113,7 +115,7 @@ async def _pause(since: float) -> float:
 
 
 def _tags(lines: list[str]) -> list[str]:
-    """Return the tags of all lines of a header, which are one list (RFC 9110, 5.3)."""
+    """Return the tags of all lines of a header. The lines are one list (RFC 9110, 5.3)."""
     return [tag.strip() for tag in ",".join(lines).split(",")]
 
 

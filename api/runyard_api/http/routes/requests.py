@@ -21,7 +21,7 @@ from runyard.models import HitlRequest, Run
 
 from ..answers import RequestPage
 from ..idempotency import BY_STATE, Idempotency, Key
-from ..request_bodies import Abort, Respond, RespondOnThread
+from ..request_models import Abort, Respond, RespondOnThread
 from ..tenant_client import Caller
 from .arguments import Paging, RequestId, ThreadId
 from .documentation import operation
@@ -60,7 +60,7 @@ async def list_requests(
     thread_id: Annotated[str | None, Query(description="Only requests of this thread.")] = None,
     pending: Annotated[bool, Query(description="True: only requests that wait. False: also answered requests.")] = True,
 ) -> Response:
-    """List the requests that wait for a human, of all threads, with the agent, the question, its time and its deadline."""
+    """List the requests of all threads that wait for a human. Each has the agent, the question, its time and its deadline."""
     page = await caller.client.requests(thread_id, pending=pending, **paging)
     return reply(RequestPage.model_construct(items=page.items, next=page.next))
 
@@ -73,7 +73,7 @@ async def get_request(caller: Reads, request_id: RequestId) -> Response:
 
 @router.post("/v1/requests/{request_id}/respond", **operation(*REFUSED, s200=(HitlRequest, "The request with its answer.")))
 async def respond_to_request(caller: Responds, request_id: RequestId, body: Respond, key: Idempotency) -> Response:
-    """Answer a request by its id. Its run is queued again. A repetition of the answer changes nothing."""
+    """Answer a request by its id. The run of the request is queued again. A repetition of the answer changes nothing."""
     return await _respond(caller, body, None, request_id, key)
 
 
@@ -101,5 +101,5 @@ async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[A
 
 @router.post("/v1/threads/{thread_id}/respond", **operation(*REFUSED, s200=(HitlRequest, "The request with its answer.")))
 async def respond_on_thread(caller: Responds, thread_id: ThreadId, body: RespondOnThread, key: Idempotency) -> Response:
-    """Answer the only pending request of a thread, or the one that `request_id` names."""
+    """Answer the only pending request of a thread, or the request that `request_id` names."""
     return await _respond(caller, body, thread_id, body.request_id, key)

@@ -1,8 +1,9 @@
 """The access to routes: the scope that a key needs for a route, and the stream that a stream token may read (A1).
 
 Each route declares its own access by the type of its parameter ``caller``, for example those of runs in ``runs.py``:
-:data:`Reads`, :data:`Writes`, :data:`Responds`, :data:`Administers`, :data:`Streams` or :data:`Anyone`. :class:`Route` checks
-the declared scope, and puts it into the OpenAPI document.
+:data:`Reads`, :data:`Writes`, :data:`Responds`, :data:`Administers`, :data:`Operates`,
+:data:`Measures`, :data:`Streams` or :data:`Anyone`.
+:class:`Route` checks the declared scope, and puts it into the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -28,23 +29,27 @@ from ..tenant_client import Caller, caller_of
 from .bodies import Body, check_body
 
 shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
-"""True if the caller may see the webhook URLs of runs: if it has the scope write or admin."""
+"""True if the caller has the scope write or admin, and may therefore see the webhook URLs of runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """The callers that a route admits.
 
-    ``scope``: the scope that a key needs; None for any key. ``token``: True if a stream token is accepted.
+    ``scope``: the scope that a key needs; None for any key. ``token``: True if a stream token is accepted. ``operator``: True
+    if the route concerns all tenants, so that the key may belong to no tenant.
     """
 
     scope: Scope | None
     token: bool = False
+    operator: bool = False
 
     def check(self, principal: Principal) -> None:
-        """Raise ForbiddenError if ``principal`` lacks the scope."""
+        """Raise ForbiddenError if ``principal`` lacks the scope, or belongs to a tenant and the route is an operator's."""
         if self.scope is not None:
             principal.require(self.scope)
+        if self.operator and principal.tenant:
+            raise ForbiddenError("this concerns all tenants and needs an admin key that belongs to no tenant", scope=self.scope)
 
     async def principal(self, request: Request) -> Principal:
         """Return the principal of ``request``. Raises ForbiddenError."""
@@ -71,13 +76,15 @@ Reads = Annotated[Caller, Depends(Access("read").caller)]
 Writes = Annotated[Caller, Depends(Access("write").caller)]
 Responds = Annotated[Caller, Depends(Access("respond").caller)]
 Administers = Annotated[Caller, Depends(Access("admin").caller)]
+Operates = Annotated[Caller, Depends(Access("admin", operator=True).caller)]
+Measures = Annotated[Caller, Depends(Access("metrics").caller)]
 Streams = Annotated[Caller, Depends(Access("read", token=True).caller)]
 
 
 class Route(APIRoute):
     """A route that accepts only the callers that its parameters admit, and only bodies of JSON.
 
-    Raises TypeError if no parameter names an access, unless ``openapi_extra`` is given, as for a route that needs no key.
+    A route that needs no key has ``openapi_extra``. Any other route without a parameter that names an access raises TypeError.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -114,7 +121,7 @@ def _principal_of(request: Request) -> Principal:
 
 
 def _accesses(dependant: Dependant) -> set[Access]:
-    """Return the accesses that the parameters of a route name, also those of its dependencies."""
+    """Return the accesses that the parameters of a route and of its dependencies name."""
     method_of = getattr(dependant.call, "__self__", None)
     own = {method_of} if isinstance(method_of, Access) else set()
     return own.union(*map(_accesses, dependant.dependencies))

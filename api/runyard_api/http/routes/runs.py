@@ -28,14 +28,14 @@ from runyard.errors import (
     ThreadBusyError,
     ThreadNotFoundError,
 )
-from runyard.events.run_stream import stopped
+from runyard.events.inherited_runs import check_source
 from runyard.models import Run
 from runyard.ports.results import PAGE_BYTES
 
 from ..answers import AttemptPage, Explanation, RunOutcome, RunPage
 from ..field_types import Moment
 from ..idempotency import BY_STATE, Idempotency, Key
-from ..request_bodies import Cancel, Prompt, Regenerate, StreamedPrompt, as_message
+from ..request_models import Cancel, Prompt, Regenerate, StreamedPrompt, as_message
 from ..sse import Entry, EventStream
 from ..tenant_client import Caller
 from .arguments import LastEventId, Paging, RunId, ThreadId, Wait, patience
@@ -91,11 +91,35 @@ async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response
     return reply(RunOutcome.of(result), Location=where(caller, handle))
 
 
-async def entries(caller: Caller, run: Run, last_event_id: str | None) -> AsyncGenerator[Entry]:
-    """Yield the events of ``run`` after ``last_event_id`` as entries of a stream. ``run`` was read just before."""
-    async with aclosing(caller.client.stream(run.thread_id, run.run_id, last_event_id, found=run)) as events:
+async def entries(caller: Caller, thread_id: str, run: Run, last_event_id: str | None) -> AsyncGenerator[Entry]:
+    """Yield the events of ``run`` after ``last_event_id`` as entries of a stream. ``run`` was read just before as a run of
+    ``thread_id``, which may have inherited it."""
+    async with aclosing(caller.client.stream(thread_id, run.run_id, last_event_id, found=run)) as events:
         async for event in events:
             yield Entry(event.id, event)
+
+
+async def streamed(caller: Caller, thread_id: str, run_id: str) -> Run:
+    """Return the run, whose events ``caller`` wants to read. Raises RunNotFoundError.
+
+    A stream token reads the streams of one thread. A fork shows an inherited run up to its cut, but the stream of the run is
+    that of the other thread. Therefore a stream token does not read it.
+    """
+    run = await caller.client.run(thread_id, run_id)
+    if caller.principal.only is not None:
+        check_own(thread_id, run)
+    await check_source(caller.client.backend.runs, thread_id, run)
+    return run
+
+
+def check_own(thread_id: str, run: Run) -> None:
+    """Raise RunNotFoundError if ``run`` is a run that ``thread_id`` inherited, which no stream token reads."""
+    if run.thread_id != thread_id:
+        raise RunNotFoundError(
+            f"thread {thread_id!r} inherited run {run.run_id!r}; a stream token reads only the runs of its own thread",
+            thread_id=thread_id,
+            run_id=run.run_id,
+        )
 
 
 @router.post(
@@ -132,7 +156,7 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
             await handle.cancel()
 
     return EventStream(
-        entries(caller, handle.accepted, None),
+        entries(caller, thread_id, handle.accepted, None),
         seat,
         {"Location": where(caller, handle)},
         on_left=cancel if body.on_disconnect == "cancel" else None,
@@ -166,7 +190,7 @@ async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: I
     ),
 )
 async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate, key: Idempotency) -> Response:
-    """Run the agent again on a user message, or on `message` in its place (edit and resend)."""
+    """Answer a user message again, or answer `message` in place of the user message (edit and resend)."""
     handle = await caller.client.regenerate(
         thread_id,
         body.message_id,
@@ -184,7 +208,7 @@ Before = Annotated[Moment | None, Query(description="Only runs accepted before t
 
 
 class FilterArguments(TypedDict):
-    """Those arguments of ``client.runs`` that select runs."""
+    """The arguments of ``client.runs`` that select runs."""
 
     status: RunStatus | None
     agent: str | None
@@ -230,9 +254,10 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
     **operation(RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")),
 )
 async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Delete the content of an ended run that no later run sees: failed, dead, cancelled without `keep`, or a fork job.
+    """Delete the content of an ended run that no later run sees. Such a run is failed, dead, cancelled without `keep`, or a
+    fork job.
 
-    The run stays as an empty record with `deleted_at`. Lists leave it out.
+    An empty record of the run with `deleted_at` stays. Lists do not contain this record.
     """
     await caller.client.delete_run(thread_id, run_id)
     return Response(status_code=204)
@@ -249,10 +274,10 @@ async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Resp
 async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_event_id: LastEventId = None) -> Response:
     """Stream a run's events after `Last-Event-ID`, live, until the run ends or waits for a human."""
     with caller.seat().taken() as seat:
-        run = await caller.client.run(thread_id, run_id)
-        if last_event_id is not None and stopped(run) and run.event_id == last_event_id:
+        run = await streamed(caller, thread_id, run_id)
+        if last_event_id is not None and run.stopped and run.event_id == last_event_id:
             return Response(status_code=204)  # with 204 a browser's EventSource does not reconnect
-        return EventStream(entries(caller, run, last_event_id), seat.kept())
+        return EventStream(entries(caller, thread_id, run, last_event_id), seat.kept())
 
 
 @router.get(
@@ -297,7 +322,8 @@ async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId, pagin
 async def cancel_run(
     caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
 ) -> Response:
-    """Cancel a run. A worker that executes it stops within about a second. A repetition returns the same run."""
+    """Cancel a run. If a worker executes the run, the execution stops within about a second. A repetition returns the same
+    run."""
     return reply(await caller.client.cancel(thread_id, run_id, keep=body is not None and body.keep))
 
 

@@ -13,13 +13,14 @@ from runyard.errors import RunNotFoundError, ThreadNotFoundError
 
 from ..answers import StreamToken
 from ..idempotency import BY_STATE
-from ..request_bodies import TokenRequest
+from ..request_models import TokenRequest
 from ..request_state import state_of
 from ..sse import Entry, EventStream
 from .arguments import LastEventId, ThreadId
 from .documentation import EVENTS, operation
 from .replies import reply
 from .route_access import Reads, Route, Streams
+from .runs import check_own
 
 router = APIRouter(tags=["runs"], route_class=Route)
 
@@ -54,10 +55,11 @@ async def stream_thread(caller: Streams, request: Request, thread_id: ThreadId, 
 async def create_stream_token(caller: Reads, body: TokenRequest) -> Response:
     """Create a token with which a browser's EventSource reads one stream: `…/stream?token=…`.
 
-    The token is valid at most as long as the key that created it. Nothing is stored: a repetition creates another token.
+    A token for a fork does not read the runs that the fork inherited. The token is valid at most as long as the key that
+    created it. Nothing is stored: a repetition creates another token.
     """
     if body.run_id is not None:
-        await caller.client.run(body.thread_id, body.run_id)
+        check_own(body.thread_id, await caller.client.run(body.thread_id, body.run_id))
     else:
         await caller.client.thread(body.thread_id)
     service = caller.service

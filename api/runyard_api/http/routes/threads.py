@@ -23,7 +23,7 @@ from runyard.ports.results import Created
 
 from ..answers import ThreadPage
 from ..idempotency import Idempotency
-from ..request_bodies import CreateThread, UpdateThread
+from ..request_models import CreateThread, UpdateThread
 from ..tenant_client import Caller
 from .arguments import Limit, Paging, ThreadId, bounded
 from .documentation import operation
@@ -107,9 +107,10 @@ async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) 
     **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
 )
 async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
-    """Set the title, replace the tags, merge into extra. Null clears a value.
+    """Change the title, the tags, the extra or the config of a thread. Given tags replace all tags. A given extra or config is
+    merged. Null clears a value.
 
-    With If-Match, the thread is changed only if it has that ETag.
+    With If-Match, the thread is changed only if its ETag is the given ETag.
     """
     expected = await _expected(caller, thread_id, if_match)
     thread = await caller.client.update_thread(thread_id, **body.given(), expected=expected)
@@ -126,10 +127,10 @@ async def delete_thread(
     thread_id: ThreadId,
     cancel: Annotated[bool, Query(description="Cancel the live runs of the thread first.")] = False,
     descendants: Annotated[bool, Query(description="Delete the thread's forks and their forks first.")] = False,
-    erase: Annotated[bool, Query(description="Blank the thread's messages in every fork that shows them.")] = False,
+    erase: Annotated[bool, Query(description="Erase the thread's messages in every fork that shows them.")] = False,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a thread. Its forks keep showing its messages. With `erase`, these messages are blanked in all forks. With
+    """Delete a thread. Its forks still show its messages. With `erase`, the forks show these messages without content. With
     `descendants`, the forks are deleted too."""
     if erase and descendants:
         raise InvalidInputError("give erase or descendants, not both", field="erase")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
@@ -10,15 +10,12 @@ from runyard.domain.webhooks import WebhookSecret
 from runyard.errors import CapabilityMissingError
 
 from ..idempotency import Idempotency
-from ..request_bodies import RotateSecret
+from ..operator_bodies import RotateSecret
 from .documentation import operation
-from .replies import reply
+from .replies import UNSEEN, reply
 from .route_access import Administers, Route
 
 router = APIRouter(tags=["webhooks"], route_class=Route)
-
-UNSEEN: Final = "no-store"
-"""Value of ``Cache-Control`` that keeps secrets out of caches."""
 
 
 @router.get(
@@ -26,7 +23,7 @@ UNSEEN: Final = "no-store"
     **operation(CapabilityMissingError, s200=(WebhookSecret, "The secret with which a receiver verifies signatures.")),
 )
 async def get_webhook_secret(caller: Administers) -> Response:
-    """Read the secret with which receivers verify webhooks of this tenant's runs. Every tenant has its own."""
+    """Read the secret with which receivers verify webhooks of this tenant's runs. Every tenant has its own secret."""
     found = await caller.client.webhook_secret()
     assert found is not None  # every tenant has one
     return reply(found, Cache_Control=UNSEEN)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from ...codec.message_rows import NewMessage as NewMessage
+from ...codec.message_rows import many as many
+from ...codec.message_rows import messages as messages
+from ...codec.message_rows import new_message as new_message
+from ...codec.request_rows import NewRequest as NewRequest
+from ...codec.request_rows import new_request as new_request
+from ...codec.request_rows import request as request
+from ...codec.request_rows import request_entry as request_entry
+from ...codec.thread_rows import thread as thread
+from ...codec.thread_rows import thread_entry as thread_entry
+from ...codec.values import Row as Row
+from ...codec.values import from_json as from_json
+from ...codec.values import pack as pack
+from ...codec.values import to_json as to_json
+from ...codec.values import unpack as unpack
 from .attempt_writes import AttemptWrite as AttemptWrite
 from .attempt_writes import attempt_write as attempt_write
 from .attempt_writes import ended as ended
 from .attempt_writes import usage_json as usage_json
 from .effects_json import effects as effects
 from .effects_json import job as job
-from .message_rows import NewMessage as NewMessage
-from .message_rows import many as many
-from .message_rows import messages as messages
-from .message_rows import new_message as new_message
-from .request_rows import NewRequest as NewRequest
-from .request_rows import new_request as new_request
-from .request_rows import request as request
-from .request_rows import request_entry as request_entry
 from .run_requests import RunRequest as RunRequest
 from .run_requests import accepted_run as accepted_run
 from .run_requests import cut_json as cut_json
@@ -31,10 +38,6 @@ from .run_rows import run as run
 from .run_rows import run_entry as run_entry
 from .run_rows import run_with_any_input as run_with_any_input
 from .run_rows import step as step
-from .thread_rows import thread as thread
-from .thread_rows import thread_entry as thread_entry
-from .values import Row as Row
-from .values import from_json as from_json
-from .values import pack as pack
-from .values import to_json as to_json
-from .values import unpack as unpack
+from .wait_rows import new_wait as new_wait
+from .wait_rows import signal as signal
+from .wait_rows import wait as wait

@@ -10,10 +10,10 @@ from runyard.models import Usage, check_usage
 from runyard.ports.commands import Write
 from runyard.ports.results import Ended
 
+from ...codec.message_rows import NewMessage, many
+from ...codec.values import Row, pack, to_json
 from .effects_json import effects
-from .message_rows import NewMessage, many
 from .run_rows import error_info
-from .values import Row, pack, to_json
 
 
 class AttemptWrite(NamedTuple):
@@ -46,7 +46,7 @@ def attempt_write(write: Write) -> AttemptWrite:
 
 
 def usage_json(usage: Usage | None) -> str | None:
-    """Encode a usage to be added to a run's. Raises InvalidInputError for an invalid amount."""
+    """Encode a usage that is added to the usage of a run. Raises InvalidInputError for an invalid amount."""
     return to_json(check_usage(usage).__dict__) if usage is not None else None
 
 

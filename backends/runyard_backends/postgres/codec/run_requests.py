@@ -11,9 +11,9 @@ from runyard.domain.states import RunStatus
 from runyard.models import Message, Run, RunOptions, check_fields, check_uuid, stored_messages
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
 
-from .damaged_rows import named
-from .message_rows import new_message
-from .values import Row, from_json, pack, to_json, unpack
+from ...codec.damaged_rows import named
+from ...codec.message_rows import new_message
+from ...codec.values import Row, from_json, pack, to_json, unpack
 
 
 class RunRequest(NamedTuple):
@@ -139,6 +139,8 @@ def fork_json(fork: ForkRequest) -> dict[str, Any]:
         "agent": fork.agent,
         "reset_usage": fork.reset_usage,
         "fan": _fan_json(fork.fan) if fork.fan else None,
+        # A worker of a release that does not know this field fails the job instead of dropping the prompt.
+        **({"prompt_run_id": fork.prompt_run_id} if fork.prompt_run_id is not None else {}),
     }
 
 

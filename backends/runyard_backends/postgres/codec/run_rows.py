@@ -10,8 +10,8 @@ from runyard.domain.states import RunStatus
 from runyard.models import AttemptInfo, ErrorInfo, Message, Run, RunOptions, Usage, stored_messages
 from runyard.ports.results import Step
 
-from .damaged_rows import entry, named
-from .values import Row, from_json, to_json, unpack
+from ...codec.damaged_rows import entry, named
+from ...codec.values import Row, from_json, to_json, unpack
 
 
 @named("run")
@@ -39,6 +39,7 @@ def run(row: Row) -> Run:
         admitted_at=row["admitted_at"],
         started_at=row["started_at"],
         suspended_at=row["suspended_at"],
+        waiting_for=row["waiting_for"],
         finished_at=row["finished_at"],
         cancel_requested_at=row["cancel_requested_at"],
         completion_seq=row["completion_seq"],
@@ -90,8 +91,9 @@ def _input(row: Row) -> Message | None:
 
 def error_json(error: ErrorInfo) -> str:
     """Encode the error of a run for its column."""
-    check_value(error.__dict__, "error")
-    return to_json(error.__dict__)
+    said = {name: value for name, value in error.__dict__.items() if value is not None}
+    check_value(said, "error")
+    return to_json(said)
 
 
 def error_info(text: str | None) -> ErrorInfo | None:

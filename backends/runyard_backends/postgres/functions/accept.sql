@@ -7,7 +7,7 @@
 -- refused as locked. NULL for the session's limit. A request is also refused as locked if a host's open transaction has taken its run id.
 CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     a runyard.accepted;

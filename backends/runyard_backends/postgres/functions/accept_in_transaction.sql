@@ -46,7 +46,7 @@ END $$;
 -- Accept a run in a host's own transaction. Return true if the run is new. The function locks no thread, because the host's
 -- transaction would hold the lock until its end. Workers admit the run after the commit.
 CREATE OR REPLACE FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     r runyard.runs;
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);

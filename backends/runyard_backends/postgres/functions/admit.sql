@@ -1,13 +1,14 @@
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
--- requests and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
+-- requests and waits and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
 
--- Admit the committed runs that are due, apply the deadlines of HITL requests, and fail the runs that were not started by their
--- expires_at, on up to `most` threads of each kind. A thread that another transaction has locked is left to a later call. next_due:
--- seconds until the next of these times; NULL if there is none. For a thread that was left, next_due is the time for which the thread
--- is overdue, at least 0.01 and at most 1. Calls therefore become rare while the thread stays locked. Each statement reads the clock
--- in a subquery, because a query that reads the clock for each row uses no index.
+-- Admit the committed runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
+-- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
+-- transaction has locked is left to a later call. next_due: seconds until the next of these times; NULL if there is none. For a
+-- thread that was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become
+-- rare while the thread stays locked. Each statement reads the clock in a subquery, because a query that reads the clock for each
+-- row uses no index.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     due record;
     got record;
@@ -36,9 +37,14 @@ BEGIN
                    AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
                  ORDER BY h.deadline_at LIMIT most)
                 UNION ALL
+                (SELECT z.tenant, z.thread_id, w.due_at FROM runyard.waits w JOIN runyard.threads z USING (thread_key)
+                 WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL AND NOT runyard.child_lives(w)
+                   AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
+                 ORDER BY w.due_at LIMIT most)
+                UNION ALL (SELECT d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d WHERE d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
+                UNION ALL
                 (SELECT e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
-                 WHERE e.expires_at <= (SELECT clock_timestamp())
-                   AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
+                 WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
                  ORDER BY e.expires_at LIMIT most)) x
             LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
             GROUP BY x.tenant, x.thread_id, t2.thread_key
@@ -54,6 +60,8 @@ BEGIN
             t := got.t; effects := runyard.merge_effects(effects, got.effects);
             got := runyard.fire_deadlines(t);
             t := got.t; effects := runyard.merge_effects(effects, got.effects);
+            got := runyard.cancel_children(t);
+            t := got.t; effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
             got := runyard.expire_runs(t);
             effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
             done := done + 1;
@@ -70,9 +78,9 @@ BEGIN
          WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1),
         (SELECT h.deadline_at FROM runyard.hitl_requests h
          WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > (SELECT clock_timestamp()) ORDER BY h.deadline_at LIMIT 1),
+        (SELECT w.due_at FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at > (SELECT clock_timestamp()) ORDER BY w.due_at LIMIT 1),
         (SELECT e.expires_at FROM runyard.live_runs e
-         WHERE e.expires_at > (SELECT clock_timestamp())
-         ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
+         WHERE e.expires_at > (SELECT clock_timestamp()) ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
     INTO next_due;
     IF overdue IS NOT NULL THEN
         next_due := least(next_due, greatest(0.01, least(1, extract(epoch FROM overdue))));

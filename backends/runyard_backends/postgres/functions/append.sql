@@ -3,7 +3,7 @@
 -- Append messages to an attempt's run. Return the stored messages. A message that the run has stored before stays unchanged.
 CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     seen bigint;
     got record;

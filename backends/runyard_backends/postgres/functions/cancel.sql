@@ -4,7 +4,7 @@
 -- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
 CREATE OR REPLACE FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boolean, OUT run runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.ensure_for_run(for_tenant, thread_id, run_id);
@@ -60,7 +60,7 @@ END $$;
 -- Cancel the run that has pending HITL requests. words: the text of the results of its open tool calls, and of its last message.
 -- Return a NULL run if no run has pending requests.
 CREATE OR REPLACE FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);

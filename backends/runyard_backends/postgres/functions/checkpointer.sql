@@ -2,7 +2,7 @@
 
 -- Append a checkpointer's messages, each under its own run id or without a run. A message whose id is stored already is skipped.
 CREATE OR REPLACE FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -90,7 +90,7 @@ END $$;
 
 -- Merge `more` into the extra of a thread.
 CREATE OR REPLACE FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
 BEGIN
@@ -101,7 +101,7 @@ END $$;
 -- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
 -- have events, stay.
 CREATE OR REPLACE FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
 BEGIN
@@ -114,14 +114,28 @@ BEGIN
                 coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise)
         ON CONFLICT (tenant, request_id) DO NOTHING;
         IF NOT FOUND THEN
-            PERFORM runyard.refuse('invalid_input', format('request id %s is taken by another run or thread; use a fresh one', q.request_id));
+            PERFORM runyard.refuse('invalid_input', format('request id %s is taken by another run or thread; use another id', q.request_id));
         END IF;
     END IF;
 END $$;
 
+-- Remove one pending request that a checkpointer keeps for a thread. Return false if the thread has no such request, or if it is
+-- answered.
+CREATE OR REPLACE FUNCTION runyard.remove_request(for_tenant text, thread_id text, request_id text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    t runyard.threads := runyard.live_thread(for_tenant, thread_id);
+BEGIN
+    PERFORM FROM runyard.threads y WHERE y.thread_key = t.thread_key FOR UPDATE;
+    DELETE FROM runyard.hitl_requests h
+    WHERE h.tenant = for_tenant AND h.request_id = remove_request.request_id AND h.thread_key = t.thread_key AND h.event_id IS NULL
+      AND h.answered_at IS NULL AND h.closed_at IS NULL;
+    RETURN FOUND;
+END $$;
+
 -- Store HITL requests of an external run. A stored request with the same id stays unchanged.
 CREATE OR REPLACE FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
 BEGIN
@@ -135,7 +149,7 @@ END $$;
 -- Return the pending and answered HITL requests of a run or, if run_id is NULL, of a thread. Apply the deadlines of overdue
 -- requests first, because a program without workers has no reconciler.
 CREATE OR REPLACE FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.live_thread(for_tenant, thread_id);

@@ -1,4 +1,4 @@
--- Claiming runs for a worker.
+-- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
 -- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. There is no wait
@@ -6,7 +6,7 @@
 -- a thread may wait for one of these permits.
 CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     item record;
     t runyard.threads;
@@ -25,7 +25,8 @@ BEGIN
         PERFORM runyard.lock_permits(ARRAY(
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
                 unnest(runyard.permits_of(r) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
-    ELSE
+    ELSIF cardinality(thread_keys) > 1 -- a single run that is not plain does not pay for both paths
+          OR (SELECT r.attempt = 0 FROM runyard.runs r WHERE r.thread_key = thread_keys[1] AND r.run_id = run_ids[1]) THEN
         FOR c IN SELECT p.* FROM runyard.claim_plain(claimant, thread_keys, run_ids, paused, patience) p LOOP
             done := done || (c.thread_key || ' ' || c.run_id);
             RETURN NEXT c;
@@ -72,10 +73,10 @@ BEGIN
     c.thread_key := t.thread_key; c.run_id := run_id; c.takeover := false;
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = claim_locked.run_id;
     IF NOT FOUND OR r.deleted THEN c.outcome := 'unknown'; RETURN c; END IF;
-    IF r.status IN ('completed', 'failed', 'cancelled', 'dead') THEN c.outcome := 'ended'; RETURN c; END IF;
-    IF r.status = 'suspended' THEN c.outcome := 'suspended'; RETURN c; END IF;
+    IF r.status = 'suspended' THEN got := runyard.wake_parent(r); r := got.r; c.effects := got.effects; END IF;
+    IF r.status NOT IN ('queued', 'running') THEN c.outcome := CASE r.status WHEN 'suspended' THEN r.status ELSE 'ended' END; RETURN c; END IF;
     IF r.queue = ANY (paused) AND r.cancel_requested_at IS NULL THEN
-        c.outcome := 'paused'; c.effects := runyard.leave_line(r); RETURN c;
+        c.outcome := 'paused'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
     IF r.status = 'running' THEN
         got := runyard.take_over(t, r, claimant, limited);
@@ -113,7 +114,7 @@ BEGIN
     IF permit IS NOT NULL THEN
         c.outcome := 'limited'; c.effects := runyard.merge_effects(c.effects, runyard.wait_for_permit(r, permit)); RETURN c;
     END IF;
-    IF c.takeover THEN PERFORM runyard.note_attempt(r, 'lost', NULL); END IF;
+    IF c.takeover THEN PERFORM runyard.note_attempt(r, 'lost', runyard.blocked_error(r.worker_id)); END IF;
     r.app_version := coalesce(claimant.app_version, r.app_version);
     r.fence := nextval('runyard.fences'); r.attempt := r.attempt + 1; r.worker_id := claimant.worker_id; r.status := 'running';
     r.started_at := greatest(now(), r.admitted_at); r.suspended_at := NULL; r.not_before := NULL;

@@ -4,7 +4,7 @@
 -- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the
 -- session's limit, after which the call fails.
 CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     w runyard.attempt_write;
     t runyard.threads;
@@ -19,7 +19,9 @@ DECLARE
     done bigint[] := '{}'; -- the threads of the plain writes, which are stored together
     locked bigint; -- the last thread that was locked; its further writes are not stored before its first one
 BEGIN
-    IF NOT limited THEN
+    IF NOT limited AND (cardinality(writes) > 1 -- a single run that is not plain does not pay for both paths
+            OR (SELECT x.attempt = 1 AND NOT x.has_tools FROM runyard.runs x
+                WHERE x.thread_key = writes[1].thread_key AND x.run_id = writes[1].run_id)) THEN
         FOR ended IN SELECT p.* FROM runyard.complete_plain(writes, message_bytes, patience) p LOOP
             done := done || ended.thread_key;
             RETURN NEXT ended;
@@ -74,7 +76,7 @@ END $$;
 
 -- Fail a run. why: its error.
 CREATE OR REPLACE FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -102,7 +104,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     r runyard.runs;

@@ -38,7 +38,7 @@ END $$;
 
 -- Record that the attempt runs alone in its process. Later crashes of the attempt count.
 CREATE OR REPLACE FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record := runyard.lock_run(thread_key, run_id);
     r runyard.runs := got.r;
@@ -52,7 +52,7 @@ END $$;
 -- Handle the death of a process in which an attempt ran alone. Count the crash. End the run if a cancel was requested or the run
 -- has crashed too often. Otherwise queue it again.
 CREATE OR REPLACE FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;

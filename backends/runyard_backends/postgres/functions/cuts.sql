@@ -2,7 +2,7 @@
 
 -- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
 CREATE OR REPLACE FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     at uuid := (q->>'at_message_id')::uuid;

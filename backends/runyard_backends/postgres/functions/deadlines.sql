@@ -1,7 +1,7 @@
--- Deadlines of HITL requests, and the expiry of runs that were not started in time. The verb admit applies both.
+-- Deadlines of HITL requests and waits, and the expiry of runs that were not started in time. The verb admit applies both.
 
--- Apply the deadline of each overdue request of the thread: store its default answer, or fail its suspended run. Close a request
--- without a run.
+-- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store its default answer, or fail its
+-- suspended run. Close a request without a live run.
 CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,6 +11,7 @@ DECLARE
     event text;
     why jsonb;
 BEGIN
+    effects := runyard.end_waits(t.thread_key);
     FOR h IN
         SELECT y.* FROM runyard.hitl_requests y
         WHERE y.thread_key = t.thread_key AND y.deadline_at <= clock_timestamp() AND y.answered_at IS NULL AND y.closed_at IS NULL
@@ -23,7 +24,7 @@ BEGIN
             CONTINUE;
         END IF;
         SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = t.thread_key AND y.run_id = h.run_id;
-        IF NOT FOUND THEN
+        IF NOT FOUND OR r.status IN ('completed', 'failed', 'dead', 'cancelled') THEN
             UPDATE runyard.hitl_requests y SET closed_at = now() WHERE y.tenant = h.tenant AND y.request_id = h.request_id;
         ELSIF r.status = 'suspended' OR (r.kind = 'external' AND r.finished_at IS NULL) THEN
             event := nextval('runyard.fences') || '-1';

@@ -1,13 +1,13 @@
 -- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. Its messages that forks see stay until the last of
--- these forks is deleted.
+-- these forks is deleted. left_over in delete_thread is the number of rows that are removed in the transaction of the deletion.
 
 -- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
 -- caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads whose rows are not
--- all removed. The caller removes these rows with runyard.remove_step. If the caller stops, the leader removes them.
+-- all removed. postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
 CREATE OR REPLACE FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -53,6 +53,8 @@ BEGIN
     END LOOP;
     UPDATE runyard.threads SET deleted_at = now(), title = NULL, tags = '{}', config = '{}' WHERE thread_key = t.thread_key;
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL;
+    DELETE FROM runyard.waits w WHERE w.thread_key = t.thread_key AND w.ended_at IS NULL AND w.kind <> 'child';
+    DELETE FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.wait_id IS NULL;
     DELETE FROM runyard.labels l WHERE l.thread_key = t.thread_key;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
     -- Deleted ancestors are examined again, because this thread may have been the last one that showed some of their messages.
@@ -88,7 +90,7 @@ END $$;
 -- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
 -- that a live thread shows through a fork or a branch stay. A later call deletes them if no live thread shows them any more.
 CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);
     r runyard.runs := runyard.known_run(t, run_id);
@@ -124,6 +126,10 @@ BEGIN
     WHERE y.accept_no = r.accept_no;
     DELETE FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.message_id = ANY (doomed);
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.run_id = delete_run.run_id;
+    DELETE FROM runyard.signals s USING runyard.waits w
+    WHERE w.thread_key = t.thread_key AND w.run_id = delete_run.run_id AND s.thread_key = t.thread_key AND s.signal_id = w.signal_id;
+    PERFORM runyard.forget_waits(t.thread_key, ARRAY[delete_run.run_id]);
     DELETE FROM runyard.steps s WHERE s.accept_no = r.accept_no;
     UPDATE runyard.attempts a SET error = NULL WHERE a.accept_no = r.accept_no;
+    PERFORM runyard.graph_remove_run(t.thread_key, delete_run.run_id);
 END $$;

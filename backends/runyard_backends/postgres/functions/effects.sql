@@ -16,7 +16,7 @@ END $$;
 -- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
 -- submitted. `queued` is NULL if an attempt has begun since the run was accepted or redriven.
 CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN runyard.job_of(r.thread_key, r.run_id, r.lane, r.kind, r.queue, r.priority, r.tenant, r.not_before,
         CASE WHEN r.fence IS NULL OR r.fence < r.queued_fence THEN
@@ -37,7 +37,7 @@ $$;
 -- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
 -- notification are not sent. The reconciler then finds the runs.
 CREATE OR REPLACE FUNCTION runyard.tell(effects jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF effects IS NOT NULL AND octet_length(effects::text) < 7900 THEN
         PERFORM pg_notify('runyard_accept', effects::text);

@@ -1,6 +1,6 @@
 -- The end of a run, which every verb that ends a run calls.
 
--- End a run. Give it its completion number, close its HITL requests, record the attempt, write the feed and the webhook delivery.
+-- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, write the feed and the webhook delivery.
 -- Return as effects the jobs of the runs that may start after it. why: the error, or NULL. event: the id of the run's last event.
 -- A cancelled run whose messages are kept gets a completion number only if every tool call has its result.
 CREATE OR REPLACE FUNCTION runyard.end_run(
@@ -39,7 +39,7 @@ BEGIN
     END IF;
     r.status := to_status;
     UPDATE runyard.runs SET
-        status = to_status, finished_at = now(), changed_at = now(), suspended_at = NULL, error = why, event_id = event,
+        status = to_status, finished_at = now(), changed_at = now(), suspended_at = NULL, waiting_for = NULL, error = why, event_id = event,
         completion_seq = r.completion_seq, high_water_seq = r.high_water_seq, branch_id = r.branch_id, extra = r.extra, usage = r.usage,
         result = r.result, last_seq = r.last_seq, last_message_id = r.last_message_id, lane = r.lane, has_tools = r.has_tools,
         first_seq = r.first_seq, crash_count = r.crash_count, waits_for_permit = NULL, place_in_line = NULL,
@@ -58,9 +58,12 @@ BEGIN
         INSERT INTO runyard.attempts (accept_no, fence, worker_id, started_at, outcome, error)
         VALUES (r.accept_no, r.fence, r.worker_id, r.started_at, to_status, why) ON CONFLICT DO NOTHING;
     END IF;
-    IF to_status <> 'completed' OR r.attempt > 1 OR r.kind = 'external' THEN
+    -- A run that completes in its first attempt has requests or waits only if it has asked to be suspended. It then has an event_id.
+    IF to_status <> 'completed' OR r.attempt > 1 OR r.event_id IS NOT NULL OR r.kind = 'external' THEN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
+        DELETE FROM runyard.waits w WHERE w.thread_key = t.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.kind <> 'child';
+        IF to_status = 'cancelled' THEN PERFORM runyard.doom_children(r); END IF;
     END IF;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type, agent, usage, redriven)
     VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.' || to_status,
@@ -75,6 +78,7 @@ BEGIN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(head))));
     END IF;
     IF r.started_by_key IS NOT NULL THEN
+        PERFORM runyard.end_child(r);
         effects := runyard.merge_effects(effects, runyard.wake_starter(r));
     END IF;
 END $$;

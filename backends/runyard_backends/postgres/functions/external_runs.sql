@@ -2,7 +2,7 @@
 
 -- Claim an external run. Raises run_already_claimed or run_already_completed if a run with this id exists.
 CREATE OR REPLACE FUNCTION runyard.claim_external(for_tenant text, thread_id text, run_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     got record;
@@ -36,7 +36,7 @@ END $$;
 -- Complete an external run. A completed run stays unchanged. Raises run_not_claimed, and run_already_claimed for a run of a
 -- worker.
 CREATE OR REPLACE FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -74,11 +74,11 @@ BEGIN
         SELECT i.open INTO got FROM runyard.inherited_run(t.thread_key, open_external.run_id) i;
         IF FOUND THEN
             PERFORM runyard.refuse(CASE WHEN got.open THEN 'run_already_claimed' ELSE 'run_already_completed' END,
-                format('run %s is inherited by thread %s from its ancestor; nothing can be added to it', run_id, t.thread_id),
+                format('run %s is inherited by thread %s from its ancestor and cannot be changed', run_id, t.thread_id),
                 jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
         END IF;
     ELSIF r.status IN ('completed', 'failed', 'cancelled', 'dead') THEN
-        PERFORM runyard.refuse('run_already_completed', format('run %s of thread %s is %s; nothing can be added to it', run_id, t.thread_id, r.status),
+        PERFORM runyard.refuse('run_already_completed', format('run %s of thread %s is %s and cannot be changed', run_id, t.thread_id, r.status),
                                jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id, 'status', r.status));
     ELSIF r.kind <> 'external' THEN
         PERFORM runyard.refuse('run_already_claimed', format('run %s of thread %s belongs to a worker', run_id, t.thread_id),

@@ -1,14 +1,15 @@
--- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer).
+-- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer). must_wait in
+-- startable.sql decides whether the job waits. execution/fan_out_candidates.py chooses the number.
 
--- Return effects with the job that started the run r. The claim of the job checks whether it may continue, because other runs
--- that it started may end at the same time.
+-- Return effects with the job that started the run r, or with its suspended parent, whose wait has ended. The claim of the job checks
+-- whether it may continue, because other runs that it started may end at the same time.
 CREATE OR REPLACE FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     waiting runyard.runs;
 BEGIN
     SELECT y.* INTO waiting FROM runyard.runs y WHERE y.thread_key = r.started_by_key AND y.run_id = r.started_by_run_id AND y.finished_at IS NULL;
-    IF NOT FOUND THEN RETURN NULL; END IF;
+    IF NOT FOUND OR (waiting.kind = 'prompt' AND waiting.status <> 'suspended') THEN RETURN NULL; END IF;
     RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
 END $$;
 

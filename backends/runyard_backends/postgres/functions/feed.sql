@@ -1,11 +1,11 @@
--- The feed: reading the outbox in order. prune.sql deletes old entries.
+-- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
 -- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
 -- all entries are readable. Without entries, the result is one row that has only the horizon.
 CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     seen xid8 := coalesce(after_transaction, 0)::text::xid8;
     oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
@@ -28,11 +28,43 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
+-- Return the entries of the feed with the present facts of their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: of
+-- the thread of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
+CREATE OR REPLACE FUNCTION runyard.feed_v2(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (
+    horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz,
+    parent_thread_id text, forked_after_run_id text, forked_at_seq bigint, first_seq bigint, last_seq bigint, last_message_id uuid
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    e record;
+    key bigint;
+BEGIN
+    -- One lookup per entry. A plan of a join could read a whole table.
+    FOR e IN SELECT f.* FROM runyard.feed(for_tenant, after_transaction, after_position, most) f LOOP
+        horizon := e.horizon; transaction := e.transaction; "position" := e.position; thread_id := e.thread_id; run_id := e.run_id;
+        type := e.type; created_at := e.created_at;
+        parent_thread_id := NULL; forked_after_run_id := NULL; forked_at_seq := NULL; first_seq := NULL; last_seq := NULL; last_message_id := NULL;
+        IF e.type = 'thread.forked' OR e.run_id IS NOT NULL THEN
+            SELECT o.thread_key INTO key FROM runyard.outbox o
+            WHERE o.tenant = for_tenant AND o.transaction = e.transaction::text::xid8 AND o.position = e.position;
+        END IF;
+        IF e.type = 'thread.forked' THEN
+            SELECT t.parent_thread_id, t.forked_after_run_id, t.forked_at_seq INTO parent_thread_id, forked_after_run_id, forked_at_seq
+            FROM runyard.threads t WHERE t.thread_key = key AND t.deleted_at IS NULL;
+        ELSIF e.run_id IS NOT NULL THEN
+            SELECT r.first_seq, r.last_seq, r.last_message_id INTO first_seq, last_seq, last_message_id
+            FROM runyard.runs r WHERE r.thread_key = key AND r.run_id = e.run_id AND NOT r.deleted AND r.emptied_at IS NULL;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
 -- Return for how many seconds committed entries of the feed have not been readable. An entry is not readable while a transaction that began
 -- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
 -- transaction that has written, if the delay is at least five seconds.
 CREATE OR REPLACE FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     seconds := coalesce((SELECT extract(epoch FROM clock_timestamp() - u.goal_at) FROM runyard.usage_counter u
                          WHERE u.goal > pg_snapshot_xmin(pg_current_snapshot())), 0);

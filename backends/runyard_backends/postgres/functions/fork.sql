@@ -1,10 +1,10 @@
--- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visibility.sql
+-- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visible_messages.sql
 -- decides which messages the levels show.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.
 CREATE OR REPLACE FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.threads, OUT created boolean)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     src runyard.threads;
     c record;
@@ -30,7 +30,7 @@ BEGIN
         next_seq, next_completion_seq, agent, title, tags, base_extra, extra, config, usage)
     VALUES (for_tenant, q->>'new', src.thread_id, (c.after_run).run_id, leaf.seq, hash, branch,
         src.next_seq, src.next_completion_seq, coalesce(q->>'agent', src.agent), q->>'title', q->'tags', carried, carried, src.config,
-        CASE WHEN (q->>'reset_usage')::boolean THEN '{}' ELSE src.usage END)
+        CASE WHEN (q->>'reset_usage')::boolean THEN '{}' ELSE runyard.usage_of_view(c.view) END)
     ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING t.* INTO thread;
     IF NOT FOUND THEN
         PERFORM runyard.check_free(for_tenant, q->>'new', hash);
@@ -62,4 +62,26 @@ BEGIN
     UPDATE runyard.branches b SET leaf_id = error_id, leaf_seq = t.next_seq WHERE b.branch_id = repair.branch_id;
     t.next_seq := t.next_seq + 1;
     UPDATE runyard.threads SET next_seq = t.next_seq WHERE thread_key = t.thread_key;
+END $$;
+
+-- Return the usage of the runs that a view shows whole: completed runs, and cancelled runs whose messages were kept. It reads each of these
+-- runs. A usage that is no object of numbers counts nothing, as in add_usage.
+CREATE OR REPLACE FUNCTION runyard.usage_of_view(view runyard.level[]) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        WITH whole AS (
+            SELECT r.usage FROM unnest(view) l
+            JOIN runyard.completions c ON c.branch_id = l.branch_id AND c.completion_seq <= l.cutoff
+            JOIN runyard.runs r ON r.accept_no = c.accept_no
+            WHERE jsonb_typeof(r.usage) = 'object' AND coalesce(r.last_seq, 0) <= l.high_water_seq
+            UNION ALL
+            SELECT r.usage FROM unnest(view) l
+            JOIN runyard.branches b ON b.branch_id = l.branch_id
+            JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = l.open_run_id AND r.branch_id = l.branch_id
+            WHERE jsonb_typeof(r.usage) = 'object' AND r.last_seq <= l.high_water_seq AND NOT coalesce(r.completion_seq <= l.cutoff, false)
+        ), sums AS (
+            SELECT e.key, sum(e.value::numeric) AS total FROM whole w CROSS JOIN LATERAL jsonb_each(w.usage) e
+            WHERE NOT w.usage @? 'strict $.* ? (@.type() != "number")' GROUP BY e.key)
+        SELECT coalesce(jsonb_object_agg(s.key, s.total), '{}') FROM sums s);
 END $$;

@@ -1,10 +1,11 @@
 -- Labels: names of branches. A label is unique in its thread and follows its branch as the branch grows.
 
 -- Set a label to a branch. If the thread has the label, it moves. message_id: a message of the branch, or NULL for the head. An
--- inherited message names the thread's first branch. most: maximum number of labels of a thread. Raises message_not_found,
--- run_not_completed if the message's run is on no path of the branch, and invalid_input if the thread has too many labels.
+-- inherited message names the thread's first branch. most: maximum number of labels of a thread (MAX_LABELS,
+-- runyard/domain/validation.py). Raises message_not_found, run_not_completed if the message's run is on no path of the branch, and
+-- invalid_input if the thread has too many labels.
 CREATE OR REPLACE FUNCTION runyard.set_label(for_tenant text, thread_id text, label text, message_id uuid, most integer) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);
     of_branch bigint := CASE WHEN message_id IS NULL THEN t.head_branch ELSE runyard.branch_of(t, message_id) END;
@@ -19,7 +20,7 @@ END $$;
 
 -- Remove a label. Nothing changes if the thread does not have it.
 CREATE OR REPLACE FUNCTION runyard.remove_label(for_tenant text, thread_id text, label text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);
 BEGIN

@@ -1,4 +1,5 @@
--- Leaves of the message tree of a thread.
+-- Leaves of the message tree of a thread. Reads only: end_run.sql, plain_runs.sql and store_message.sql move a branch's leaf. `most` is the
+-- `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
 -- returned leaves only.
@@ -6,7 +7,7 @@ CREATE OR REPLACE FUNCTION runyard.list_leaves(
     for_tenant text, thread_id text, only_labelled boolean, after_time timestamptz, after_id uuid, most integer
 ) RETURNS TABLE (
     message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text, head boolean, trunk boolean, labels text[]
-) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     t runyard.threads := runyard.known_snapshot(for_tenant, list_leaves.thread_id);
@@ -81,7 +82,7 @@ END $$;
 -- Return the last message of the thread's head, and that of its first branch. If a run is under way on the branch, it is the run's last
 -- message.
 CREATE OR REPLACE FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
 BEGIN

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION runyard.list_runs(
     for_tenant text, thread_id text, with_status text, of_agent text, since timestamptz, before timestamptz,
     after_time timestamptz, after_no bigint, most integer, bytes bigint
 ) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -40,7 +40,7 @@ BEGIN
             IF octet_length(r.result) > 8192 THEN r.result := NULL; omitted := omitted || 'result'::text; END IF;
             size := runyard.json_bytes(r.metadata);
             IF size > 8192 THEN r.metadata := '{}'; omitted := omitted || 'metadata'::text; size := 0; END IF;
-            r.candidates := NULL; r.fork := NULL; r.extra := NULL;
+            r.candidates := NULL; r.fork := NULL; r.extra := NULL; r.error := CASE jsonb_typeof(r.error) WHEN 'object' THEN r.error - 'traceback' ELSE r.error END;
             size := 1024 + size + coalesce(octet_length(r.input), 0) + coalesce(octet_length(r.result), 0)
                 + coalesce(octet_length(r.error::text), 0) + octet_length(r.options::text);
             more := found > 0 AND total + size > bytes;

@@ -1,8 +1,9 @@
 -- Lists of threads, HITL requests, attempts and deliveries. The list of runs is in list_runs.sql.
 --
--- A page has at most `most` entries, which together have at most `bytes`. An entry that is larger is a page of its own. A page
--- also ends after a thousand rows that did not match the filters. It then has fewer entries, and the place after which the next
--- page begins. Values of more than 8192 bytes are left out of an entry, and `omitted` names them.
+-- A page has at most `most` entries (PageRequest, runyard/ports/queries.py), which together have at most `bytes` (PAGE_BYTES,
+-- runyard/ports/results.py). An entry that is larger is a page of its own. A page also ends after a thousand rows that did not match
+-- the filters. It then has fewer entries, and the place after which the next page begins. Values of more than 8192 bytes are left out
+-- of an entry, and `omitted` names them.
 --
 -- Each function reads one index, which has the order of the list. The function compares the rows with the other filters itself.
 -- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
@@ -15,7 +16,7 @@
 CREATE OR REPLACE FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -82,7 +83,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.list_requests(
     for_tenant text, thread_id text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
 ) RETURNS TABLE (request runyard.requests, more boolean)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -111,25 +112,17 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the attempts of a run, the oldest first. If there are more, the last row has `more` and no attempt.
+-- Return the attempts of a run, which may be inherited, the oldest first. If there are more, the last row has `more` and no attempt.
 CREATE OR REPLACE FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
 RETURNS TABLE (attempt runyard.attempts, more boolean)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     a runyard.attempts;
     found integer := 0;
     total bigint := 0;
 BEGIN
     FOR a IN
-        SELECT x.* FROM runyard.runs r JOIN runyard.attempts x USING (accept_no)
-        WHERE r.tenant = for_tenant AND r.thread_id = list_attempts.thread_id AND r.run_id = list_attempts.run_id AND NOT r.deleted AND x.fence > after
-          AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
-        UNION ALL
-        SELECT r.accept_no, r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL FROM runyard.runs r
-        WHERE r.tenant = for_tenant AND r.thread_id = list_attempts.thread_id AND r.run_id = list_attempts.run_id AND NOT r.deleted AND r.fence > after
-          AND r.status IN ('running', 'completed') AND r.kind <> 'external'
-          AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
-        ORDER BY fence
+        SELECT x.* FROM runyard.attempts_of(runyard.seen_run(for_tenant, thread_id, run_id)) x WHERE x.fence > after ORDER BY x.fence
     LOOP
         total := total + 512 + coalesce(octet_length(a.error::text), 0);
         IF found >= most OR (found > 0 AND total > bytes) THEN
@@ -146,7 +139,7 @@ END $$;
 -- Return up to `most` deliveries, the newest first. A caller that must know whether there are more sets `most` one higher.
 CREATE OR REPLACE FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
 RETURNS SETOF runyard.webhook_deliveries
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 BEGIN
     RETURN QUERY EXECUTE 'SELECT d.* FROM runyard.webhook_deliveries d WHERE (d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1'

@@ -168,7 +168,7 @@ END $$;
 -- wait because a limit was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of
 -- tenants without a run in the line. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.review_limits() RETURNS jsonb
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     permit text;
     effects jsonb;

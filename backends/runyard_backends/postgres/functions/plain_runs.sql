@@ -181,7 +181,7 @@ BEGIN
                     x.result AS stored_result
                 FROM runyard.runs x
                 WHERE x.thread_key = w.thread_key AND x.run_id = w.run_id AND x.fence = w.fence AND x.status = 'running' AND x.kind = 'prompt'
-                  AND x.lane = '' AND x.attempt = 1 AND x.cancel_requested_at IS NULL AND NOT x.has_tools AND x.extra IS NULL
+                  AND x.lane = '' AND x.attempt = 1 AND x.event_id IS NULL AND x.cancel_requested_at IS NULL AND NOT x.has_tools AND x.extra IS NULL
                   AND x.started_by_key IS NULL AND x.usage_before IS NULL AND x.fork IS NULL AND x.completion_seq IS NULL
                   AND x.options->>'webhook' IS NULL
                 LIMIT 1) r

@@ -1,4 +1,6 @@
 -- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
+-- `most` is the `limit` of `prune` in runyard/ports/stores.py. Of the rows of deleted threads, a call
+-- removes at most 1000 (see the call of remove_leftovers in prune).
 
 -- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
 -- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
@@ -59,7 +61,7 @@ END $$;
 -- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
 -- function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     gone integer := runyard.prune_feed(feed, most);
     expired bigint[];

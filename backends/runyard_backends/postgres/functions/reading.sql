@@ -10,7 +10,7 @@ END $$;
 
 -- Return the payload of the message that was the input of a run of this branch, or NULL. input_id and branch_id: NULL if the run has none.
 CREATE OR REPLACE FUNCTION runyard.stored_input(input_id uuid, branch_id bigint) RETURNS bytea
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     IF input_id IS NULL OR branch_id IS NULL THEN RETURN NULL; END IF;
     RETURN (SELECT m.payload FROM runyard.messages m WHERE m.message_id = stored_input.input_id AND m.branch_id = stored_input.branch_id);
@@ -22,7 +22,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.path_page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS TABLE (message runyard.messages, run_status text)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads;
     c record;
@@ -53,7 +53,7 @@ END $$;
 -- Return the view of all visible messages of a branch, and of the messages of the run under way there. The run under way is the
 -- first run of the branch's lane that has not ended, once an attempt has begun it.
 CREATE OR REPLACE FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     RETURN runyard.inherited(of_branch) || (of_branch, 9223372036854775807, 9223372036854775807, (
         SELECT h.run_id FROM runyard.branches b
@@ -66,7 +66,7 @@ END $$;
 -- claimed the run.
 CREATE OR REPLACE FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
 RETURNS TABLE (message runyard.messages, own boolean)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     r runyard.runs;
     l runyard.level;

@@ -2,7 +2,7 @@
 
 -- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run.
 CREATE OR REPLACE FUNCTION runyard.redrive(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT effects jsonb)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);
@@ -32,6 +32,7 @@ BEGIN
         cancel_keep = false, abort_words = NULL, event_id = NULL, app_version = NULL, usage_before = coalesce(y.usage, '{}'),
         changed_at = now()
     WHERE y.accept_no = run.accept_no RETURNING y.* INTO run;
+    PERFORM runyard.reopen_wait(run);
     effects := runyard.merge_effects(effects, runyard.startable(t, run));
     run := runyard.with_input(run);
 END $$;

@@ -31,6 +31,6 @@ CREATE OR REPLACE FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) 
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN jsonb_build_object('code', 'invalid_input',
-        'message', format('message id %s is taken on thread %s by another message; use a fresh one', message_id, t.thread_id),
+        'message', format('message id %s is taken on thread %s by another message; use another id', message_id, t.thread_id),
         'details', jsonb_build_object('thread_id', t.thread_id, 'message_id', message_id));
 END $$;

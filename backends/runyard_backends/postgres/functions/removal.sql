@@ -1,10 +1,14 @@
 -- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
 -- deletion of a fork and other steps wait for its lock.
+--
+-- `most`, the maximum number of runs and messages that a call examines, is chosen by three callers: the process that deletes a thread
+-- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql, which
+-- removes a small thread in its own transaction (left_over).
 
--- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs the
--- lock of a fork that another transaction has locked. most: maximum number of runs and messages to examine.
+-- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs a
+-- lock that another transaction has: of a fork, or of the wait for a child that ends.
 CREATE OR REPLACE FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     examined integer;
 BEGIN
@@ -13,7 +17,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = remove_step.thread_key) THEN
         RETURN false;
     ELSIF examined = 0 THEN
-        PERFORM runyard.refuse('locked', 'another transaction has locked a fork of the erased thread; its content is removed there later');
+        PERFORM runyard.refuse('locked', 'another transaction has locked what is left of the deleted thread; it is removed later');
     END IF;
     RETURN true;
 END $$;
@@ -55,7 +59,7 @@ BEGIN
 END $$;
 
 -- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
--- do, or if a fork is locked.
+-- do, or if a fork or a wait is locked.
 CREATE OR REPLACE FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -77,6 +81,8 @@ BEGIN
         IF examined >= most THEN RETURN examined; END IF;
         SELECT x.* INTO s FROM runyard.removals x WHERE x.thread_key = key;
     END LOOP;
+    PERFORM runyard.graph_remove(key, s.erase);
+    IF runyard.has_waits_to_forget(key) THEN RETURN examined; END IF;
     IF NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.thread_key = key) THEN
         DELETE FROM runyard.runs r WHERE r.accept_no = ANY (ARRAY(
             SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = key LIMIT most - examined));
@@ -132,9 +138,12 @@ BEGIN
         DELETE FROM runyard.steps x WHERE x.accept_no = ANY (part);
         DELETE FROM runyard.attempts x WHERE x.accept_no = ANY (part);
         DELETE FROM runyard.hitl_requests h WHERE h.thread_key = s.thread_key AND h.run_id = ANY (names);
+        PERFORM runyard.forget_waits(s.thread_key, names);
     END IF;
     IF part IS NULL OR cardinality(part) < most THEN
         DELETE FROM runyard.hitl_requests h WHERE h.thread_key = s.thread_key;
+        PERFORM runyard.forget_waits(s.thread_key, NULL);
+        DELETE FROM runyard.signals g WHERE g.thread_key = s.thread_key;
         DELETE FROM runyard.unclaimed v WHERE v.thread_key = s.thread_key;
         s.runs_hidden := true;
     END IF;

@@ -6,7 +6,7 @@
 CREATE OR REPLACE FUNCTION runyard.respond(
     for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -38,7 +38,7 @@ END $$;
 -- Return the HITL request that an answer is for. It is the request request_id, else the request that was answered with
 -- response_id (the answer is then a repetition), else the only pending request of the thread.
 CREATE OR REPLACE FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     h runyard.requests;
     of_thread bigint;
@@ -82,7 +82,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     r runyard.runs;
 BEGIN
-    UPDATE runyard.runs y SET status = 'queued', suspended_at = NULL, not_before = NULL, changed_at = now()
+    UPDATE runyard.runs y SET status = 'queued', suspended_at = NULL, waiting_for = NULL, not_before = NULL, changed_at = now()
     WHERE y.thread_key = wake_run.thread_key AND y.run_id = wake_run.run_id AND y.status = 'suspended' RETURNING y.* INTO r;
     IF FOUND THEN effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
 END $$;

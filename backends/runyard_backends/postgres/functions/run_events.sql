@@ -1,4 +1,5 @@
--- The events of a run that its rows prove, for readers of a stream that Redis lost.
+-- The events of a run that its rows prove, for readers of a stream that Redis lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in
+-- runyard/ports/scheduling.py are `most` and `bytes`.
 
 -- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
 -- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
@@ -8,7 +9,7 @@
 -- suspended run waits. attempt: the number of the queued attempt.
 CREATE OR REPLACE FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r record;
     low bigint;

@@ -1,4 +1,4 @@
--- Limits on sizes: the greatest size of a message, and of the extra of a thread.
+-- Limits on sizes: the greatest size of a message, and of the extra and the config of a thread.
 
 -- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
 -- runyard.domain.size_limits has the same value.
@@ -19,8 +19,16 @@ BEGIN
     END IF;
 END $$;
 
--- Refuse an extra that is too large for a thread. Each of its merged parts is small enough, but together they may be too large.
+-- Refuse an extra that is too large for a thread.
 CREATE OR REPLACE FUNCTION runyard.check_extra(merged jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    PERFORM runyard.check_merged('extra', merged);
+END $$;
+
+-- Refuse a field (extra or config) that is too large for a thread. Each of its merged parts is small enough, but together they may be too
+-- large.
+CREATE OR REPLACE FUNCTION runyard.check_merged(field text, merged jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     most CONSTANT integer := 2097152;
@@ -28,7 +36,7 @@ DECLARE
 BEGIN
     IF size > most THEN
         PERFORM runyard.refuse('invalid_input',
-            format('extra would have %s bytes, and a thread''s extra may have %s; keep large data elsewhere and store a reference', size, most),
-            jsonb_build_object('field', 'extra', 'most', most, 'got', size));
+            format('%1$s would have %2$s bytes, and a thread''s %1$s may have %3$s; keep large data elsewhere and store a reference', field, size, most),
+            jsonb_build_object('field', field, 'most', most, 'got', size));
     END IF;
 END $$;

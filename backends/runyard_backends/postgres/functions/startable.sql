@@ -1,6 +1,6 @@
 -- Decides which queued run may start next, and which fork jobs to wake when the run of their cut ends. A prompt may start if it is
 -- the head of its lane. A fork job may start if it waits for no other run. fan_out.sql wakes a job that waits for runs that it
--- started.
+-- started. execution/fan_out_candidates.py chooses the number for which the job waits (runs.until_fewer).
 
 -- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
 -- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names

@@ -3,7 +3,7 @@
 -- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
 -- no row. A repetition of this call after a lost reply therefore returns no row either.
 CREATE OR REPLACE FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     r runyard.runs;
@@ -14,12 +14,14 @@ BEGIN
     RETURN QUERY SELECT s.* FROM runyard.steps s
         WHERE s.accept_no = r.accept_no AND s.step_key = step AND (s.done OR s.fence <> with_fence);
     INSERT INTO runyard.steps (accept_no, step_key, fence) VALUES (r.accept_no, step, with_fence)
-    ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence WHERE NOT runyard.steps.done;
+    ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence,
+       started_at = CASE WHEN runyard.steps.fence = with_fence THEN runyard.steps.started_at ELSE now() END
+    WHERE NOT runyard.steps.done;
 END $$;
 
 -- Record the result of a step. The first result stays.
 CREATE OR REPLACE FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     r runyard.runs;
@@ -27,7 +29,8 @@ BEGIN
     got := runyard.lock_run(thread_key, run_id);
     r := got.r;
     PERFORM runyard.refuse_write(r, with_fence);
-    INSERT INTO runyard.steps (accept_no, step_key, done, fence, result) VALUES (r.accept_no, step, true, with_fence, value)
-    ON CONFLICT (accept_no, step_key) DO UPDATE SET done = true, result = value, fence = with_fence WHERE NOT runyard.steps.done;
+    INSERT INTO runyard.steps (accept_no, step_key, done, fence, result, started_at, ended_at)
+    VALUES (r.accept_no, step, true, with_fence, value, NULL, now())
+    ON CONFLICT (accept_no, step_key) DO UPDATE SET done = true, result = value, fence = with_fence, ended_at = now() WHERE NOT runyard.steps.done;
     UPDATE runyard.runs SET progressed = true WHERE accept_no = r.accept_no AND NOT progressed;
 END $$;

@@ -4,7 +4,7 @@
 -- the two. parent_id: NULL for the head, root_id() for another first message. expected: the leaf that the caller has seen, or NULL.
 CREATE OR REPLACE FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;

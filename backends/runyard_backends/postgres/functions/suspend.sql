@@ -1,14 +1,15 @@
--- Suspending a run until one of its HITL requests is answered. A suspended run holds no permit and no worker.
+-- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
--- Suspend an attempt's run until one of `requests` is answered. If one is answered already, the run stays running. Store the
--- attempt's write w.
-CREATE OR REPLACE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+-- Suspend an attempt's run until one of `requests` is answered or one of `waits` ends. If this has happened already, the run stays
+-- running. Store the attempt's write w.
+CREATE OR REPLACE FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], waits runyard.new_wait[]) RETURNS runyard.ended
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
     t runyard.threads;
     r runyard.runs;
     e runyard.ended;
+    ended boolean;
     next_event integer := w.first_event + coalesce(cardinality(w.messages), 0);
 BEGIN
     got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage);
@@ -17,7 +18,7 @@ BEGIN
         e.effects := runyard.merge_effects(e.effects, runyard.free(runyard.permits_of(r)));
         RETURN e;
     END IF;
-    e.event_id := w.fence || '-' || (next_event + cardinality(requests));
+    e.event_id := w.fence || '-' || (next_event + coalesce(cardinality(requests), 0));
     IF r.event_id IS DISTINCT FROM e.event_id THEN -- an equal id shows a repetition after a lost reply
         got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
         t := got.t; r := got.r;
@@ -27,7 +28,8 @@ BEGIN
            coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise, w.fence || '-' || (next_event + q.n - 1)
     FROM unnest(requests) WITH ORDINALITY q(request_id, kind, body, deadline_at, timeout, otherwise, n)
     ON CONFLICT (tenant, request_id) DO NOTHING;
-    e.status := CASE WHEN EXISTS (
+    ended := runyard.put_waits(r, waits);
+    e.status := CASE WHEN ended OR EXISTS (
         SELECT 1 FROM runyard.hitl_requests h JOIN unnest(requests) q ON h.tenant = t.tenant AND h.request_id = q.request_id
         WHERE h.answered_at IS NOT NULL) THEN 'running' ELSE 'suspended' END;
     IF e.status = 'suspended' THEN
@@ -37,10 +39,19 @@ BEGIN
     END IF;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
     UPDATE runyard.runs SET status = e.status, suspended_at = CASE WHEN e.status = 'suspended' THEN now() END,
+        waiting_for = CASE WHEN e.status = 'suspended' THEN CASE WHEN requests = '{}' THEN 'wait' ELSE 'answer' END END,
         worker_id = CASE WHEN e.status = 'suspended' THEN NULL ELSE r.worker_id END,
+        error_count = CASE WHEN e.status = 'suspended' THEN 0 ELSE r.error_count END,
         first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools,
         extra = r.extra, usage = r.usage, event_id = e.event_id, progressed = true, changed_at = now()
     WHERE accept_no = r.accept_no;
     IF e.status = 'suspended' THEN e.effects := runyard.free(runyard.permits_of(r)); END IF;
     RETURN e;
+END $$;
+
+-- Suspend a run that waits for answers only. Workers of releases without waits call this function.
+CREATE OR REPLACE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN runyard.suspend_v2(w, requests, '{}');
 END $$;

@@ -24,7 +24,7 @@ END $$;
 
 -- Return the thread without a lock, for reads. Raises thread_not_found.
 CREATE OR REPLACE FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard.threads
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads;
 BEGIN
@@ -108,7 +108,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.create_thread(
     for_tenant text, thread_id text, hash text, of_agent text, with_title text, with_tags jsonb, with_extra jsonb, with_config jsonb,
     OUT thread runyard.threads, OUT created boolean
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     branch bigint := nextval('runyard.branch_numbers');
@@ -140,23 +140,31 @@ BEGIN
     END IF;
 END $$;
 
--- Set the fields of `patch`, and clear the fields that are null in it. `extra` is merged: each key replaces the whole value of
--- that key. Each change gives the thread a new updated_at, because callers use it as a version.
+-- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key,
+-- and a key that is null is removed. If the change is null, the field is empty.
+CREATE OR REPLACE FUNCTION runyard.patched(field text, before jsonb, change jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF change = 'null' THEN RETURN '{}'; END IF;
+    PERFORM runyard.check_merged(field, before || change);
+    RETURN (before || change) - ARRAY(SELECT e.key FROM jsonb_each(change) e WHERE e.value = 'null');
+END $$;
+
+-- Set the fields of `patch`, and clear the fields that are null in it. `extra` and `config` are merged. Each change gives the thread a
+-- new updated_at, because callers use it as a version.
 CREATE OR REPLACE FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);
-    more jsonb := nullif(patch->'extra', 'null');
     named text := CASE WHEN patch ? 'title' THEN patch->>'title' ELSE t.title END;
 BEGIN
     PERFORM runyard.check_unchanged(t, seen);
-    IF more IS NOT NULL THEN PERFORM runyard.check_extra(t.extra || more); END IF;
     UPDATE runyard.threads x SET title = named,
         tags = CASE WHEN patch ? 'tags' THEN coalesce(nullif(patch->'tags', 'null'), '{}')
                     WHEN x.title IS NOT NULL THEN x.tags - 'title' ELSE x.tags END
             || jsonb_strip_nulls(jsonb_build_object('title', named)),
-        extra = CASE WHEN NOT patch ? 'extra' THEN x.extra WHEN more IS NULL THEN '{}'
-                     ELSE (x.extra || more) - ARRAY(SELECT e.key FROM jsonb_each(more) e WHERE e.value = 'null') END,
+        extra = CASE WHEN patch ? 'extra' THEN runyard.patched('extra', x.extra, patch->'extra') ELSE x.extra END,
+        config = CASE WHEN patch ? 'config' THEN runyard.patched('config', x.config, patch->'config') ELSE x.config END,
         extra_changed = x.extra_changed OR patch ? 'extra', updated_at = greatest(now(), x.updated_at + interval '1 microsecond')
     WHERE x.thread_key = t.thread_key RETURNING x.* INTO t;
     RETURN t;

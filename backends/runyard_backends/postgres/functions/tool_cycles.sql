@@ -1,4 +1,5 @@
--- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results.
+-- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results. cuts.sql refuses
+-- a fork inside a tool cycle.
 
 -- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
 -- results.

@@ -78,12 +78,12 @@ BEGIN
     FROM walk w ORDER BY w.n DESC LIMIT 1;
 END $$;
 
--- Add about `most` entries of the outbox to the totals. The leader calls this function. A round counts, tenant by tenant, the
--- entries of transactions that began before the previous round ended. A round begins after all of these transactions ended, so
--- that no entry can appear before the place that was counted. The totals and the place are written in one transaction. A second
--- leader finds the row locked and does nothing.
+-- Add about `most` entries of the outbox to the totals (the `limit` of `count` in runyard/ports/stores.py). The leader calls this
+-- function. A round counts, tenant by tenant, the entries of transactions that began before the previous round ended. A round
+-- begins after all of these transactions ended, so that no entry can appear before the place that was counted. The totals and the
+-- place are written in one transaction. A second leader finds the row locked and does nothing.
 CREATE OR REPLACE FUNCTION runyard.count_usage(most integer) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     c runyard.usage_counter;
     got record;
@@ -126,7 +126,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.usage_of(for_tenant text, for_agent text, since date, until date)
 RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeric, input_tokens numeric, output_tokens numeric, cost numeric,
                seconds numeric)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN QUERY
         SELECT (SELECT u.counted_until FROM runyard.usage_counter u), d.day, d.runs, d.requests, d.input_tokens, d.output_tokens, d.cost, d.seconds

@@ -1,4 +1,5 @@
--- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries.
+-- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries. runyard/worker/webhook_dispatcher.py chooses
+-- `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
@@ -7,7 +8,7 @@
 CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     w runyard.webhooks;
     place text;
@@ -87,7 +88,7 @@ END $$;
 -- the webhook. If a later try has begun, only `delivered` is recorded.
 CREATE OR REPLACE FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     whose text;
 BEGIN
@@ -106,7 +107,7 @@ END $$;
 
 -- Remove a webhook and its pending deliveries. Return true if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND (w.tenant IS NULL OR w.tenant = for_tenant);
     IF NOT FOUND THEN RETURN false; END IF;
@@ -117,7 +118,7 @@ END $$;
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
 -- disabled.
 CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp(), tries = 0, delivered_at = NULL, failed_at = NULL, http_status = NULL,
            error = NULL

@@ -1,11 +1,12 @@
 -- The register of workers, the leader's lease, and the reads that find the runs that the leader offers again.
+-- runyard/worker/lost_jobs.py chooses `most` and `unchanged` of these reads (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
 CREATE OR REPLACE FUNCTION runyard.register(
     worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
-) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO runyard.workers AS w (worker_id, queues, agents, app_version, on_version_mismatch, slots, address)
     VALUES (register.worker_id, in_queues, with_agents, version, on_mismatch, with_slots, at_address)
@@ -21,7 +22,7 @@ END $$;
 -- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.
 -- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 CREATE OR REPLACE FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     UPDATE runyard.workers w SET heartbeat_at = clock_timestamp() WHERE w.worker_id = beat.worker_id AND w.dead_at IS NULL
     RETURNING w.draining INTO draining;
@@ -32,9 +33,26 @@ BEGIN
     oldest_code := (SELECT max(v.oldest_code) FROM runyard.schema_versions v);
 END $$;
 
+-- Return the error of the attempts of a worker whose main loop was blocked when it died, or NULL.
+CREATE OR REPLACE FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT jsonb_build_object('code', 'main_loop_blocked', 'message', format('the main loop of its worker was blocked at %s', w.blocked_at),
+                                      'details', '{}'::jsonb, 'traceback', w.blocked_stack)
+            FROM runyard.workers w WHERE w.worker_id = of_worker AND w.blocked_at IS NOT NULL);
+END $$;
+
+-- Return the facts about a blocked main loop for runyard.explain: how long and where. {} if the loop is not blocked.
+CREATE OR REPLACE FUNCTION runyard.blocked_facts(w runyard.workers) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE WHEN w.blocked_at IS NULL THEN '{}' ELSE jsonb_build_object('blocked_at', w.blocked_at,
+        'blocked_for', round(extract(epoch FROM clock_timestamp() - w.blocked_since))) END;
+END $$;
+
 -- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 CREATE OR REPLACE FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO runyard.leases AS l (name, holder, expires_at)
     VALUES (lease, lead.worker_id, clock_timestamp() + make_interval(secs => ttl))
@@ -49,7 +67,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+SECURITY DEFINER SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r runyard.runs;
     found_so_far integer := 0;
@@ -79,7 +97,7 @@ CREATE OR REPLACE FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+SECURITY DEFINER SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     l runyard.live_runs;
     r runyard.runs;
@@ -113,7 +131,7 @@ END $$;
 
 -- Return the jobs of those of the given runs that runyard.waiting would return.
 CREATE OR REPLACE FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r runyard.runs;
 BEGIN

@@ -83,9 +83,9 @@ local function publish(stream, positions)
     size = size + #ARGV[j + 1]
     if n == #positions or size >= MESSAGE then
       if #parts == 2 then
-        redis.call('PUBLISH', stream, ARGV[j] .. ' ' .. ARGV[j + 1])
+        redis.call('SPUBLISH', stream, ARGV[j] .. ' ' .. ARGV[j + 1])
       else
-        redis.call('PUBLISH', stream, '* ' .. table.concat(parts))
+        redis.call('SPUBLISH', stream, '* ' .. table.concat(parts))
       end
       parts, size = {}, 0
     end
@@ -178,7 +178,7 @@ while i <= #ARGV do
   i = last + 1
 end
 for thread in pairs(begun) do
-  redis.call('PUBLISH', prefix .. 'events:' .. thread, '')
+  redis.call('SPUBLISH', prefix .. 'events:' .. thread, '')
 end
 
 -- Most calls add to streams that are in the account and that stay below NODE bytes. The sum over all streams then stays the same.

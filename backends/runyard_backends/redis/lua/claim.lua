@@ -1,7 +1,7 @@
 --[[
-Take due jobs and the locks of their lanes. Tenants take turns. Within a tenant, high priority comes first. turns.lua decides this
-order. The job key is deleted here and not at the release, because a worker that dies before the release would leave the key for
-ever.
+Make due the delayed jobs whose time has come. Then take due jobs and the locks of their lanes. Tenants take turns. Within a
+tenant, high priority comes first. turns.lua decides this order. The job key is deleted here and not at the release, because a
+worker that dies before the release would leave the key for ever.
 
 A job whose lane is locked is put back with the expiry of that lock as due time. It is also recorded under wait:<lane>, so that
 the release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a
@@ -9,7 +9,8 @@ lock in one case: another worker holds it for the same run. Without this rule, a
 lock for ever after another worker has taken over the run. A worker never takes over the lock of a run that it executes itself.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     worker id (without "|"), maximal number of jobs, lock in ms, then the queues in the order of service
+ARGV     worker id (without "|"), maximal number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lock in ms (LANE_LOCK_SECONDS,
+         runyard/ports/scheduling.py), then the queues in the order of service
 Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
 -- allow-oom

@@ -2,7 +2,8 @@
 Delete the streams of threads that were deleted. Events that are appended later are not stored.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     ms for which later events are not stored, maximal number of streams to delete, then the thread keys
+ARGV     ms for which later events are not stored, maximal number of streams to delete (FORGOTTEN_MS and STREAMS_PER_CALL,
+         redis/events.py), then the thread keys
 Returns  the number of threads whose streams are deleted; repeat the call with the other threads
 ]]
 -- allow-oom

@@ -4,7 +4,7 @@ calls this script and turns a missing proof into a `gap`. runyard/events/run_str
 
 KEYS[1]  the stream
 ARGV     the id after which to read ("": from the start), the maximal number of events, the approximate maximal number of bytes
-         (a larger event is a page by itself)
+         (EVENTS_PER_READ and EVENT_BYTES_PER_READ, runyard/ports/scheduling.py; a larger event is a page by itself)
 Returns  1 if no event is missing between the id and the page, else 0; 1 if more events may follow the page, else 0; then per
          event: id, payload
 

@@ -1,6 +1,6 @@
 --[[
 Offer jobs of one shard to the workers. A repeated call has no effect. A job that is offered already keeps its earlier due time
-or its position among the due jobs.
+or its position among the due jobs. A delayed job waits in later:<queue>. make_due in claim.lua makes it due.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, payload, queue, priority, delay in ms (-1: the run ended; withdraw the offer), tenant

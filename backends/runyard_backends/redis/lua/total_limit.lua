@@ -1,5 +1,6 @@
 --[[
-Set the limit of all streams of a shard, and drop streams until they keep to it. streams.lua decides in which order.
+Set the limit of all streams of a shard, and drop streams until they keep to it. drops.lua drops them, in the order that the
+header of streams.lua describes.
 Remove streams that have expired from the account. append.lua limits the stream of one run and sets its expiry. StreamLimits
 (runyard/ports/scheduling.py) has the default numbers of all limits.
 
@@ -10,10 +11,11 @@ A call that makes room for a refused call drops a tenth of the streams if the se
 limit. Appends keep to this limit until the leader sets the limit again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     the most bytes of the streams of all shards (0: half of the server's memory), the same for a server without a memory
-         limit, the number of shards, the maximal number of streams to drop, 1 to set the limit, 0 to make room under the one
-         that is set
-Returns  the bytes of the streams, the number of streams ever dropped, 1 if more have to be dropped, else 0
+ARGV     the most bytes of the streams of several shards (0: half of the server's memory), the same for a server without a memory
+         limit, the number of these shards, the maximal number of streams to drop (STREAMS_PER_CALL, redis/events.py), 1 to set
+         the limit, 0 to make room under the one that is set
+Returns  the bytes of the streams, the number of streams ever dropped, 1 if more have to be dropped, else 0, the bytes that count
+         against the server's memory limit, and that limit, both 0 if the user lacks the right to ask
 ]]
 -- allow-oom
 -- include streams.lua
@@ -58,4 +60,4 @@ end
 if decides or maximum == 0 then
   redis.call('SET', prefix .. 'stream_limit', string.format('%.0f', limit))
 end
-return {math.max(0, total), tonumber(redis.call('GET', prefix .. 'streams_dropped') or 0), more and 1 or 0}
+return {math.max(0, total), tonumber(redis.call('GET', prefix .. 'streams_dropped') or 0), more and 1 or 0, used, maximum}

@@ -18,7 +18,7 @@ local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
 -- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write the expiry. The
 -- job of an ended run expires if no call has withdrawn it, and so do the keys of a queue without jobs. The leader looks up the jobs of
--- waiting runs again and again (unknown.lua), so that these jobs are kept.
+-- waiting runs again and again (missing_jobs.lua), so that these jobs are kept.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms - KEPT / 2 then
     redis.call('PEXPIRE', key, ms)

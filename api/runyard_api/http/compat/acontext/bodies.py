@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from runyard.domain.quoting import brief
 from runyard.errors import InvalidBlobError
-from runyard.formats.conversion import Format, from_blob
+from runyard.formats.conversion import Blob, Format, from_blob
 from runyard.models import JsonObject, JsonValue, Message
 
 from ...field_types import few_fields
 
 _NULLS: Final = frozenset({"text", "meta", "file_field", "asset", "filename"})
-"""Fields of a part that the clients send as null for a part that does not have them."""
+"""Fields that the clients send as null if a part does not have them."""
 
 
 class _Request(BaseModel):
@@ -49,14 +49,14 @@ class NewMessage(_Request):
         json_schema_extra={"examples": [{"format": "openai", "blob": {"role": "user", "content": "hello"}, "meta": {"n": 1}}]}
     )
 
-    blob: JsonObject | list[JsonObject] = Field(description="One message in the format.")
+    blob: Blob = Field(description="One message in the format.")
     format: Format = "openai"
     meta: JsonObject | None = Field(None, description="Metadata of the message, which no model sees.")
     parent_id: str | None = Field(None, description="Id of the message to answer. Without it, the last message.")
 
     @property
     def names_message(self) -> bool:
-        """Whether the blob has the id of the message. Only runyard's own format has it."""
+        """Whether the blob has the id of the message. Only the format ``native`` has such an id."""
         return self.format == "native" and isinstance(self.blob, dict) and "id" in self.blob
 
     def message(self) -> Message:

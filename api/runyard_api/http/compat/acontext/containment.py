@@ -11,7 +11,7 @@ from runyard.models import JsonObject, JsonValue
 from ...reading import MAX_BODY_VALUES
 
 MAX_WANTED: Final = 50
-"""Most values of a filter. A comparison takes as many steps as the values of the filter times those of the configs."""
+"""Most values of a filter. The steps of a comparison are the values of the filter times the values of the configs."""
 
 
 def wanted(text: str) -> JsonObject:

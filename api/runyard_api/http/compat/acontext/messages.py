@@ -104,10 +104,11 @@ class Leaves(BaseModel):
     ),
 )
 async def acontext_store_message(caller: Writes, thread_id: ThreadId, body: NewMessage, key: Idempotency) -> Response:
-    """Store a message in a session. With `parent_id` it follows that message, on a branch if another message follows it.
+    """Store a message in a session. With `parent_id` the message follows the message with that id. If that message is not the
+    last one of a branch, the new message opens a branch.
 
-    As `multipart/form-data` the field `payload` has the JSON, and each other field is the file of the part whose `file_field`
-    names it.
+    In a `multipart/form-data` body, the field `payload` has the JSON. Each other field is a file. A part names the field of its
+    file in `file_field`.
     """
     await caller.client.thread(thread_id)  # storing without this check would create the thread
     message = body.message()

@@ -41,11 +41,11 @@ CONFIGS: Final = "configs"
 USER, UNTRACKED = "user", "disable_task_tracking"
 """Names of tags of a session's thread."""
 FILTERED_AT_ONCE: Final = 10
-"""Sessions whose configs are compared before the time is looked at."""
+"""Sessions whose configs are compared between two checks of FILTER_SECONDS."""
 FILTER_SECONDS: Final = 0.5
 """Seconds after which a page of a filtered list ends."""
 PATCH_TRIES: Final = 10
-"""Times that a change of configs is tried again because the thread has changed meanwhile."""
+"""Most tries of a change of configs. A try fails if the thread has changed since the configs were read."""
 
 
 class Session(BaseModel):
@@ -107,7 +107,7 @@ async def acontext_ping(principal: Anyone) -> Response:
     ),
 )
 async def acontext_create_session(caller: Writes, key: Idempotency, body: NewSession | None = None) -> Response:
-    """Create a session. `use_uuid` is its id, which must not be in use."""
+    """Create a session. `use_uuid` is the id of the session. The id must not be in use."""
     given = body or NewSession()
     chosen = check_uuid(given.use_uuid, "use_uuid") if given.use_uuid is not None else None
     tags = {USER: given.user} if given.user else {}
@@ -146,7 +146,7 @@ async def acontext_list_sessions(
 async def _with_configs(
     caller: Caller, configs: JsonObject, tags: dict[str, str] | None, limit: int, cursor: str | None
 ) -> Page[Thread]:
-    """Return those of the next ``limit`` sessions whose configs contain ``configs``. Compare fewer if they are large."""
+    """Return the sessions among the next ``limit`` ones that have ``configs``. Examine fewer sessions after FILTER_SECONDS."""
     found, examined, began = [], 0, monotonic()
     while True:
         page = await caller.client.threads(tags=tags, limit=min(FILTERED_AT_ONCE, limit - examined), cursor=cursor)
@@ -170,7 +170,7 @@ async def _fits(caller: Caller, thread: Thread, configs: JsonObject) -> bool:
     "/session/{thread_id}", **operation(ThreadNotFoundError, ThreadBusyError, s200=(Done, "The session is deleted."))
 )
 async def acontext_delete_session(caller: Writes, thread_id: ThreadId) -> Response:
-    """Delete a session with its messages. A session with a live run is refused."""
+    """Delete a session with its messages. A session with a live run is not deleted."""
     await caller.client.delete_thread(thread_id)
     return reply(Done())
 
@@ -194,12 +194,12 @@ async def acontext_replace_configs(caller: Writes, thread_id: ThreadId, body: Co
     **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Answer[MergedConfigs], "All configs after the change.")),
 )
 async def acontext_merge_configs(caller: Writes, thread_id: ThreadId, body: Configs) -> Response:
-    """Set the given configs and keep the others. Null removes one."""
+    """Set the given configs and keep the others. A config with the value null is removed."""
     return reply(Answer[MergedConfigs](data=MergedConfigs(configs=await _merge(caller, thread_id, body.configs))))
 
 
 async def _merge(caller: Caller, thread_id: str, changes: JsonObject) -> JsonObject:
-    """Merge ``changes`` into the configs of a session and return all of them. Raises PreconditionFailedError.
+    """Merge ``changes`` into the configs of a session and return the configs. Raises PreconditionFailedError.
 
     Other changes of the thread may come between the read and the write. The store then refuses the write, and the merge is
     tried again.

@@ -1,4 +1,4 @@
-"""Messages with files: a form whose field ``payload`` is the JSON, with a file for each part that names one.
+"""Messages with files: a form with the JSON in the field ``payload``, and with one more field for each file.
 
 The files become base64 data of their parts.
 """
@@ -46,7 +46,7 @@ class UploadRoute(Route):
 
 
 class _Read(Body):
-    """A request whose JSON is known."""
+    """A request with JSON that was read before."""
 
     def __init__(self, request: Request, value: JsonObject) -> None:
         kept = [(name, text) for name, text in request.scope["headers"] if name != b"content-type"]
@@ -61,7 +61,7 @@ class _Read(Body):
 
 
 class _Pieces:
-    """A body that arrives in pieces. The event loop runs between two of them."""
+    """A body that arrives in pieces. The event loop runs between two pieces."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self._at = body, 0

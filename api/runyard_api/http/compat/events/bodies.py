@@ -10,7 +10,7 @@ from runyard.domain.size_limits import MAX_PARTS
 from runyard.models import Message
 
 from ...field_types import MAX_SEQ, Id, few_fields
-from ...request_bodies import MessageInput, PartInput
+from ...request_models import MessageInput, PartInput
 
 
 class _Command(BaseModel):

@@ -1,4 +1,4 @@
-"""Commands: create a thread, send a message to it, fork it. A run answers a message later."""
+"""Commands: create a thread, send a message to a thread, fork a thread. A run answers the message later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runyard.models import Run, new_id
 from runyard.ports.commands import Cut
 
 from ...idempotency import Idempotency
-from ...request_bodies import CreateThread
+from ...request_models import CreateThread
 from ...routes import runs, threads
 from ...routes.documentation import operation
 from ...routes.replies import reply
@@ -71,7 +71,7 @@ async def events_send_message(caller: Writes, body: SendMessage, key: Idempotenc
     ),
 )
 async def events_fork_thread(caller: Writes, body: ForkThread, key: Idempotency) -> Response:
-    """Create a fork: a thread that inherits the history up to an event, and no later event. Copies no message."""
+    """Create a fork. The new thread inherits the history up to and including an event. No message is copied."""
     source = body.source_thread_id
     new = body.thread_id or PREFIX + (key.id("fork-thread", source) or new_id())
     request = fork_request(source, new, Cut(at_seq=body.event_number), None, body.title, None, None, True)

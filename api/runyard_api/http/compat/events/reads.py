@@ -1,4 +1,4 @@
-"""Reads: threads, the history of one, its head, and its forks."""
+"""Reads: the list of threads; the history, the head and the forks of a thread."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def events_list_messages(
     ] = "oldest_first",
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read the history of a thread, in the order of event numbers: the inherited events, and then its own."""
+    """Read the history of a thread, in the order of event numbers: the inherited events, then the thread's own events."""
     page = await caller.client.messages(thread_id, **paging, newest_first=order == "newest_first")
     items = [EventMessage.of(message) for message in page.items]
     page.items.clear()  # so that reply_page frees the values of written items
@@ -66,7 +66,7 @@ async def events_list_messages(
 
 @router.get("/{thread_id}/head", **operation(ThreadNotFoundError, s200=(EventHead, "The head.")))
 async def events_get_head(caller: Reads, thread_id: ThreadId) -> Response:
-    """Read the last event of a thread, which may be an inherited one."""
+    """Read the last event of a thread. The event may be inherited."""
     last = (await caller.client.messages(thread_id, limit=1, newest_first=True)).items
     message = EventMessage.of(last[0]) if last else None
     number = message.event_number if message is not None else None

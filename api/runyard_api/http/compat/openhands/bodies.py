@@ -119,7 +119,7 @@ class ConversationInfo(BaseModel):
 
     @classmethod
     def of(cls, fork: Thread, from_event_id: str | None) -> ConversationInfo:
-        """Return the conversation that is ``fork``. ``from_event_id``: the message of the cut, if the request named it."""
+        """Return ``fork`` as a conversation. ``from_event_id``: the message of the cut, if the request named it."""
         metrics = Metrics.of(fork.usage)
         return cls(
             id=fork.thread_id,
@@ -144,5 +144,5 @@ def _kind(value: Any) -> JsonObject | None:
 
 
 def _workspace(value: Any) -> JsonObject:
-    """Return the workspace of a thread's config: an object with its class, or the path of a local directory."""
+    """Return the workspace in the form of the API. ``value``: an object with a ``kind``, or the path of a local directory."""
     return _kind(value) or {"kind": "LocalWorkspace", "working_dir": value if isinstance(value, str) else ""}

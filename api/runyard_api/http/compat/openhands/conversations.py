@@ -58,7 +58,7 @@ async def openhands_health() -> Response:
 async def openhands_fork(
     caller: Writes, thread_id: ThreadId, key: Idempotency, body: ForkConversation | None = None
 ) -> Response:
-    """Create a conversation that shows this one as it is after its last completed run, or up to `from_event_id`.
+    """Fork a conversation as it was after its last completed run, or up to the message `from_event_id`.
 
     The source is not changed. `id` must not be in use.
     """

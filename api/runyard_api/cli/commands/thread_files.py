@@ -1,0 +1,102 @@
+"""The commands ``threads export`` and ``threads import``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from runyard.errors import InvalidInputError
+
+from .. import deployment, options
+from ..view import import_report, output
+
+if TYPE_CHECKING:
+    from runyard_backends.thread_files import Exported, Report
+
+
+def export(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File to write, or - for standard output.")] = "-",
+    forks: Annotated[bool, typer.Option("--forks", help="Also export the forks of the thread, and their forks.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a thread and its ancestors to a file of JSON Lines."""
+    from runyard_backends.thread_files import export_threads
+
+    async def go(target: BinaryIO) -> Exported:
+        async with deployment.connect(context) as client:
+            return await export_threads(client.backend, thread, target, forks=forks)
+
+    with _written(file) as target:
+        done = deployment.wait(go(target))
+    if as_json and file != "-":
+        output.print_json(asdict(done))
+        return
+    output.say(f"exported {done.threads} threads, {done.messages} messages, {done.runs} runs, {done.requests} requests")
+    for thread_id, what in done.notes[: import_report.NOTES_SHOWN]:
+        output.say(f"not exported: {thread_id}: {what}")
+
+
+def import_(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File of `threads export`, or - for standard input.")],
+    new_ids: Annotated[
+        bool, typer.Option("--new-ids", help="Give threads, runs, messages and requests new ids, derived from the export.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the file and print the report.")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """Import the threads of a file of `threads export`. The command may be repeated, also after an interruption."""
+    from runyard_backends.thread_files import ALWAYS, import_threads
+
+    async def go(source: BinaryIO) -> Report:
+        async with deployment.connect(context) as client:
+            return await import_threads(client.backend, source, new_ids=new_ids, dry_run=dry_run)
+
+    with _opened(file) as source:
+        report = deployment.wait(go(source))
+    return import_report.show(report, f"file version {report.version}", ALWAYS, as_json=as_json)
+
+
+@contextmanager
+def _written(name: str) -> Iterator[BinaryIO]:
+    """Yield a file to write. A file with this name appears when it is complete."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(name)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                yield file  # type: ignore[misc]
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {name!r}: {error.strerror}", field="file") from None
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    """Yield a file to read twice. Standard input is copied to a file first."""
+    try:
+        with tempfile.TemporaryFile() if name == "-" else Path(name).open("rb") as file:
+            if name == "-":
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            yield file
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {name!r}: {error.strerror}", field="file") from None

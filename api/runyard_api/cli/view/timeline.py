@@ -1,0 +1,78 @@
+"""The view of one run: its times, its costs and its timeline."""
+
+from __future__ import annotations
+
+from runyard.models import Timeline, TimelineEntry, Usage
+
+from . import output
+from .output import escape
+
+_STATUS_STYLE = {
+    **dict.fromkeys(("completed", "done", "ok", "answered"), "green"),
+    **dict.fromkeys(("failed", "dead", "error", "damaged"), "red"),
+    **dict.fromkeys(("running", "started", "pending"), "cyan"),
+    "suspended": "magenta",
+}
+
+_WORDS = {"model_request": "model", "request": "asked"}
+"""Types of entries → their words in the table, if these differ."""
+
+
+def show(found: Timeline, sentence: str, details: list[tuple[str, str]]) -> None:
+    """Print a run, its ``details``, its times and the entries of its timeline. Print the tracebacks of its errors below."""
+    run, console = found.run, output.console()
+    console.print(f"[bold]{escape(run.run_id)}[/] on {escape(run.thread_id)}  {output.status(run.status)}")
+    console.print(escape(sentence))
+    for name, value in [*details, ("times", _times(found)), ("usage", usage_words(run.usage)), ("answer", found.answer or "")]:
+        if value:
+            console.print(f"  [bright_black]{name:<10}[/] {escape(value)}")
+    rows = (
+        (
+            output.clock(entry.at),
+            output.duration(entry.seconds) if entry.seconds is not None else "",
+            escape(" ".join(filter(None, (_WORDS.get(entry.type, entry.type), entry.name)))),
+            f"[{_STATUS_STYLE.get(entry.status or '', 'yellow')}]{escape(entry.status or '')}[/]",
+            escape(_detail(entry)),
+        )
+        for entry in found.entries
+    )
+    output.table(("AT", "TOOK", "WHAT", "STATUS", "DETAIL"), rows, empty="nothing has happened in it yet")
+    shown = set()
+    for entry in found.entries:
+        if entry.error is not None and entry.error.traceback is not None:
+            shown.add(entry.error.traceback)
+            output.print_line(f"{entry.type} {entry.id}:")
+            output.print_lines(entry.error.traceback)
+    if (error := found.error) is not None and error.traceback is not None and error.traceback not in shown:
+        output.print_lines(error.traceback)
+
+
+def usage_words(usage: Usage) -> str:
+    """Return the tokens and the cost as one line, or an empty text if no model was used."""
+    if usage == Usage():
+        return ""
+    words = f"{usage.input_tokens} tokens in, {usage.output_tokens} out, {usage.requests} model requests"
+    return f"{words}, ${usage.cost:.4f}" if usage.cost else words
+
+
+def _times(found: Timeline) -> str:
+    times = {
+        "queued": found.queued_seconds,
+        "ran": found.running_seconds,
+        "parked": found.parked_seconds,
+        "waited between attempts": found.waiting_seconds,
+    }
+    return ", ".join(f"{name} {output.duration(seconds)}" for name, seconds in times.items() if seconds or name == "queued")
+
+
+def _detail(entry: TimelineEntry) -> str:
+    shown = []
+    if entry.usage is not None:
+        shown.append(f"{entry.usage.input_tokens}+{entry.usage.output_tokens} tokens")
+    if entry.input is not None:
+        shown.append(entry.input)
+    if entry.output:
+        shown.append(f"→ {entry.output}" if entry.input is not None else entry.output)
+    if entry.error is not None:
+        shown.append(output.error_words(entry.error))
+    return "  ".join(shown)

@@ -1,0 +1,101 @@
+"""The span of a request, and the trace context of its caller (T2)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.types import Scope
+
+from runyard.support import tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanContext
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+MAX_HEADER_CHARACTERS: Final = 512
+"""Largest header with a trace context. W3C Trace Context asks for at least this size of a ``tracestate``."""
+PROBES: Final = ("/livez", "/readyz", "/metrics")
+"""Paths whose requests have no span, because they come every few seconds."""
+
+
+class RequestSpan:
+    """The span of one request. ``span`` is :data:`runyard.support.tracing.NO_SPAN` if the request has none."""
+
+    def __init__(self, span: Span, method: str) -> None:
+        self._span, self._method = span, method
+
+    def answered(self, status: int | None, route: str, code: str | None) -> None:
+        """Record the answer. ``status``: None if the caller left before it. ``route``: the template of the path, or empty.
+        ``code``: the code of the error that was answered."""
+        if not self._span.is_recording():
+            return
+        if route:
+            self._span.update_name(f"{self._method} {route}")
+            self._span.set_attribute("http.route", route)
+        if code:
+            self._span.set_attribute("error.type", code)
+        if status is not None:
+            self._span.set_attribute("http.response.status_code", status)
+            if status >= 500:
+                tracing.fail(self._span, code or str(status))
+
+
+@contextmanager
+def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> Iterator[RequestSpan]:
+    """Make the span of a request the current one inside the ``with`` block.
+
+    A request that is already part of a span of this process, such as that of a host that mounts the API, has no span of its
+    own. Without a tracer provider, only the caller's context is kept, for the runs that the request accepts.
+    """
+    method = scope["method"] if scope["method"] in METHODS else "HTTP"
+    if tracing.tracer() is None:
+        given = tracing.valid(headers.get("traceparent"))
+        with tracing.within(given if trusted else tracing.unsampled(given)):
+            yield RequestSpan(tracing.NO_SPAN, method)
+    elif tracing.current_span() is not tracing.NO_SPAN or scope["path"].removeprefix(scope.get("root_path", "")) in PROBES:
+        yield RequestSpan(tracing.NO_SPAN, method)
+    else:
+        attributes = {
+            "http.request.method": method if method != "HTTP" else "_OTHER",
+            "url.path": scope["path"],  # without the query, which may hold a token
+            "url.scheme": scope.get("scheme", "http"),
+        }
+        caller = _context_of_caller(headers, method, trusted=trusted)
+        with tracing.span(method, "server", attributes, parent=caller) as span:
+            yield RequestSpan(span, method)
+
+
+def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool) -> SpanContext | None:
+    """Return the caller's context by the propagators of the process (OTEL_PROPAGATORS), or None without a valid one."""
+    from opentelemetry import propagate
+    from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
+
+    textmap = propagate.get_global_textmap()
+    carrier = {name: headers[name] for name in textmap.fields - {"baggage"} if name in headers}
+    short = {name: value for name, value in carrier.items() if len(value) <= MAX_HEADER_CHARACTERS}
+    found = get_current_span(textmap.extract(short)).get_span_context()
+    if not found.is_valid:
+        return None
+    if trusted or not found.trace_flags.sampled or _sampled_here(method):
+        return found
+    flags = TraceFlags(found.trace_flags & ~tracing.SAMPLED)
+    return SpanContext(found.trace_id, found.span_id, is_remote=True, trace_flags=flags, trace_state=found.trace_state)
+
+
+def _sampled_here(method: str) -> bool:
+    """Return whether the sampler of this process records a request without a caller's trace.
+
+    A new trace id is drawn, because a caller could choose an id that a ratio accepts. A provider other than the SDK's decides
+    by the caller's context.
+    """
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanKind
+
+    sampler: Any = getattr(tracing.tracer(), "sampler", None)
+    if sampler is None:
+        return True
+    decided = sampler.should_sample(Context(), secrets.randbits(128), method, SpanKind.SERVER)
+    return bool(decided.decision.is_sampled())

@@ -1,0 +1,37 @@
+"""Routes of the timelines of runs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from runyard.domain.timeline import Timeline
+from runyard.errors import InvalidCursorError, RunAmbiguousError, RunNotFoundError, ThreadNotFoundError
+from runyard.models import Run
+
+from .arguments import Paging, RunId, ThreadId
+from .documentation import operation
+from .replies import reply
+from .route_access import Reads, Route
+from .runs import OF_RUN
+
+router = APIRouter(tags=["runs"], route_class=Route)
+
+
+@router.get(
+    f"{OF_RUN}/timeline",
+    **operation(
+        RunNotFoundError, ThreadNotFoundError, InvalidCursorError, s200=(Timeline, "The run, its times, and a page of entries.")
+    ),
+)
+async def read_timeline(caller: Reads, thread_id: ThreadId, run_id: RunId, paging: Paging) -> Response:
+    """Read what happened in a run, in order: its attempts, model requests, tools, steps and requests to humans.
+
+    Inputs and results are cut to a few hundred characters.
+    """
+    return reply(await caller.client.timeline(thread_id, run_id, **paging))
+
+
+@router.get("/v1/runs/{run_id}", **operation(RunNotFoundError, RunAmbiguousError, s200=(Run, "The run.")))
+async def find_run(caller: Reads, run_id: RunId) -> Response:
+    """Find a run on any thread by its id, or by the beginning of its id if only one run has it."""
+    return reply(await caller.client.find_run(run_id))

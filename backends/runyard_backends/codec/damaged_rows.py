@@ -1,0 +1,78 @@
+"""Handling of rows that cannot be decoded. A single row raises an error that names the row. An entry of a list is returned
+without its damaged fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import msgpack
+
+from runyard.errors import DataCorruptedError
+from runyard.models import AttemptInfo, HitlRequest, Run, Thread
+
+from .values import Row
+
+Decoded = TypeVar("Decoded")
+
+Entry = TypeVar("Entry", Run, Thread, HitlRequest, AttemptInfo)
+
+UNDECODABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgpack.UnpackException)
+"""Errors of decoding a row that runyard did not write. Errors of pydantic are ValueErrors."""
+
+_NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
+"""Columns that identify a row in an error."""
+
+_MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline"), "stored_input": ("input",)}
+"""Columns → the fields that are decoded from them, if the names differ."""
+
+
+def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:
+    """Decorate a decoder of rows. If it cannot decode a row, it raises DataCorruptedError with a message that names the row.
+    ``what``: the kind of row, for the message."""
+
+    def decorate(decode: Callable[[Row], Decoded]) -> Callable[[Row], Decoded]:
+        @wraps(decode)
+        def decoder(row: Row) -> Decoded:
+            try:
+                return decode(row)
+            except UNDECODABLE as error:
+                names = {name: row[name] for name in _NAMES if row.get(name) is not None}
+                where = ", ".join(f"{name} {value}" for name, value in names.items())
+                message = (
+                    f"the {what} with {where} cannot be decoded ({type(error).__name__}); did something else write the row?"
+                )
+                raise DataCorruptedError(message, **names) from error
+
+        return decoder
+
+    return decorate
+
+
+def entry(decode: Callable[[Any], Entry], **empty: Any) -> Callable[[Row], Entry]:
+    """Return a decoder of list entries from a decoder of rows. Fields that cannot be decoded are empty, and ``damaged`` names
+    them.
+
+    ``empty``: the columns with encoded values, each with the encoded value of an empty field. The decoder raises
+    DataCorruptedError if another column cannot be decoded.
+    """
+
+    def readable(row: Mapping[str, Any]) -> bool:
+        try:
+            decode(row)
+        except DataCorruptedError:
+            return False
+        return True
+
+    def decoder(row: Row) -> Entry:
+        try:
+            return decode(row)
+        except DataCorruptedError:
+            stored = dict(row)
+        damaged = [name for name in empty if not readable(stored | empty | {name: stored[name]})]
+        entry = decode(stored | {name: empty[name] for name in damaged})
+        entry.damaged = sorted(field for name in damaged for field in _MADE_OF.get(name, (name,)))
+        return entry
+
+    return decoder

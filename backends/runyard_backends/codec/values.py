@@ -1,0 +1,68 @@
+"""Encode and decode the values of columns: msgpack and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import msgpack
+
+from runyard.errors import InvalidInputError
+
+
+class Row(Protocol):
+    """A row of a query. Its columns have names and an order. A dict and a record of asyncpg are rows."""
+
+    def __getitem__(self, column: Any, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def get(self, column: str, /) -> Any: ...
+
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def pack(value: Any) -> bytes:
+    """Encode a value with msgpack. Strings may contain lone surrogates. Raises InvalidInputError if msgpack cannot encode
+    it."""
+    try:
+        packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"value cannot be stored: {error}") from error
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    """Decode a value that :func:`pack` stored, or a JSON object that SQL stored. The byte ``{`` alone is msgpack for 123."""
+    if data[:1] == b"{" and len(data) > 1:
+        return json.loads(data)
+    return msgpack.unpackb(data, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def to_json(value: Any) -> str:
+    """Encode a value as JSON for a jsonb column. Raises InvalidInputError for NUL characters, lone surrogates, NaN and
+    infinity, which jsonb cannot store."""
+    try:
+        text = _JSON.encode(value)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
+    # JSON writes a backslash of the text as two backslashes. A text may therefore contain the characters \u0000.
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
+        raise InvalidInputError("JSON values must not contain NUL characters")
+    return text
+
+
+def from_json(text: str | None) -> Any:
+    """Decode the value of a jsonb column."""
+    return None if text is None else json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | float:
+    """Decode a number without a fraction. A number that does not fit into 64 bits was stored as a float, because jsonb writes
+    1e20 in full."""
+    return int(digits) if len(digits) < 20 or -(2**63) <= int(digits) < 2**64 else float(digits)
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,97 @@
+"""What waits leave when their runs end, at the store (K1 to K3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from runyard.domain.states import RunStatus
+from runyard.models import ErrorInfo, HitlRequest, new_id
+from runyard.ports.commands import Write
+
+from .waits import child, park, signal, sleep, start_child, wake
+from .world import T, World, eventually, said
+
+pytestmark = pytest.mark.asyncio
+
+
+class TestEndedWaits:
+    async def test_h5_a_completed_run_leaves_no_open_request(self, world: World) -> None:
+        """H5, K1: Its first attempt stored the request and went on, because a wait beside it had ended."""
+        attempt = await world.start("r1")
+        ask = HitlRequest(request_id=new_id(), timeout=0, on_deadline={"fail": True})
+        ended = await park(world, attempt, sleep(timeout=0), sleep("open", timeout=3600), signal(), asks=ask)
+        assert ended.status is RunStatus.RUNNING
+        await world.finish(attempt, said("done"))
+        assert (await world.runs.requests(pending=True)).items == []
+        assert (await world.runs.admit()).next_due is None
+        assert (await world.run("r1")).attempt == 1
+        assert await world.status("r1") is RunStatus.COMPLETED
+
+    async def test_k2_a_run_that_was_asked_to_cancel_takes_no_signal(self, world: World) -> None:
+        """K2, R10: The signal stays for the next run."""
+        await park(world, await world.start("r1"), sleep(timeout=0.01), signal())
+        attempt = await wake(world)
+        await world.runs.cancel(T, "r1")
+        assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id is None
+        assert (await world.runs.release(attempt)).status is RunStatus.CANCELLED
+        assert (await park(world, await world.start("r2"), signal())).status is RunStatus.RUNNING
+
+
+class TestEndedChildren:
+    @pytest.mark.parametrize("what", ["run", "thread", "live thread"])
+    async def test_k3_a_cancel_reaches_children_of_deleted_parents(self, world: World, what: str) -> None:
+        """K3, D1: Also if the deletion follows before the children are cancelled."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        if what != "live thread":
+            await world.runs.cancel(T, "r1")
+        if what == "run":
+            await world.runs.delete_run(T, "r1")
+        else:
+            await world.threads.delete_thread(T, cancel=what == "live thread")
+
+        async def cancelled() -> bool:
+            await world.runs.admit()
+            return await world.status("c1", "child") is RunStatus.CANCELLED
+
+        await eventually(cancelled)
+        await world.runs.admit()
+        assert (await world.runs.admit()).next_due is None
+
+    async def test_k3_a_redriven_child_has_not_ended(self, world: World) -> None:
+        """K3, H12: Its parent waits for its next end, and not for its first one."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await fail_child(world)
+        await world.runs.redrive("child", "c1")
+        assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
+        assert (await world.runs.admit()).next_due is None
+        await world.finish(await world.take("c1", thread="child"), said("done"))
+        await wake(world)
+
+    async def test_k3_a_parent_waits_again_for_a_redriven_child(self, world: World) -> None:
+        """K3, H12: The child is redriven after its end has woken the parent, and before a worker has claimed the parent."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        await fail_child(world)
+
+        async def woken() -> bool:
+            await world.runs.admit()
+            return await world.status("r1") is RunStatus.QUEUED
+
+        await eventually(woken)
+        await world.runs.redrive("child", "c1")
+        attempt = await world.take("r1")
+        assert (await world.runs.ledger(attempt)).waits["c1"].ended_at is None
+        assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
+        await world.finish(await world.take("c1", thread="child"), said("done"))
+        claim = await world.claim("r1")
+        assert claim.attempt is not None and claim.effects.jobs == []  # the claimed run needs no other job
+        assert (await world.runs.ledger(claim.attempt)).waits["c1"].ended_at is not None
+
+
+async def fail_child(world: World) -> None:
+    attempt = await world.take("c1", thread="child")
+    await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="x", message="x"))

@@ -1,0 +1,394 @@
+"""Waits of runs that no human ends, at the store (K1 to K3)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from runyard import errors
+from runyard.domain.explanations import moment
+from runyard.domain.states import RunStatus
+from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_OPEN_SIGNALS, MAX_WAITS, Wait
+from runyard.models import ErrorInfo, HitlRequest, new_id
+from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.refs import AttemptToken
+from runyard.ports.results import Accepted, Ended
+
+from .world import T, World, eventually, now, said, user
+
+pytestmark = pytest.mark.asyncio
+
+
+def sleep(wait_id: str = "nap", **fields: Any) -> Wait:
+    return Wait(wait_id=wait_id, kind="sleep", **fields)
+
+
+async def park(world: World, attempt: AttemptToken, *waits: Wait, asks: HitlRequest | None = None) -> Ended:
+    return await world.runs.suspend(Write(attempt=attempt), [asks] if asks else [], waits)
+
+
+async def wake(world: World, run_id: str = "r1") -> AttemptToken:
+    """Claim the run after its wait has ended."""
+
+    async def queued() -> bool:
+        await world.runs.admit()
+        return await world.status(run_id) is RunStatus.QUEUED
+
+    await eventually(queued)
+    return await world.take(run_id)
+
+
+class TestSleep:
+    async def test_k1_a_sleeper_is_parked_until_its_time(self, world: World) -> None:
+        """K1: A sleeping run holds no worker and no permit, is in no inbox, and is not measured as a request."""
+        attempt = await world.start("r1")
+        ended = await park(world, attempt, sleep(timeout=3600))
+        assert ended.status is RunStatus.SUSPENDED
+        run = await world.run("r1")
+        assert (run.status, run.waiting_for, run.worker_id, run.stopped) == (RunStatus.SUSPENDED, "wait", None, False)
+        assert (await world.claim("r1")).outcome == "suspended"
+        assert (await world.runs.requests(pending=False)).items == []
+        assert (await world.workers.measure()).oldest_request is None
+        admitted = await world.runs.admit()
+        assert admitted.next_due is not None and 3500 < admitted.next_due <= 3600
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await world.runs.respond("yes", thread_id=T)
+        assert (await world.runs.abort_pending(T, "why")).run is None
+
+    async def test_k1_the_time_wakes_the_run_once(self, world: World) -> None:
+        """K1, H5: The same run continues in another attempt, and its ledger has the end of the sleep."""
+        await park(world, await world.start("r1"), sleep(timeout=0.05))
+        attempt = await wake(world)
+        ledger = await world.runs.ledger(attempt)
+        assert ledger.waits["nap"].ended_at is not None
+        ended = await park(world, attempt, sleep(timeout=3600))  # the same sleep does not begin again
+        assert ended.status is RunStatus.RUNNING
+        await world.finish(attempt, said("awake"))
+        assert await world.texts() == ["hi", "awake"] and (await world.run("r1")).attempt == 2
+        assert (await world.runs.admit()).next_due is None
+
+    async def test_k1_a_due_time_that_has_passed_parks_nothing(self, world: World) -> None:
+        attempt = await world.start("r1")
+        for due in (sleep(due_at=now() - timedelta(seconds=1)), sleep("other", timeout=0)):
+            assert (await park(world, attempt, due)).status is RunStatus.RUNNING
+        assert {wait.ended_at is not None for wait in (await world.runs.ledger(attempt)).waits.values()} == {True}
+
+    async def test_k1_the_first_due_time_stays(self, world: World) -> None:
+        """K1: A later attempt, which an answer started, continues the sleep and does not begin it again."""
+        ask = HitlRequest(request_id=new_id())
+        await park(world, await world.start("r1"), sleep(timeout=3600), asks=ask)
+        run = await world.run("r1")
+        assert run.waiting_for == "answer" and run.stopped
+        await world.runs.respond("yes", request_id=ask.request_id)
+        attempt = await world.take("r1")
+        first = (await world.runs.ledger(attempt)).waits["nap"].due_at
+        await park(world, attempt, sleep(timeout=7200))
+        assert (await world.runs.explain(T, "r1")) == f"sleeping until {moment(first)}" if first else False
+
+    async def test_k1_a_sleeper_blocks_its_lane_only(self, world: World) -> None:
+        """R3, R4: A prompt behind a sleeping run waits, and goes on when the sleeper has ended."""
+        await park(world, await world.start("r1"), sleep(timeout=0.05))
+        await world.accept("r2")
+        assert (await world.claim("r2")).outcome == "behind"
+        await world.finish(await wake(world), said("awake"))
+        await world.take("r2")
+
+    async def test_r10_a_cancel_ends_a_sleeper_at_once(self, world: World) -> None:
+        """R10: The sleep of a cancelled run wakes nobody."""
+        await park(world, await world.start("r1"), sleep(timeout=0.01))
+        changed = await world.runs.cancel(T, "r1")
+        assert changed.run.status is RunStatus.CANCELLED and changed.run.waiting_for is None
+        assert (await world.runs.admit()).next_due is None
+        assert await world.status("r1") is RunStatus.CANCELLED
+
+    async def test_i2_an_attempt_without_the_fence_parks_nothing(self, world: World) -> None:
+        """I2, R10: A stale attempt is refused. The waits of a run that was asked to cancel are not stored."""
+        attempt = await world.start("r1")
+        await world.bury()
+        other = await world.take("r1", worker="w2")
+        with pytest.raises(errors.StaleFenceError):
+            await park(world, attempt, sleep(timeout=1))
+        await world.runs.cancel(T, "r1")
+        assert (await park(world, other, sleep(timeout=1))).status is RunStatus.CANCELLED
+        assert (await world.runs.admit()).next_due is None
+
+    async def test_a_repeated_suspension_changes_nothing(self, world: World) -> None:
+        """The call is repeated after a lost reply."""
+        attempt = await world.start("r1")
+        first, second = [await park(world, attempt, sleep(timeout=60)) for _ in range(2)]
+        assert (first.status, first.event_id) == (second.status, second.event_id)
+
+    async def test_a_redriven_run_sleeps_again(self, world: World) -> None:
+        """The failed run keeps the sleeps that ended, and forgets the one that had not."""
+        await park(world, await world.start("r1"), sleep("done", timeout=0.01))
+        ask = HitlRequest(request_id=new_id(), timeout=0.01, on_deadline={"fail": True})
+        await park(world, await wake(world), sleep("open", timeout=3600), asks=ask)
+
+        async def failed() -> bool:
+            await world.runs.admit()
+            return await world.status("r1") is RunStatus.FAILED
+
+        await eventually(failed)
+        await world.runs.redrive(T, "r1")
+        assert set((await world.runs.ledger(await world.take("r1"))).waits) == {"done"}
+
+    async def test_deleting_a_thread_forgets_its_sleepers(self, world: World) -> None:
+        await park(world, await world.start("r1"), sleep(timeout=60))
+        await world.threads.delete_thread(T, cancel=True)
+        assert (await world.runs.admit()).next_due is None
+
+    async def test_the_waits_of_a_run_are_bounded(self, world: World) -> None:
+        attempt = await world.start("r1")
+        with pytest.raises(errors.InvalidInputError):
+            await park(world, attempt, *(sleep(str(n), timeout=1) for n in range(MAX_WAITS + 1)))
+        await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="x", message="x"))
+
+
+def signal(wait_id: str = "w", name: str = "paid", **fields: Any) -> Wait:
+    return Wait(wait_id=wait_id, kind="signal", name=name, **fields)
+
+
+class TestSignals:
+    async def test_k2_a_signal_wakes_the_run_that_waits(self, world: World) -> None:
+        """K2: The run continues with the value. The run that took the signal is known to its sender."""
+        assert (await park(world, await world.start("r1"), signal())).status is RunStatus.SUSPENDED
+        sent = await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")
+        assert (sent.created, sent.signal.run_id, sent.signal.value) == (True, "r1", {"order": 7})
+        assert await world.status("r1") is RunStatus.QUEUED
+        wait = (await world.runs.ledger(await world.take("r1"))).waits["w"]
+        assert (wait.signal_id, wait.value, wait.ended_at is not None) == ("s", {"order": 7}, True)
+
+    async def test_k2_a_signal_may_come_first(self, world: World) -> None:
+        """K2: It stays until a run waits for it, is taken once, and the oldest is taken first."""
+        attempt = await world.start("r1")
+        for n in range(3):
+            assert (await world.runs.signal(T, "paid", n, signal_id=f"s{n}")).signal.run_id is None
+        await world.runs.signal(T, "other", "x", signal_id="x")
+        for _ in range(2):  # the second call repeats the first, whose answer was lost
+            assert (await park(world, attempt, signal("a"), signal("b"))).status is RunStatus.RUNNING
+        waits = (await world.runs.ledger(attempt)).waits
+        assert {name: wait.value for name, wait in waits.items()} == {"a": 0, "b": 1}
+        assert (await park(world, attempt, signal("c"), signal("d"))).status is RunStatus.RUNNING
+        ledger = await world.runs.ledger(attempt)
+        assert (ledger.waits["c"].value, ledger.waits["d"].signal_id) == (2, None)
+
+    async def test_k2_a_repeated_signal_is_one_signal(self, world: World) -> None:
+        """K2: Before and after it was taken. Another name or value under its id is refused."""
+        attempt = await world.start("r1")
+        first = await world.runs.signal(T, "paid", 1, signal_id="s")
+        again = await world.runs.signal(T, "paid", 1, signal_id="s")
+        assert again.signal == first.signal
+        await park(world, attempt, signal("a"))
+        await world.runs.signal(T, "paid", 1, signal_id="s")
+        for name, value in (("paid", 2), ("due", 1)):
+            with pytest.raises(errors.SignalConflictError):
+                await world.runs.signal(T, name, value, signal_id="s")
+        assert (await park(world, attempt, signal("b"))).status is RunStatus.SUSPENDED
+
+    async def test_k2_of_many_senders_and_one_wait_one_signal_is_taken(self, world: World) -> None:
+        await park(world, await world.start("r1"), signal())
+        sent = await asyncio.gather(*(world.runs.signal(T, "paid", n, signal_id=f"s{n}") for n in range(8)))
+        assert sorted(each.signal.run_id or "" for each in sent) == [""] * 7 + ["r1"]
+
+    async def test_k2_a_wait_that_timed_out_takes_nothing(self, world: World) -> None:
+        await park(world, await world.start("r1"), signal(timeout=0.01))
+        attempt = await wake(world)
+        assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id is None
+        wait = (await world.runs.ledger(attempt)).waits["w"]
+        assert wait.ended_at is not None and wait.signal_id is None
+
+    async def test_k2_an_ended_run_takes_nothing(self, world: World) -> None:
+        """K2: Neither a cancelled run nor a completed one, of which another wait ended first."""
+        await park(world, await world.start("r1"), signal())
+        await world.runs.cancel(T, "r1")
+        attempt = await world.start("r2")
+        assert (await park(world, attempt, signal(), sleep(timeout=0))).status is RunStatus.RUNNING
+        await world.finish(attempt, said("done"))
+        assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id is None
+        await park(world, await world.start("r3"), signal())
+        assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id == "r3"
+
+    async def test_k2_a_signal_belongs_to_its_thread(self, world: World) -> None:
+        """K2, A1: Neither another thread, nor a fork, nor a thread of another tenant has it."""
+        other = World(await world.factory(tenant="b"), world.factory)
+        await world.turn("r0")
+        await world.runs.signal(T, "paid", 1, signal_id="s")
+        await world.fork("f", after_run_id="r0")
+        for thread in ("f", "u"):
+            attempt = await world.start("r1", thread=thread)
+            assert (await park(world, attempt, signal())).status is RunStatus.SUSPENDED
+        with pytest.raises(errors.ThreadNotFoundError):
+            await other.runs.signal(T, "paid", 1, signal_id="s")
+        with pytest.raises(errors.ThreadNotFoundError):
+            await world.runs.signal("unknown", "paid", 1, signal_id="s")
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("", 1), ("x" * 256, 1), ("a\nb", 1), ("paid", "x" * 9_000_000), ("paid", float("nan"))]
+    )
+    async def test_a2_invalid_signals_are_refused(self, world: World, name: str, value: Any) -> None:
+        await world.accept("r1")
+        with pytest.raises((errors.InvalidInputError, errors.RequestTooLargeError)):
+            await world.runs.signal(T, name, value, signal_id="s")
+
+    async def test_a2_the_signals_that_nobody_takes_are_bounded(self, world: World) -> None:
+        await world.accept("r1")
+        for part in range(0, MAX_OPEN_SIGNALS, 100):
+            sent = (world.runs.signal(T, f"n{n}", n, signal_id=f"s{n}") for n in range(part, part + 100))
+            await asyncio.gather(*sent)
+        with pytest.raises(errors.TooManySignalsError):
+            await world.runs.signal(T, "one more", 1, signal_id="more")
+
+    async def test_d1_deletion_removes_signals(self, world: World) -> None:
+        """D1, D2: A new thread with the id of a deleted one does not have its signals."""
+        await world.accept("r1")
+        await world.runs.signal(T, "paid", 1, signal_id="s")
+        await world.threads.delete_thread(T, cancel=True)
+        assert (await park(world, await world.start("r1"), signal())).status is RunStatus.SUSPENDED
+        assert (await world.runs.signal(T, "paid", 2, signal_id="s")).created
+
+    async def test_r12_explain_names_the_signal(self, world: World) -> None:
+        await park(world, await world.start("r1"), signal())
+        since = (await world.run("r1")).suspended_at
+        assert since is not None
+        assert await world.runs.explain(T, "r1") == f"waiting for signal paid since {moment(since)}"
+
+
+async def start_child(
+    world: World, attempt: AttemptToken, run_id: str = "c1", thread: str = "child", **fields: Any
+) -> Accepted:
+    request = AcceptRequest(thread_id=thread, run_id=run_id, input=user("go"), job=attempt.ref, **fields)
+    return await world.runs.start_child(attempt, request)
+
+
+def child(run_id: str = "c1", thread: str = "child") -> Wait:
+    return Wait(wait_id=run_id, kind="child", name=thread)
+
+
+class TestChildren:
+    async def test_k3_the_end_of_a_child_wakes_its_parent(self, world: World) -> None:
+        """K3: The job of the suspended parent is submitted, and its claim finds the end."""
+        attempt = await world.start("r1")
+        assert (await start_child(world, attempt)).created
+        assert not (await start_child(world, attempt)).created  # the call is repeated after a lost reply
+        assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
+        assert (await world.claim("r1")).outcome == "suspended"
+        assert (await world.runs.explain(T, "r1")).startswith("waiting for its child c1 of thread child since")
+        ended = await world.finish(await world.take("c1", thread="child"), said("done"))
+        assert [job.run_id for job in ended.effects.jobs] == ["r1"]
+        claim = await world.claim("r1")
+        assert claim.attempt is not None and claim.effects.jobs == []  # the claimed run is not offered again
+        ledger = await world.runs.ledger(claim.attempt)
+        assert (ledger.waits["c1"].name, ledger.waits["c1"].ended_at is not None) == ("child", True)
+
+    async def test_k3_the_reconciler_wakes_a_parent_whose_job_was_lost(self, world: World) -> None:
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        await world.runs.cancel("child", "c1")
+        await wake(world)
+
+    async def test_h12_a_child_that_ended_before_parks_nothing(self, world: World) -> None:
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        ended = await world.finish(await world.take("c1", thread="child"), said("done"))
+        assert ended.effects.jobs == []  # the parent runs
+        assert (await park(world, attempt, child())).status is RunStatus.RUNNING
+
+    @pytest.mark.parametrize("parked", [True, False], ids=["parked before", "parked after"])
+    async def test_k3_a_redriven_child_is_waited_for(self, world: World, parked: bool) -> None:
+        """K3: A child that was redriven before its parent saw the failure is not a failed child."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        if parked:
+            await park(world, attempt, child())
+        await world.runs.fail(Write(attempt=await world.take("c1", thread="child")), ErrorInfo(code="x", message="x"))
+        await world.runs.redrive("child", "c1")
+        if not parked:
+            assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
+        await world.runs.admit()
+        assert (await world.claim("r1")).outcome == "suspended"
+        await world.finish(await world.take("c1", thread="child"), said("done"))
+        await world.take("r1")
+
+    async def test_k3_a_cancel_reaches_children_and_theirs(self, world: World) -> None:
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        inner = await world.take("c1", thread="child")
+        await start_child(world, inner, "c2", "grandchild")
+        await park(world, inner, child("c2", "grandchild"))
+        running = await world.take("c2", thread="grandchild")
+        await world.runs.cancel(T, "r1")
+
+        async def asked() -> bool:
+            await world.runs.admit()
+            return (await world.run("c2", "grandchild")).cancel_requested_at is not None
+
+        await eventually(asked)
+        assert await world.status("c1", "child") is RunStatus.CANCELLED
+        assert (await world.finish(running, said("late"))).status is RunStatus.CANCELLED
+        await world.runs.admit()
+        assert (await world.runs.admit()).next_due is None
+
+    async def test_k3_a_failed_run_leaves_its_children(self, world: World) -> None:
+        """K3: A redrive takes their results."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="x", message="x"))
+        await world.runs.admit()
+        await world.finish(await world.take("c1", thread="child"), said("done"))
+        await world.runs.redrive(T, "r1")
+        again = await world.take("r1")
+        assert (await park(world, again, child())).status is RunStatus.RUNNING
+
+    async def test_k3_a_child_on_a_thread_that_waits_for_it_is_refused(self, world: World) -> None:
+        """K3: On the parent's own thread, and in a cycle. The refused child leaves nothing behind."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        inner = await world.take("c1", thread="child")
+        for thread in (T, "child"):
+            with pytest.raises(errors.ChildDeadlockError):
+                await start_child(world, inner, "c2", thread)
+        assert (await world.runs.ledger(inner)).waits == {}
+
+    async def test_k3_children_are_bounded(self, world: World) -> None:
+        attempt = await world.start("r0")
+        for n in range(1, MAX_CHILD_DEPTH + 1):
+            await start_child(world, attempt, f"r{n}", f"t{n}")
+            attempt = await world.take(f"r{n}", thread=f"t{n}")
+        with pytest.raises(errors.TooManyChildrenError):
+            await start_child(world, attempt, "more", "more")
+
+    async def test_i2_an_attempt_without_the_fence_starts_no_child(self, world: World) -> None:
+        """I2, R10: Neither does an attempt whose run was asked to cancel."""
+        attempt = await world.start("r1")
+        await world.bury()
+        other = await world.take("r1", worker="w2")
+        with pytest.raises(errors.StaleFenceError):
+            await start_child(world, attempt)
+        await world.runs.cancel(T, "r1")
+        with pytest.raises(errors.CancelRequestedError):
+            await start_child(world, other)
+        assert await world.threads.thread("child") is None
+
+    async def test_k3_a_deleted_child_thread_ends_the_wait(self, world: World) -> None:
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        await world.threads.delete_thread("child", cancel=True)
+        await wake(world)
+        assert await world.runs.run("child", "c1") is None
+
+    async def test_k3_a_child_in_a_paused_queue_waits(self, world: World) -> None:
+        attempt = await world.start("r1")
+        await start_child(world, attempt, queue="slow")
+        await park(world, attempt, child())
+        await world.backend.queues.pause("slow")
+        assert (await world.claim("c1", thread="child")).outcome == "paused"
+        await world.runs.cancel(T, "r1")
+        await world.runs.admit()
+        assert await world.status("c1", "child") is RunStatus.CANCELLED

@@ -1,0 +1,29 @@
+"""Ancestors of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from runyard.domain.list_entries import entry, entry_bytes
+from runyard.models import Thread
+from runyard.ports.results import PAGE_BYTES, Page
+
+
+async def ancestors(parent: Callable[[int], Awaitable[tuple[int, Thread] | None]], key: int, limit: int) -> Page[Thread]:
+    """Return the ancestors of a thread, the nearest first, without their large values.
+
+    ``parent``: a function of a thread's key. It returns the key and the thread of the parent. If the parent is deleted, it
+    returns the nearest ancestor of which the thread shows a message, which is a tombstone if it is deleted. It returns None
+    for a thread without a known ancestor. ``limit``: the most ancestors. The page also ends at about 4 MiB. ``next`` is the id
+    of the next ancestor. This ancestor is not deleted, so that its own ancestors can be read by its id. Deleted ancestors may
+    exceed the limit.
+    """
+    found: list[Thread] = []
+    left = PAGE_BYTES // 2
+    while (above := await parent(key)) is not None:
+        key, thread = above
+        left -= entry_bytes(thread)
+        if thread.deleted_at is None and (len(found) >= limit or (found and left < 0)):
+            return Page(found, thread.thread_id)
+        found.append(entry(thread))
+    return Page(found)

@@ -1,0 +1,71 @@
+"""Children: runs that an attempt of another run started, and for which the other run waits."""
+
+from __future__ import annotations
+
+from runyard.domain.states import RunStatus
+from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, Wait
+from runyard.errors import ChildDeadlockError, TooManyChildrenError
+from runyard.ports.commands import AcceptRequest
+from runyard.ports.refs import RunRef
+from runyard.ports.scheduling import Effects
+
+from . import lanes, waits
+from .state import Database, RunState, ThreadState
+
+
+def check(db: Database, parent: RunState, tenant: str, request: AcceptRequest) -> None:
+    """Raise if the child would wait for its own parent, or if there are too many children."""
+    above: RunState | None = parent
+    depth = 1
+    while above is not None:
+        if above.run.thread_id == request.thread_id and above.live and above.run.kind == "prompt":
+            message = f"run {above.id} of thread {request.thread_id} waits for this child; start the child on another thread"
+            raise ChildDeadlockError(message, thread_id=request.thread_id, run_id=above.id)
+        if depth > MAX_CHILD_DEPTH:
+            raise TooManyChildrenError(f"children are at most {MAX_CHILD_DEPTH} levels deep", limit=MAX_CHILD_DEPTH)
+        depth += 1
+        above = starter_of(db, above)
+    assert request.job is not None
+    others = [s for s in db.waits if s.wait.kind == "child" and (s.thread_key, s.run_id) == (request.job.thread_key, parent.id)]
+    if sum(s.wait.wait_id != request.run_id for s in others) >= MAX_CHILDREN:
+        raise TooManyChildrenError(f"a run has at most {MAX_CHILDREN} children", limit=MAX_CHILDREN)
+
+
+def starter_of(db: Database, run: RunState) -> RunState | None:
+    """Return the run that started ``run``, also on a deleted thread, or None."""
+    thread = db.threads.get(run.job.thread_key) if run.job is not None else None
+    return thread.runs.get(run.job.run_id) if thread is not None and run.job is not None else None
+
+
+def begin_wait(db: Database, parent: RunRef, request: AcceptRequest) -> None:
+    """Store the wait of the parent for the end of its child."""
+    thread = db.by_key(parent.thread_key)
+    assert thread is not None
+    if request.run_id not in {state.wait.wait_id for state in waits.of_run(db, thread, parent.run_id)}:
+        wait = Wait(wait_id=request.run_id, kind="child", name=request.thread_id)
+        db.waits.append(waits.WaitState(wait, parent.thread_key, parent.run_id))
+
+
+def end(db: Database, child: RunState) -> None:
+    """Make the wait for an ended child due."""
+    for state in waits.for_child(db, child):
+        if state.wait.ended_at is None:
+            state.wait.due_at = db.now()
+
+
+def doomed(db: Database, thread: ThreadState) -> list[RunState]:
+    """Return the live runs of the thread whose parents were cancelled."""
+    found = []
+    for run in thread.runs.values():
+        parent = starter_of(db, run) if run.live and run.run.cancel_requested_at is None else None
+        if parent is not None and parent.run.kind == "prompt" and parent.run.status is RunStatus.CANCELLED:
+            found.append(run)
+    return found
+
+
+def cancel_doomed(db: Database, thread: ThreadState) -> Effects:
+    """Cancel the live runs of the thread whose parents were cancelled."""
+    effects = Effects()
+    for run in doomed(db, thread):
+        effects += lanes.cancel_run(db, thread, run, keep=False)
+    return effects

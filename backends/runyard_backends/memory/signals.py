@@ -1,0 +1,25 @@
+"""The verb that sends a signal to a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runyard.domain.waits import Signal, check_signal
+from runyard.ports.results import Signalled
+
+from . import hitl_answers, lanes, waits
+from .state import Database, ThreadState
+from .values import check_json
+
+
+def signal(db: Database, thread: ThreadState, name: str, value: Any, signal_id: str, sent_by: str | None) -> Signalled:
+    """Send a signal to a thread. Raises SignalConflictError, TooManySignalsError, InvalidInputError."""
+    check_signal(name, value, signal_id)
+    effects = lanes.admit_thread(db, thread)
+    effects += hitl_answers.fire_deadlines(db, thread)
+    fields = {"signal_id": signal_id, "thread_id": thread.id, "name": name, "sent_by": sent_by, "sent_at": db.now()}
+    sent = waits.send(db, thread, Signal(value=check_json(value, "value"), **fields))
+    sent.signal.check_same(name, value)
+    effects += sent.effects
+    sent.effects = effects
+    return sent

@@ -1,0 +1,32 @@
+"""The steps of a run in memory."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from runyard.ports.refs import AttemptToken
+from runyard.ports.results import Step
+
+from .state import RunState
+from .values import check_json
+
+
+def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step | None:
+    """Start the step ``key``. If the step is finished, or an earlier attempt started it, return its record. If not, return
+    None: this attempt may execute the step."""
+    known = run.steps.get(key)
+    if known is None or not known.done:
+        if known is None or known.fence != attempt.fence:
+            run.step_times[key] = (now, None)
+        run.steps[key] = Step(key, False, fence=attempt.fence)
+    return known if known and (known.done or known.fence != attempt.fence) else None
+
+
+def finish(run: RunState, attempt: AttemptToken, key: str, result: Any, now: datetime) -> None:
+    """Record the result of the step ``key``. The first result stays."""
+    done = Step(key, True, check_json(result, "result"), attempt.fence)
+    if key not in run.steps or not run.steps[key].done:
+        run.step_times[key] = (run.step_times.get(key, (None, None))[0], now)
+        run.steps[key] = done
+    run.progress = True

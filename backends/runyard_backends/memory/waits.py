@@ -1,0 +1,158 @@
+"""Waits of runs that no human ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from runyard.domain.states import RunStatus
+from runyard.domain.waits import MAX_OPEN_SIGNALS, Signal, Wait, check_waits
+from runyard.errors import TooManySignalsError
+from runyard.ports.refs import RunRef
+from runyard.ports.results import Signalled
+from runyard.ports.scheduling import Effects
+
+from .state import Database, RunState, ThreadState, job
+from .values import copied
+
+
+@dataclass
+class WaitState:
+    """A wait of a run. ``run_id``: the run that waits."""
+
+    wait: Wait
+    thread_key: int
+    run_id: str
+
+
+@dataclass
+class SignalState:
+    """A signal. ``wait_id``: the wait that took it, or None."""
+
+    signal: Signal
+    thread_key: int
+    wait_id: str | None = None
+
+
+def add(db: Database, thread: ThreadState, run: RunState, waits: Sequence[Wait]) -> bool:
+    """Store the waits of an attempt's run, and end those that are due. A stored wait with the same id stays unchanged. Return
+    True if one of them has ended."""
+    known = {state.wait.wait_id: state for state in of_run(db, thread, run.id)}
+    for wait in check_waits(waits):
+        if wait.wait_id in known:
+            continue
+        stored = wait.model_copy(deep=True)
+        if stored.timeout is not None:
+            stored.due_at, stored.timeout = stored.due_at or db.now() + timedelta(seconds=stored.timeout), None
+        known[wait.wait_id] = WaitState(stored, thread.key, run.id)
+        db.waits.append(known[wait.wait_id])
+    for wait in waits:
+        _take(db, known[wait.wait_id])
+    for state in overdue(db, thread):
+        if state.run_id == run.id:
+            state.wait.ended_at = db.now()
+    return any(known[wait.wait_id].wait.ended_at is not None for wait in waits)
+
+
+def _take(db: Database, state: WaitState) -> None:
+    """Let an open wait take the oldest signal that came before."""
+    for signal in open_signals(db, state.thread_key):
+        if state.wait.kind == "signal" and state.wait.ended_at is None and signal.signal.name == state.wait.name:
+            _match(db, state, signal)
+            return
+
+
+def _match(db: Database, state: WaitState, signal: SignalState) -> None:
+    signal.signal.run_id, signal.wait_id, state.wait.ended_at = state.run_id, state.wait.wait_id, db.now()
+    state.wait.signal_id, state.wait.value = signal.signal.signal_id, copied(signal.signal.value)
+
+
+def open_signals(db: Database, thread_key: int) -> list[SignalState]:
+    """Return the signals of the thread that no wait has taken, the oldest first."""
+    return [state for state in db.signals.values() if state.thread_key == thread_key and state.wait_id is None]
+
+
+def send(db: Database, thread: ThreadState, new: Signal) -> Signalled:
+    """Send a signal. The oldest wait of the thread for its name takes it, unless its run was asked to cancel. Without such a
+    wait the signal stays until a run waits for it. If the thread has a signal with the same id, return that signal."""
+    if (known := db.signals.get((thread.key, new.signal_id))) is not None:
+        return Signalled(known.signal.model_copy(deep=True), False)
+    waiting = [s for s in open_of(db, thread) if s.wait.kind == "signal" and s.wait.name == new.name]
+    takers = {run.id for run in thread.runs.values() if run.live and run.run.cancel_requested_at is None}
+    waiting = [s for s in waiting if s.run_id in takers]
+    if not waiting and len(open_signals(db, thread.key)) >= MAX_OPEN_SIGNALS:
+        message = f"thread {thread.id} has {MAX_OPEN_SIGNALS} signals that no run has taken"
+        raise TooManySignalsError(message, thread_id=thread.id, limit=MAX_OPEN_SIGNALS)
+    state = db.signals[thread.key, new.signal_id] = SignalState(new, thread.key)
+    effects = Effects()
+    if waiting:
+        _match(db, waiting[0], state)
+        effects = wake(db, thread, waiting[0].run_id)
+    return Signalled(new.model_copy(deep=True), True, effects)
+
+
+def forget_signals(db: Database, thread_key: int, run_id: str | None = None) -> None:
+    """Delete the signals that a run took, or all signals of a thread."""
+    gone = [key for key, s in db.signals.items() if s.thread_key == thread_key and run_id in (None, s.signal.run_id)]
+    for key in gone:
+        del db.signals[key]
+
+
+def of_run(db: Database, thread: ThreadState, run_id: str) -> list[WaitState]:
+    """Return the waits of a run."""
+    return [state for state in db.waits if state.thread_key == thread.key and state.run_id == run_id]
+
+
+def open_of(db: Database, thread: ThreadState) -> list[WaitState]:
+    """Return the waits of the thread that have not ended, the oldest first."""
+    return [state for state in db.waits if state.thread_key == thread.key and state.wait.ended_at is None]
+
+
+def overdue(db: Database, thread: ThreadState) -> list[WaitState]:
+    """Return the waits of the thread that are due and have not ended. A wait for a child that lives is not due."""
+    due = [state for state in open_of(db, thread) if state.wait.due_at is not None and state.wait.due_at <= db.now()]
+    return [state for state in due if not _child_lives(db, thread, state)]
+
+
+def _child_lives(db: Database, thread: ThreadState, state: WaitState) -> bool:
+    of_child = db.find(thread.tenant, state.wait.name or "") if state.wait.kind == "child" else None
+    child = of_child.runs.get(state.wait.wait_id) if of_child is not None else None
+    return child is not None and child.job == RunRef(state.thread_key, state.run_id) and child.live
+
+
+def for_child(db: Database, child: RunState) -> list[WaitState]:
+    """Return the wait for the end of a child. The list is empty if ``child`` is no child."""
+    own = [state for state in db.waits if state.wait.kind == "child" and state.wait.wait_id == child.id]
+    return [state for state in own if RunRef(state.thread_key, state.run_id) == child.job]
+
+
+def reopen(db: Database, child: RunState) -> None:
+    """Let the parent of a redriven child wait for its next end."""
+    for state in for_child(db, child):
+        state.wait.due_at = state.wait.ended_at = None
+
+
+def end(db: Database, thread: ThreadState) -> Effects:
+    """End the waits of the thread that are due, and queue their suspended runs."""
+    effects = Effects()
+    for state in overdue(db, thread):
+        state.wait.ended_at = db.now()
+        effects += wake(db, thread, state.run_id)
+    return effects
+
+
+def wake(db: Database, thread: ThreadState, run_id: str | None) -> Effects:
+    """Queue a suspended run, which is still the head of its lane. Return no effects for any other run."""
+    run = thread.runs.get(run_id or "")
+    if run is None or run.run.status is not RunStatus.SUSPENDED:
+        return Effects()
+    run.run.status, run.run.suspended_at, run.run.waiting_for = RunStatus.QUEUED, None, None
+    run.changed_at, run.not_before = db.now(), None
+    return Effects(jobs=[job(thread, run, db.now())])
+
+
+def close(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Delete the open waits of a run that ends."""
+    gone = [state for state in open_of(db, thread) if state.run_id == run.id and state.wait.kind != "child"]
+    db.waits = [state for state in db.waits if state not in gone]

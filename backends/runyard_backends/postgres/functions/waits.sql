@@ -1,0 +1,38 @@
+-- Waits of suspended runs that no human ends: sleeps, signals, children.
+
+-- Store the waits of an attempt's run, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
+CREATE OR REPLACE FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    ended := false;
+    IF coalesce(cardinality(waits), 0) = 0 THEN RETURN; END IF;
+    INSERT INTO runyard.waits (thread_key, run_id, wait_id, kind, name, due_at)
+    SELECT r.thread_key, r.run_id, n.wait_id, n.kind, n.name, coalesce(n.due_at, clock_timestamp() + make_interval(secs => n.timeout))
+    FROM unnest(waits) n
+    ON CONFLICT (thread_key, run_id, wait_id) DO NOTHING;
+    PERFORM runyard.take_signals(r, waits);
+    UPDATE runyard.waits w SET ended_at = now()
+    WHERE w.thread_key = r.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.due_at <= clock_timestamp()
+      AND NOT runyard.child_lives(w);
+    ended := EXISTS (
+        SELECT 1 FROM unnest(waits) n JOIN runyard.waits w ON w.thread_key = r.thread_key AND w.run_id = r.run_id AND w.wait_id = n.wait_id
+        WHERE w.ended_at IS NOT NULL);
+END $$;
+
+-- End the waits of the thread that are due, and queue their suspended runs.
+CREATE OR REPLACE FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    woken text;
+BEGIN
+    FOR woken IN
+        WITH ended AS (
+            UPDATE runyard.waits w SET ended_at = now()
+            WHERE w.thread_key = end_waits.thread_key AND w.ended_at IS NULL AND w.due_at <= clock_timestamp()
+              AND NOT runyard.child_lives(w)
+            RETURNING w.run_id)
+        SELECT DISTINCT e.run_id FROM ended e ORDER BY e.run_id
+    LOOP
+        effects := runyard.merge_effects(effects, runyard.wake_run(thread_key, woken));
+    END LOOP;
+END $$;

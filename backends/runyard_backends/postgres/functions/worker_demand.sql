@@ -1,0 +1,62 @@
+-- How many slots of workers the runs need. A program that scales workers asks for it (charts/runyard).
+
+-- Return the number of slots that the runs of the queues need: those of running runs, and of runs that wait for a worker only. At most
+-- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker is needed
+-- later without a further call, because something has a deadline: a run that is delayed or was accepted in a host's transaction, a run
+-- that expires, a HITL request with a deadline, or a wait with a due time. in_queues: NULL for all queues. Then webhooks and the removal of deleted threads
+-- also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
+CREATE OR REPLACE FUNCTION runyard.worker_demand(in_queues text[]) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    slots bigint := (SELECT count(*) FILTER (WHERE l.status = 'running') FROM runyard.live_runs l
+                     WHERE l.worker_id IS NOT NULL AND (in_queues IS NULL OR l.queue = ANY (in_queues)));
+BEGIN
+    slots := slots + (SELECT count(*) FROM (
+        SELECT 1 FROM runyard.queued_heads() h
+        WHERE h.waits_for_permit IS NULL AND h.waits_since <= (SELECT clock_timestamp()) AND (in_queues IS NULL OR h.queue = ANY (in_queues))
+          AND NOT EXISTS (SELECT 1 FROM runyard.paused_queues p WHERE p.queue = h.queue)
+        LIMIT 100000) x);
+    IF slots = 0 AND (runyard.has_deadline(in_queues) OR (in_queues IS NULL AND runyard.has_chores())) THEN
+        slots := 1;
+    END IF;
+    RETURN slots;
+END $$;
+
+-- Return the first queued run of each lane in which no run has started, and every queued run without a lane.
+CREATE OR REPLACE FUNCTION runyard.queued_heads() RETURNS SETOF runyard.live_runs
+LANGUAGE sql STABLE AS $$
+    WITH queued AS MATERIALIZED ( -- otherwise Postgres would read the lanes of all live runs, to save the sort
+        SELECT l.* FROM runyard.live_runs l WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL)
+    SELECT h.* FROM (SELECT DISTINCT ON (q.thread_key, q.lane) q.* FROM queued q WHERE q.lane IS NOT NULL ORDER BY q.thread_key, q.lane, q.lane_seq) h
+    WHERE NOT EXISTS (SELECT 1 FROM runyard.live_runs a WHERE a.thread_key = h.thread_key AND a.lane = h.lane AND a.status IN ('running', 'suspended'))
+    UNION ALL
+    SELECT q.* FROM queued q WHERE q.lane IS NULL
+$$;
+
+-- Return true if a run of the queues changes at a later time without a further call.
+CREATE OR REPLACE FUNCTION runyard.has_deadline(in_queues text[]) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM runyard.live_runs l WHERE l.expires_at IS NOT NULL AND (in_queues IS NULL OR l.queue = ANY (in_queues)))
+        OR EXISTS (SELECT 1 FROM runyard.runs r WHERE r.lane_seq IS NULL AND r.accept_no > 0 AND coalesce(r.run_at, r.accepted_at) > '-infinity'
+                   AND (in_queues IS NULL OR r.queue = ANY (in_queues)))
+        OR EXISTS (SELECT 1 FROM runyard.queued_heads() h
+                   WHERE (in_queues IS NULL OR h.queue = ANY (in_queues)) AND NOT EXISTS (SELECT 1 FROM runyard.paused_queues p WHERE p.queue = h.queue))
+        OR EXISTS (SELECT 1 FROM runyard.hitl_requests q JOIN runyard.runs r ON r.thread_key = q.thread_key AND r.run_id = q.run_id
+                   WHERE q.deadline_at > '-infinity' AND q.answered_at IS NULL AND q.closed_at IS NULL AND (in_queues IS NULL OR r.queue = ANY (in_queues)))
+        OR EXISTS (SELECT 1 FROM runyard.waits w JOIN runyard.runs r ON r.thread_key = w.thread_key AND r.run_id = w.run_id
+                   WHERE w.due_at > '-infinity' AND w.ended_at IS NULL AND (in_queues IS NULL OR r.queue = ANY (in_queues)));
+END $$;
+
+-- Return true if a worker has to do something that is no run: deliver to a webhook, or remove the rows of a deleted thread.
+CREATE OR REPLACE FUNCTION runyard.has_chores() RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM runyard.removals)
+        OR EXISTS (SELECT 1 FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM runyard.webhooks w
+                   JOIN LATERAL unnest(CASE WHEN w.tenant IS NULL THEN runyard.feed_tenants() ELSE ARRAY[w.tenant] END) x(tenant) ON true
+                   JOIN runyard.outbox o ON o.tenant = x.tenant AND o.transaction >= w.cursor AND o.type = ANY (w.events)
+                   WHERE w.disabled_at IS NULL);
+END $$;

@@ -1,0 +1,113 @@
+"""Timelines of runs on Postgres. They are read from the rows of messages, steps, attempts and requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from runyard.domain import timeline
+from runyard.domain.timeline import Timeline, TimelineEntry
+from runyard.errors import DataCorruptedError, RunNotFoundError
+from runyard.models import Message, ToolCallPart
+from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.timelines import FOUND_RUNS
+
+from .. import cursors
+from ..codec.damaged_rows import UNDECODABLE
+from ..codec.history import SLICE_BYTES
+from . import codec
+from .database import Database
+
+
+class PostgresTimelineStore:
+    """Timelines of one tenant's runs."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def find(self, prefix: str) -> Sequence[tuple[str, str]]:
+        """Return the thread ids and run ids of the runs whose ids begin with ``prefix``, or are exactly it."""
+        rows = await self.db.rows("find_runs", self.tenant, prefix, FOUND_RUNS)
+        return [(row["thread_id"], row["run_id"]) for row in rows]
+
+    async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline:
+        """Return a page of the run's timeline. Raises RunNotFoundError, ThreadNotFoundError, InvalidCursorError."""
+        ids = (self.tenant, thread_id, run_id)
+        after = cursors.place(page.cursor) if page.cursor is not None else cursors.START
+        most_bytes = min(self.db.page_bytes, timeline.TIMELINE_BYTES)
+        rows = await self.db.rows("run_timeline", *ids, *after, page.limit, most_bytes, timeline.LARGE_RESULT_BYTES)
+        known = await self.db.one("run_durations", *ids)
+        found = await self.db.row("run", *ids) or await self.db.row("inherited_run", *ids)
+        if found is None:
+            raise RunNotFoundError(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id, run_id=run_id)
+        run = codec.run_entry(found)
+        calls = await self._earlier_calls(ids, rows)
+        last = _message(known)
+        more = bool(rows) and rows[0]["total"] > len(rows)
+        return Timeline(
+            run=timeline.listed(run),
+            error=timeline.error_of(run),
+            answer=timeline.answer_of(last if isinstance(last, Message) else None),
+            **{f"{name}_seconds": known[name] for name in ("queued", "running", "parked", "waiting")},
+            entries=await _entries(rows, calls),
+            next=cursors.encode([rows[-1]["at"].isoformat(), rows[-1]["entry_kind"], rows[-1]["key"]]) if more else None,
+        )
+
+    async def _earlier_calls(self, ids: tuple[str, str, str], rows: Sequence[codec.Row]) -> dict[str, ToolCallPart]:
+        """Return the tool calls, by id, of messages that are on an earlier page than their results."""
+        there = {row["seq"] for row in rows}
+        wanted = {row["call_seq"] for row in rows if row["role"] == "tool"} - there - {None}
+        stored = await self.db.rows("messages_of_run", *ids, list(wanted)) if wanted else []
+        read = (_message(row) for row in stored)
+        return {call.id: call for message in read if isinstance(message, Message) for call in message.tool_calls}
+
+
+def _message(row: codec.Row) -> Message | DataCorruptedError | None:
+    """Decode the message of a row, or return the error or None if the row has none."""
+    if row["seq"] is None:
+        return None
+    try:
+        return codec.messages([row])[0]
+    except DataCorruptedError as error:
+        return error
+
+
+async def _entries(rows: Sequence[codec.Row], calls: dict[str, ToolCallPart]) -> list[TimelineEntry]:
+    """Decode rows. The event loop can run between the rows of each slice."""
+    entries: list[TimelineEntry] = []
+    size = 0
+    for row in rows:
+        entries += _entries_of(row, calls)
+        size += len(row["payload"] or b"") + len(row["result"] or b"")
+        if size > SLICE_BYTES:
+            await asyncio.sleep(0)
+            size = 0
+    return entries
+
+
+def _entries_of(row: codec.Row, calls: dict[str, ToolCallPart]) -> list[TimelineEntry]:
+    at: datetime = row["at"]
+    match row["entry_kind"]:
+        case 0:
+            return [timeline.of_attempt(codec.attempt_entry(row), at)]
+        case 1:
+            message = _message(row)
+            if not isinstance(message, Message):
+                return [TimelineEntry(type="message", id=row["id"], at=at, fence=row["of_fence"], status="damaged")]
+            calls.update((call.id, call) for call in message.tool_calls)
+            return timeline.of_message(message, at, row["since"], row["of_fence"], calls)
+        case 2:
+            return [_step(row, at)]
+        case _:
+            return [timeline.of_request(codec.request_entry(row), at, closed=row["closed_at"] is not None)]
+
+
+def _step(row: codec.Row, at: datetime) -> TimelineEntry:
+    times = (row["step_started_at"], row["step_ended_at"])
+    omitted = row["size"] if row["result"] is None else None
+    try:
+        result = codec.unpack(row["result"]) if row["result"] is not None else None
+    except UNDECODABLE:
+        return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
+    return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, done=row["done"], omitted=omitted)

@@ -1,0 +1,199 @@
+"""One queue of arq, and the records of its jobs in Redis. Producers enqueue the jobs with arq's own client.
+
+A job stays in arq's queue until its result is written. The run is stored in Postgres much earlier. The hash ``arq_jobs`` has
+every job that a worker has looked at. The hash ``arq_runs`` has the jobs with an accepted run. The sorted set ``arq_looks`` has
+the time of each job's next look. Each script is atomic. If a worker dies between two scripts, the next look at the job is due
+when the lease ends.
+
+A job that a worker has looked at has one of two scores with a fraction, QUEUED_SCORE and DEFERRED_SCORE. arq's client sends
+whole milliseconds, so a job with any other score is new.
+
+The Redis server of producers and workers must not be a cluster, because the keys of arq's client have no hash tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+from arq.constants import (
+    abort_job_max_age,
+    abort_jobs_ss,
+    health_check_key_suffix,
+    in_progress_key_prefix,
+    job_key_prefix,
+    result_key_prefix,
+    retry_key_prefix,
+)
+
+from runyard.domain.quoting import brief
+from runyard.domain.size_limits import MESSAGE_BYTES
+from runyard.errors import InvalidInputError
+
+from .connection import RedisServer
+from .job_codec import packb, unpackb
+from .scripts import Call, script
+
+JOBS_PER_LOOK: Final = 100
+"""Most jobs that one look returns. The worker looks at its other queues between two such parts of many jobs."""
+JOB_BYTES: Final = MESSAGE_BYTES + 2**21
+"""Most bytes of the body of a job. The body has a message, and at most 2 MiB of other data."""
+BYTES_PER_LOOK: Final = 2 * JOB_BYTES
+"""Most bytes of the bodies that one look returns."""
+LEASE_SECONDS: Final = 5.0
+"""Seconds after which a job is returned again, unless its worker has called ``keep`` or ``answer`` for it."""
+IN_PROGRESS_SECONDS: Final = 600.0
+"""Seconds for which arq shows a started job as in progress without another look at the job."""
+BODY_GONE: Final = -2
+"""The expiry of a job whose body had expired before the first look."""
+MAX_SCORE_MS: Final = 10**15
+"""Bound of the due time of a job, in ms before or after 1970. A score beyond the bound is read as the bound."""
+QUEUED_SCORE: Final = -1_000_000_000_000_000.5
+"""Score of a job that a worker has looked at and that is due. arq shows it as queued."""
+DEFERRED_SCORE: Final = 1_000_000_000_000_000.5
+"""Score of a job that a worker has looked at and that is not due. arq shows it as deferred."""
+ABORT_MS: Final = abort_job_max_age * 1000
+"""Milliseconds by which an abort may come before the enqueue of its job, by the clocks of two producers. An older abort was
+meant for an earlier job of the same id."""
+ABORTS_PER_LOOK: Final = 100
+"""Most entries of arq's set of aborts that one look checks for a job."""
+
+_ARQ_PREFIXES: Final = (job_key_prefix, in_progress_key_prefix, result_key_prefix, retry_key_prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedRun:
+    """The run of a job: its thread, and the times of its acceptance and of the job's enqueue in ms since 1970. The run id is
+    the job's id."""
+
+    thread_id: str
+    accepted_ms: int
+    enqueued_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArqLook:
+    """A job of the queue at the time ``now_ms``. Times are in ms since 1970.
+
+    ``others``: the number of other jobs of the queue that have neither a run nor a result. ``score``: the time at which the
+    producer wants the job to start. ``expires_ms``: the latest time of the start, None, or BODY_GONE. ``record``: the record of
+    the run that :meth:`ArqQueue.keep` wrote, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True
+    if the client has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format if no run
+    was accepted. The body is empty if it has more than JOB_BYTES. ``size``: the number of bytes of the body.
+    """
+
+    id: bytes
+    token: bytes
+    now_ms: int
+    others: int
+    score: int
+    expires_ms: int | None
+    record: bytes
+    abort_ms: int | None
+    aborting: bool
+    body: bytes
+    size: int
+
+    @property
+    def run(self) -> AcceptedRun | None:
+        """The run that was accepted for the job, or None."""
+        return AcceptedRun(*unpackb(self.record)) if self.record else None
+
+    @property
+    def expired(self) -> bool:
+        """Whether the job may not start any more."""
+        return self.expires_ms is not None and self.expires_ms <= max(self.now_ms, self.score)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the due time of the job. Negative if the job is not due."""
+        return (self.now_ms - self.score) / 1000
+
+    def aborted(self, enqueued_ms: int) -> bool:
+        """Return whether ``Job.abort()`` was called for the job that was enqueued at ``enqueued_ms``."""
+        return self.abort_ms is not None and self.abort_ms >= enqueued_ms - ABORT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A job that has no result yet. ``delay``: seconds until the next look at the job. ``run``: the run, if this look accepted
+    the run. ``started``: whether the run is running or suspended."""
+
+    look: ArqLook
+    delay: float
+    run: AcceptedRun | None = None
+    started: bool = False
+
+
+class ArqQueue:
+    """The queue ``name`` of arq. ``keep_result``: seconds for which results are kept.
+
+    Raises InvalidInputError if a key of runyard or arq may have this name.
+    """
+
+    def __init__(self, server: RedisServer, name: str, keep_result: float) -> None:
+        _check_name(name, server.keys.namespace)
+        self.name = name
+        self._server = server
+        self._prefix = server.keys.prefix(0)
+        self._keep_result_ms = max(1, int(keep_result * 1000))
+
+    async def look(self) -> list[ArqLook]:
+        """Return up to JOBS_PER_LOOK jobs that are new or whose next look is due."""
+        args = (
+            *(self.name, JOBS_PER_LOOK, JOB_BYTES, BYTES_PER_LOOK, int(LEASE_SECONDS * 1000)),
+            *(ABORTS_PER_LOOK, QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS),
+        )
+        [reply] = await self._server.call(Call(script("arq_look"), self._prefix, args))
+        now, unaccepted = int(reply[0]), reply[1]
+        rows = [reply[i : i + 6] for i in range(2, len(reply), 6)]
+        others = unaccepted - sum(not record for _, _, record, *_ in rows)
+        return [_look(now, others, *row) for row in rows]
+
+    async def body(self, look: ArqLook) -> bytes:
+        """Return the body of a job whose run was accepted, empty if it is gone. No more than JOB_BYTES + 1 bytes are read."""
+        found: bytes = await self._server.command("GETRANGE", job_key_prefix.encode() + look.id, 0, JOB_BYTES)
+        return found
+
+    async def keep(self, kept: Iterable[Keep]) -> None:
+        """Record the runs and the next looks of jobs."""
+        args: list[Any] = []
+        for one in kept:
+            record = packb(list(astuple(one.run))) if one.run is not None else b""
+            args += [one.look.id, one.look.token, record, max(1, int(one.delay * 1000)), int(one.started)]
+        if args:
+            head = (self.name, int(IN_PROGRESS_SECONDS * 1000))
+            await self._server.call(Call(script("arq_keep"), self._prefix, (*head, *args)))
+
+    async def answer(self, look: ArqLook, result: bytes) -> bool:
+        """Write the result of a job, in arq's format. Return False if another worker has answered the job or accepted a run."""
+        args = (self.name, self._keep_result_ms, look.id, look.token, look.record, result)
+        [answered] = await self._server.call(Call(script("arq_answer"), self._prefix, args))
+        return bool(answered)
+
+
+def _check_name(name: str, namespace: str) -> None:
+    """Raise InvalidInputError if a queue of this name may be another key of arq, or of a deployment of runyard."""
+    of_arq = name.startswith(_ARQ_PREFIXES) or name == abort_jobs_ss or name.endswith(health_check_key_suffix)
+    if of_arq or name == namespace or name.startswith(namespace + ":") or re.search(r":\{\d+\}:", name):
+        words = f"a queue of arq cannot be called {brief(name)}, because keys of arq or runyard have such names"
+        raise InvalidInputError(f"{words}; choose another name", field="arq_queues")
+
+
+def _look(now: int, others: int, id_: bytes, token: bytes, record: bytes, abort: bytes, body: bytes, size: int) -> ArqLook:
+    score, _, expiry = token.partition(b"|")
+    return ArqLook(
+        id=id_,
+        token=token,
+        now_ms=now,
+        others=others,
+        score=int(score),
+        expires_ms=None if expiry == b"-1" else int(expiry),
+        record=record,
+        abort_ms=int(abort) if abort not in (b"", b"begun") else None,
+        aborting=abort == b"begun",
+        body=body,
+        size=size,
+    )

@@ -1,0 +1,265 @@
+"""Connections to a cluster of Redis: each call goes to the server that holds the slot of its key.
+
+The shard in the name of a key decides its slot. All keys of the schedule are in shard 0, so that one server schedules and a
+worker waits on one connection. The event streams are spread over all shards.
+
+The slots of the shards are read when the first call needs them, and again after a server was lost or has replied that another
+server holds the slot. While a slot is moved key by key, its calls raise BackendUnavailableError, because the scripts need all
+keys of a shard on one server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+from redis.crc import key_slot
+from redis.exceptions import RedisError, ResponseError
+
+from runyard.errors import BackendUnavailableError, RunyardError
+from runyard.support.connect_pause import ConnectPause
+
+from .connecting import Address, ClusterUrl
+from .connection import RedisServer, checked
+from .driver_errors import cannot_serve, has_moved, translated
+from .key_names import Keys
+from .pubsub import Subscription
+from .scripts import Call
+
+SHARDS: Final = 16
+"""Number of shards in a cluster, the same in every process of a deployment. All streams of a shard are on one server."""
+ROUNDS: Final = 3
+"""Maximum number of times that a call is sent, if the servers reply that another server holds its slot."""
+TOPOLOGY_SECONDS: Final = 0.5
+"""Seconds to wait for one server's answer to the question which server holds which slot."""
+REREAD_SECONDS: Final = 0.05
+"""Seconds after which the slots may be read again, so that many failing calls ask seldom."""
+OPTIONAL_SECONDS: Final = 0.5
+"""Maximum number of seconds by which calls that the servers may refuse delay the calls after them."""
+
+
+class RedisCluster:
+    """Implements :class:`~runyard_backends.redis.servers.RedisServers`. ``url``: names some servers of the cluster. ``name``:
+    the name under which the servers list the connections. ``timeout`` and ``max_connections`` are those of each
+    :class:`~runyard_backends.redis.connection.RedisServer`. A call may take ``timeout`` seconds more if the slots have to be
+    read.
+    """
+
+    def __init__(
+        self, url: str, *, namespace: str = "runyard", timeout: float = 2.0, max_connections: int = 16, name: str = "runyard"
+    ) -> None:
+        self.keys = Keys(namespace, SHARDS)
+        self.decoding = asyncio.Lock()
+        self.room: Callable[[], Sequence[Call]] = tuple
+        self._url = ClusterUrl(url, timeout, name)
+        self._server_at = partial(
+            RedisServer, namespace=namespace, shards=SHARDS, timeout=timeout, max_connections=max_connections, name=name
+        )
+        self._timeout = timeout
+        self._servers: dict[Address, RedisServer] = {}
+        self._places: list[Address] = []  # by shard
+        self._is_stale = True
+        self._read_at = -math.inf
+        self._reading = asyncio.Lock()
+        self._pause = ConnectPause()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def call(self, *calls: Call) -> list[Any]:
+        """Send ``calls``, in one round trip to each server, and return their replies in the same order."""
+        with translated():
+            return checked(await self._replies(calls))
+
+    async def call_after(self, optional: Sequence[Call], calls: Sequence[Call]) -> list[Any]:
+        """Send the calls ``optional`` and then ``calls``, in one round trip if one server takes them all. Return the replies to
+        ``calls``. Servers may refuse an ``optional`` call. They may also not answer it within OPTIONAL_SECONDS."""
+        with translated():
+            await self._read_slots()
+            if len(self._by_place([*optional, *calls])) == 1:
+                return checked((await self._replies([*optional, *calls]))[len(optional) :])
+            with suppress(RedisError, OSError):
+                async with asyncio.timeout(OPTIONAL_SECONDS):
+                    await self._replies(optional)
+            return checked(await self._replies(calls))
+
+    async def command(self, *args: Any) -> Any:
+        """Send one command, whose first argument is its key or its channel, and return its reply."""
+        with translated():
+            for _ in range(ROUNDS):
+                server = await self._server(self.keys.shard_of(str(args[1])))
+                with self._noticing_losses():
+                    [reply] = await server.replies_to([args])
+                self._notice_refusals([reply])
+                if not has_moved(reply):
+                    break
+            return checked([reply])[0]
+
+    async def ping(self) -> None:
+        """Check that the server of the schedule takes writes."""
+        await self.command("SET", self.keys.ping(0), "", "XX")
+
+    async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
+        """Do the same as :meth:`RedisServer.pop_and_call <runyard_backends.redis.connection.RedisServer.pop_and_call>`. All
+        ``keys`` are in the shard of ``call``."""
+        with translated():
+            server = await self._server(self.keys.shard_of(call.key))
+        with self._noticing_losses():
+            return await server.pop_and_call(keys, timeout, call)
+
+    @asynccontextmanager
+    async def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> AsyncIterator[Subscription]:
+        """Subscribe to ``channel`` at the server that holds its slot, where its messages are published. The subscription ends
+        with an error when another server holds the slot."""
+        with translated():
+            server = await self._server(self.keys.shard_of(channel))
+        with self._noticing_losses():
+            async with server.subscribe(channel, limit, silence) as subscription:
+                yield subscription
+
+    def shards_beside(self, shard: int) -> int:
+        """Return the number of shards on the server that holds ``shard``. Before the slots were read: the number of all."""
+        return self._places.count(self._places[shard]) if self._places else SHARDS
+
+    async def primaries(self) -> Sequence[RedisServer]:
+        """Return the servers that hold slots of the shards."""
+        with translated():
+            await self._read_slots()
+        return [self._servers[place] for place in dict.fromkeys(self._places)]
+
+    async def close(self) -> None:
+        """Close every connection. Calls in progress fail."""
+        self._closed = True
+        await asyncio.gather(*(server.close() for server in self._servers.values()), *self._closing)
+
+    async def _replies(self, calls: Sequence[Call]) -> list[Any]:
+        """Send ``calls`` to the servers that hold their slots. The reply to a refused call is a ResponseError."""
+        replies: list[Any] = [None] * len(calls)
+        left = list(range(len(calls)))
+        for _ in range(ROUNDS):
+            await self._read_slots()
+            places = self._by_place([calls[i] for i in left])
+            sent = [[left[n] for n in members] for members in places.values()]
+            with self._noticing_losses():
+                found = await asyncio.gather(
+                    *(
+                        self._servers[place].replies([calls[i] for i in members])
+                        for place, members in zip(places, sent, strict=True)
+                    ),
+                    return_exceptions=True,
+                )
+                for members, part in zip(sent, found, strict=True):
+                    if isinstance(part, BaseException):
+                        raise part
+                    for i, reply in zip(members, part, strict=True):
+                        replies[i] = reply
+            self._notice_refusals(replies)
+            left = [i for i in left if has_moved(replies[i])]
+            if not left:
+                break
+        return replies
+
+    def _by_place(self, calls: Sequence[Call]) -> dict[Address, list[int]]:
+        """Return the positions of ``calls`` by the address of the server that holds their slots."""
+        found: defaultdict[Address, list[int]] = defaultdict(list)
+        for n, call in enumerate(calls):
+            found[self._places[self.keys.shard_of(call.key)]].append(n)
+        return found
+
+    async def _server(self, shard: int) -> RedisServer:
+        await self._read_slots()
+        return self._servers[self._places[shard]]
+
+    @contextmanager
+    def _noticing_losses(self) -> Iterator[None]:
+        """Let the slots be read again before the next call if a server cannot be used."""
+        try:
+            yield
+        except (RedisError, OSError, BackendUnavailableError):
+            self._is_stale = True
+            raise
+
+    def _notice_refusals(self, replies: Sequence[Any]) -> None:
+        """Do the same if a server replied that it cannot be used."""
+        if any(isinstance(reply, ResponseError) and cannot_serve(reply) for reply in replies):
+            self._is_stale = True
+
+    async def _read_slots(self) -> None:
+        """Read which server holds which slot, unless this is known or was read in the last REREAD_SECONDS. Raises
+        ConnectionError if no server tells."""
+        if not self._must_read():
+            return
+        async with self._reading:
+            if not self._must_read():  # a concurrent call has read them
+                return
+            if self._closed:
+                raise ConnectionError("this RedisCluster was closed")
+            self._pause.check()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    places = await self._told_places()
+            except (OSError, RunyardError) as error:
+                self._pause.failed(str(error) or "no server of the cluster answered in time")
+                raise ConnectionError(str(error) or "no server of the cluster answered in time") from error
+            self._settle(places)
+
+    def _must_read(self) -> bool:
+        return self._is_stale and time.monotonic() >= self._read_at + REREAD_SECONDS
+
+    async def _told_places(self) -> list[Address]:
+        """Ask one server after the other for the slots. Return the address of the primary of each shard."""
+        known = [*dict.fromkeys((*self._servers, *self._url.seeds))]
+        random.shuffle(known)  # a server that was cut off from the others tells what held before
+        last: Exception = ConnectionError("the cluster has no server")
+        for address in known:
+            try:
+                async with asyncio.timeout(TOPOLOGY_SECONDS):
+                    [ranges] = checked(await self._connected(address).replies_to([("CLUSTER", "SLOTS")]))
+                return self._places_in(ranges, address)
+            except (RedisError, OSError) as error:
+                last = error
+        raise ConnectionError(f"no server of the cluster tells which server holds which slot ({last})") from last
+
+    def _places_in(self, ranges: Sequence[Sequence[Any]], asked: Address) -> list[Address]:
+        """Return the address of each shard's primary. ``ranges``: the reply to CLUSTER SLOTS of the server ``asked``."""
+        places = []
+        for shard in range(SHARDS):
+            slot = key_slot(self.keys.prefix(shard).encode())
+            primary = next((part[2] for part in ranges if part[0] <= slot <= part[1]), None)
+            if primary is None:
+                raise ConnectionError(f"no server holds slot {slot}")
+            host = primary[0].decode() if primary[0] else asked[0]  # a server that does not know its own address names none
+            places.append((asked[0] if host == "?" else host, int(primary[1])))
+        return places
+
+    def _settle(self, places: list[Address]) -> None:
+        """Use the servers at ``places``. Close the connections to servers that hold none of the slots any more, in tasks of
+        their own, because a lost server may delay it."""
+        self._places = places
+        self._is_stale = False
+        self._read_at = time.monotonic()
+        for address in {*places} - self._servers.keys():
+            self._connected(address)
+        for shard, address in enumerate(places):
+            self._servers[address].own_shard = shard
+        gone = [address for address in self._servers if address not in places and address not in self._url.seeds]
+        for address in gone:
+            closing = asyncio.create_task(self._servers.pop(address).close(), name="runyard-redis-close")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _connected(self, address: Address) -> RedisServer:
+        """Return the connections to the server at ``address``, opened when needed."""
+        if address not in self._servers:
+            server = self._servers[address] = self._server_at(self._url.connector(address))
+            server.room = partial(self._room_of, address)
+        return self._servers[address]
+
+    def _room_of(self, address: Address) -> list[Call]:
+        return [call for call in self.room() if self._places[self.keys.shard_of(call.key)] == address]

@@ -1,0 +1,92 @@
+--[[
+Return the jobs of an arq queue that a worker must look at: those that a producer has added, and those whose next look is due. The same
+job is not returned again for the time `lease`. After this time it is returned again, unless a worker has kept or answered it.
+
+A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. By the score of a job,
+arq decides whether the job is deferred. The scores `queued` and `deferred` have a fraction. arq's client sends integers, so every other score is that of
+a producer.
+
+KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
+ARGV     queue, most jobs, most bytes of one body, most bytes of all bodies, lease in ms, most aborts to check, score of a job that is due,
+         score of a job that is not due, largest due time in ms (JOBS_PER_LOOK, JOB_BYTES, BYTES_PER_LOOK, LEASE_SECONDS, ABORTS_PER_LOOK,
+         QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS, redis/arq_queue.py)
+Returns  the time in ms, the number of all jobs that have neither a run nor a result, then six values per job:
+         1. id
+         2. token: the due time and the expiry in ms, separated by "|". Expiry -1: none. Expiry -2: the body had expired.
+         3. record of the accepted run, or ''
+         4. abort: its time in ms, '' for none, or 'begun' if the client has changed the score of a deferred job, which is its first step
+         5. body, or '' if a run was accepted, if there is no body, or if the body is too large
+         6. bytes of the body, or 0 if a run was accepted
+]]
+local prefix, queue, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local most_bytes, room, lease = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local queued, deferred, latest = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local jobs, runs, looks = prefix .. 'arq_jobs:' .. queue, prefix .. 'arq_runs:' .. queue, prefix .. 'arq_looks:' .. queue
+local time = redis.call('TIME')
+local now = math.floor(time[1] * 1000 + time[2] / 1000)
+
+-- Return the bytes of a job's body. A key of another type counts as no body.
+local function bytes_of(body)
+  local bytes = redis.pcall('STRLEN', body)
+  return type(bytes) == 'number' and bytes or 0
+end
+
+-- Return a time in ms as text. A time out of bounds becomes the bound.
+local function ms(score)
+  return string.format('%.0f', math.max(-latest, math.min(latest, tonumber(score) or latest)))
+end
+
+-- Remove aborts without a job: they came after its end, and would cancel a later job of the same id.
+for _, id in ipairs(redis.call('ZRANGE', 'arq:abort', 0, ARGV[6] - 1)) do
+  if redis.call('EXISTS', 'arq:job:' .. id) == 0 then
+    redis.call('ZREM', 'arq:abort', id)
+  end
+end
+
+local aborting, position = {}, 0
+-- Jobs that are due come first, so that deferred ones do not delay them.
+for _, range in ipairs({{'(' .. queued, '(' .. deferred}, {'-inf', '(' .. queued}, {'(' .. deferred, '+inf'}}) do
+  local added = redis.call('ZRANGE', queue, range[1], range[2], 'BYSCORE', 'LIMIT', 0, most - position, 'WITHSCORES')
+  for i = 1, #added, 2 do
+    local id, score = added[i], added[i + 1]
+    if redis.call('HEXISTS', jobs, id) == 1 then  -- Job.abort() has changed the score
+      aborting[id] = true
+    else
+      local body = 'arq:job:' .. id
+      redis.call('HSET', jobs, id, ms(score) .. '|' .. ms(redis.call('PEXPIRETIME', body)))
+      redis.call('PERSIST', body)
+    end
+    position = position + 1
+    -- After the jobs that are due, in the order of arq's queue.
+    redis.call('ZADD', looks, string.format('%.3f', now - 1 + position / 1000), id)
+    redis.call('ZADD', queue, queued, id)
+  end
+end
+
+local found = {tostring(now), redis.call('HLEN', jobs) - redis.call('HLEN', runs)}
+for _, id in ipairs(redis.call('ZRANGE', looks, '-inf', now, 'BYSCORE', 'LIMIT', 0, most)) do
+  local token = redis.call('HGET', jobs, id)
+  if not token then
+    redis.call('ZREM', looks, id)
+  else
+    local record, body, bytes = redis.call('HGET', runs, id) or '', '', 0
+    if record == '' then
+      bytes = bytes_of('arq:job:' .. id)
+      if bytes <= most_bytes and bytes > 0 then
+        if bytes > room and #found > 2 then
+          break
+        end
+        room = room - bytes
+        body = redis.call('GET', 'arq:job:' .. id)
+      end
+    end
+    local due = tonumber(string.match(token, '^[^|]+'))
+    redis.call('ZADD', looks, now + lease, id)
+    redis.call('ZADD', queue, 'XX', due > now and deferred or queued, id)
+    local abort = redis.call('ZSCORE', 'arq:abort', id)
+    for _, value in ipairs({id, token, record, abort and ms(abort) or aborting[id] and 'begun' or '', body, bytes}) do
+      found[#found + 1] = value
+    end
+  end
+end
+return found

@@ -1,0 +1,72 @@
+"""Bounds of a job in msgpack, which are checked before any of its values is built (A2).
+
+A job of a few MiB may have millions of values, which would take a hundred times its size in memory, and block the worker while
+msgpack builds them. One pass over the headers counts them. It skips text and binary data.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES
+from runyard.errors import InvalidInputError
+
+MAX_JOB_VALUES: Final = MAX_VALUES + 1000
+"""Most members of all arrays and maps in one job: those of a message, and those of the other arguments."""
+MAX_JOB_NESTING: Final = MAX_NESTING + 2
+"""Most levels of arrays and maps in one job: those of a stored value, the job and the list of its arguments."""
+
+_LENGTHS: Final = dict(
+    zip((0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF), (1, 2, 4) * 3 + (2, 4) * 2, strict=True)
+)
+"""First byte of binary data, an ext, text, an array or a map → number of bytes of the length that follows it."""
+_FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), 0xCA))
+"""First byte of a number or a short ext → number of bytes that follow it."""
+_EXT: Final = range(0xC7, 0xCA)
+_ARRAYS: Final = range(0xDC, 0xDE)
+_MAPS: Final = range(0xDE, 0xE0)
+
+
+def count_values(data: bytes) -> int:
+    """Return the number of members of all arrays and maps in the first value of ``data``.
+
+    Data that ends too early is counted up to its end. Raises InvalidInputError beyond MAX_JOB_VALUES and MAX_JOB_NESTING.
+    """
+    count = at = 0
+    end = len(data)
+    missing = [1]  # per open array or map: the number of values that have not begun
+    while missing and at < end:
+        if not missing[-1]:
+            missing.pop()
+            continue
+        missing[-1] -= 1
+        first = data[at]
+        at += 1
+        if first < 0x80 or first >= 0xE0 or 0xC0 <= first < 0xC4:  # an integer, nil, a boolean
+            continue
+        if 0xA0 <= first < 0xC0:  # short text
+            at += first & 0x1F
+            continue
+        if first in _FIXED:
+            at += _FIXED[first]
+            continue
+        if first < 0xA0:  # a short map or array
+            members = first & 0x0F
+            values = members if first >= 0x90 else 2 * members
+        else:
+            size = _LENGTHS[first]
+            members = int.from_bytes(data[at : at + size], "big")
+            at += size
+            if first not in _ARRAYS and first not in _MAPS:
+                at += members + (first in _EXT)  # an ext has a byte for its type
+                continue
+            values = members if first in _ARRAYS else 2 * members
+        count += members
+        if count > MAX_JOB_VALUES:
+            words = f"the job holds more than {MAX_JOB_VALUES} values; keep large data elsewhere and enqueue a reference"
+            raise InvalidInputError(words, field="job", most=MAX_JOB_VALUES)
+        missing.append(values)
+        if len(missing) > MAX_JOB_NESTING + 1:
+            words = f"the job is nested more than {MAX_JOB_NESTING} levels deep; make it flatter"
+            raise InvalidInputError(words, field="job", most=MAX_JOB_NESTING)
+    return count

@@ -1,0 +1,109 @@
+"""The backends behind ``sqlite://`` and ``mysql://``: the stores of a program without workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from runyard.ports.graph_checkpoints import GraphCheckpointStore
+from runyard.ports.scheduling import Effects, EventLog, Scheduler
+from runyard.ports.stores import (
+    DEFAULT_MAX_POOL_CONNECTIONS,
+    DEFAULT_MIN_POOL_CONNECTIONS,
+    Backend,
+    Checkpointer,
+    Feed,
+    KeyStore,
+    LimitStore,
+    QueueStore,
+    RunStore,
+    ThreadStore,
+    UsageStore,
+    WorkerStore,
+)
+from runyard.ports.streams import Streams
+from runyard.ports.timelines import TimelineStore
+from runyard.ports.webhooks import WebhookStore
+from runyard.support import optional_imports
+
+from ..unsupported import Refusing
+from .checkpointer import SqlCheckpointer
+from .database import Database
+from .refusals import no_workers
+from .run_store import SqlRunStore
+from .thread_store import SqlThreadStore
+
+
+class SqlBackend:
+    """The stores of one tenant on a SQL database. Every part that needs a worker or Redis raises CapabilityMissingError."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant, self.remote = db, tenant, False
+        self.checkpointer: Checkpointer = SqlCheckpointer(db, tenant)
+        self.threads: ThreadStore = SqlThreadStore(db, tenant)
+        self.runs = cast(RunStore, SqlRunStore(db, tenant))
+        self.feed = cast(Feed, self._missing("feed"))
+        self.usage = cast(UsageStore, self._missing("usage"))
+        self.timelines = cast(TimelineStore, self._missing("timelines"))
+        self.limits = cast(LimitStore, self._missing("limits"))
+        self.webhooks = cast(WebhookStore, self._missing("webhooks"))
+        self.workers = cast(WorkerStore, self._missing("workers"))
+        self.queues = cast(QueueStore, self._missing("queues"))
+        self.keys = cast(KeyStore, self._missing("keys"))
+        self.graphs = cast(GraphCheckpointStore, self._missing("graphs"))
+        self.scheduler = cast(Scheduler, self._missing("scheduler"))
+        self.events = cast(EventLog, self._missing("events"))
+        self.streams = cast(Streams, self._missing("streams"))
+
+    def _missing(self, part: str) -> Refusing:
+        return Refusing(part, no_workers(self.db.name))
+
+    def for_tenant(self, tenant: str) -> Backend:
+        """Return a backend on the same connections, bound to another tenant."""
+        return SqlBackend(self.db, tenant)
+
+    async def check(self) -> None:
+        """Check that the database answers, and that this code can run on its schema. Raises BackendUnavailableError,
+        SchemaError."""
+        await self.db.check()
+
+    async def notifications(self) -> AsyncGenerator[Effects]:
+        """Raise CapabilityMissingError, because only workers need notifications."""
+        raise no_workers(self.db.name)("notifications")
+        yield Effects()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.db.close()
+
+
+async def connect_sqlite(url: str, *, tenant: str = "", **settings: Any) -> Backend:
+    """Connect to the SQLite file at ``url``. Make the file and its schema if they do not exist.
+
+    ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
+    ``tenant``: the tenant of the backend. ``busy_seconds``: seconds for which a write waits for the writer of another process.
+    Raises BackendUnavailableError if the file cannot be used, LockedError, SchemaMismatch, DataCorruptedError, and
+    ExtraMissingError if aiosqlite is not installed. Raises InvalidInputError for an invalid URL.
+    """
+    database: Database = await optional_imports.load("runyard_backends.sql.sqlite").connect_database(url, **settings)
+    return SqlBackend(database, tenant)
+
+
+async def connect_mysql(
+    url: str,
+    *,
+    tenant: str = "",
+    min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
+    max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
+    **settings: Any,
+) -> Backend:
+    """Connect to the MySQL or MariaDB database at ``url``.
+
+    ``url``: ``mysql://user:password@host:3306/database``.
+    ``tenant``: the tenant of the backend. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Raises
+    SchemaUninitialized, SchemaMismatch, BackendUnavailableError, and ExtraMissingError if asyncmy is not installed. Raises
+    InvalidInputError for an invalid URL.
+    """
+    sizes = {"min_pool_size": min_pool_size, "max_pool_size": max_pool_size}
+    database: Database = await optional_imports.load("runyard_backends.sql.mysql").connect_database(url, **sizes, **settings)
+    return SqlBackend(database, tenant)

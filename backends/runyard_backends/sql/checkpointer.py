@@ -1,0 +1,140 @@
+"""The checkpointer on a SQL store (R13 to R15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from runyard.domain.size_limits import check_value
+from runyard.domain.tool_cycles import aborted
+from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
+from runyard.ports.commands import Cut, ForkOptions, ForkRequest
+from runyard.ports.results import Aborted, Responded
+
+from ..codec.message_rows import many
+from ..codec.request_rows import new_request
+from ..codec.values import from_json, to_json
+from . import external_runs, forks, threads, views, writes
+from . import requests as hitl
+from .database import Database, Row, Transaction
+
+
+class SqlCheckpointer:
+    """The checkpointer of one tenant. It implements :class:`~runyard.ports.stores.Checkpointer` and
+    :class:`~runyard.ports.stores.RequestStore`."""
+
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
+
+    async def load(self, thread_id: str) -> CheckpointData | None:
+        """Return the thread's data: the visible messages of the head's path, and the messages of live runs and of runs that
+        were never claimed. Return None if the thread does not exist."""
+
+        async def read(tx: Transaction) -> tuple[Row, list[views.MessageRow]] | None:
+            thread = await tx.row("thread", self.tenant, thread_id)
+            if thread is None:
+                return None
+            before = await views.rows_of(tx, await views.inherited(tx, thread["head_branch"]))
+            return thread, [*before, *await tx.tuples("loaded", thread["thread_key"], thread["head_branch"])]
+
+        if (found := await self.db.read(read)) is None:
+            return None
+        thread, rows = found
+        messages = await views.messages(rows, thread_id)
+        return CheckpointData(messages, from_json(thread["extra"]), thread["parent_thread_id"], from_json(thread["config"]))
+
+    async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
+        """Store all ``messages``, or no message. Each message has its own run id. A message with an id that is stored already
+        is skipped. Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        check_id(thread_id, "thread_id")
+        check_named_once(messages)
+        new, run_ids = many(messages), [message.run_id for message in messages]
+        writes.check_sizes(messages)
+        await self.db.write(lambda tx: writes.append(tx, self.tenant, thread_id, new, run_ids))
+
+    async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
+        """Merge ``extra`` into the thread's extra. A key of ``extra`` replaces the whole value of that key."""
+        check_value(extra, "extra")
+        to_json(extra)
+        await self.db.write(lambda tx: threads.save_extra(tx, self.tenant, thread_id, extra))
+
+    async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
+        """Set the thread's own pending request. ``request``: None to clear it."""
+        if run_id is not None:
+            check_id(run_id, "run_id")
+        new = new_request(request) if request is not None else None
+        await self.db.write(lambda tx: hitl.save_pending(tx, self.tenant, thread_id, new, run_id))
+
+    async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
+        """Return the newest pending request of the thread with its run id, or None."""
+        found = await hitl.load_pending(self.db, self.tenant, thread_id)
+        return (found, found.run_id) if found is not None else None
+
+    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
+        """Return the pending request, or None."""
+        pending = await self.load_pending(thread_id)
+        return pending[0] if pending else None
+
+    async def load_pending_run_id(self, thread_id: str) -> str | None:
+        """Return the run id of the pending request. Return None without a pending request, or if the request has no run id."""
+        pending = await self.load_pending(thread_id)
+        return pending[1] if pending else None
+
+    async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
+        """Store requests of an external run. A stored request with the same id stays unchanged."""
+        check_id(run_id, "run_id")
+        new = [new_request(request) for request in requests]
+        await self.db.write(lambda tx: hitl.save_many(tx, self.tenant, thread_id, new, run_id))
+
+    async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
+        """Return the pending and answered requests of the run or of the thread, the oldest first."""
+        return await hitl.load(self.db, self.tenant, thread_id, run_id)
+
+    async def answer_request(
+        self,
+        thread_id: str,
+        answer: Any,
+        *,
+        request_id: str | None = None,
+        response_id: str | None = None,
+        answered_by: str | None = None,
+    ) -> Responded:
+        """Answer a request. A repetition has no effect (H3, H4)."""
+        asked = {"thread_id": thread_id, "request_id": request_id, "response_id": response_id, "answered_by": answered_by}
+        return await hitl.respond(self.db, self.tenant, answer, **asked)
+
+    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
+        """Cancel the run that waits for a human. The error results of the run's open tool calls, and the run's last message,
+        contain ``reason`` (H8)."""
+        words = aborted(reason)
+        await hitl.fire_deadlines(self.db, self.tenant, thread_id)
+        return Aborted(await self.db.write(lambda tx: hitl.abort(tx, self.tenant, thread_id, run_id, words)))
+
+    async def claim_run(self, thread_id: str, run_id: str) -> None:
+        """Start an external run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
+        check_id(run_id, "run_id")
+        await self.db.write(lambda tx: external_runs.claim(tx, self.tenant, thread_id, run_id))
+
+    async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
+        """Complete an external run. A repetition has no effect. Raises RunNotClaimedError."""
+        await self.db.write(lambda tx: external_runs.complete(tx, self.tenant, thread_id, run_id))
+
+    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
+        """Return the messages that a fork after the run would see. Raises ThreadNotFoundError, RunNotCompletedError."""
+        cut = Cut(after_run_id=after_run_id)
+        rows, _ = await self.db.read(lambda tx: forks.cut_messages(tx, self.tenant, thread_id, cut))
+        return await views.messages(rows, thread_id)
+
+    async def fork(
+        self,
+        src_thread_id: str,
+        new_thread_id: str,
+        *,
+        after_run_id: str,
+        metadata: JsonObject | None = None,
+        **options: Unpack[ForkOptions],
+    ) -> None:
+        """Fork after a completed run into a new thread (F1, F4, F7). Raises ThreadAlreadyExistsError."""
+        cut = Cut(after_run_id=after_run_id)
+        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata, **options)
+        (await self.db.write(lambda tx: forks.fork(tx, self.tenant, request))).require_new()

@@ -1,0 +1,131 @@
+"""Pages of threads, runs and HITL requests.
+
+A page also ends after EXAMINED rows that did not match the filters. Such a page has fewer entries, and a ``next``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from runyard.domain.list_entries import entry, entry_bytes
+from runyard.domain.runs import AttemptInfo
+from runyard.models import HitlRequest, Run, Thread
+from runyard.ports.queries import PageRequest, RunFilter, ThreadFilter
+from runyard.ports.results import Page
+
+from .. import cursors
+from ..codec.damaged_rows import entry as readable
+from ..codec.request_rows import request_entry
+from ..codec.thread_rows import thread_entry
+from . import external_runs
+from .database import LAST, Row, Transaction
+from .threads import term_of
+from .views import fitting
+
+E = TypeVar("E", Run, Thread, HitlRequest, AttemptInfo)
+
+EXAMINED: Final = 1000
+"""Number of rows that do not match the filters after which a page ends."""
+_PART: Final = 50
+"""Most rows that one statement reads. A row may have some megabytes, so that a page of few entries reads few rows."""
+_run_entry = readable(external_runs.decoded, error=None)
+
+
+async def _page(
+    read: Callable[[int, int], Awaitable[Sequence[Row]]],
+    start: int,
+    key: str,
+    asked: PageRequest,
+    budget: int,
+    made: Callable[[Row], E | None],
+    size: Callable[[E], int],
+) -> Page[E]:
+    """Return a page of the rows after the place ``start``. ``read``: returns up to a number of rows after a place. ``key``: the
+    column of the place. ``made``: returns the entry of a row, or None for a row that does not match the filters."""
+    items: list[E] = []
+    place, examined, count = start, 0, min(_PART, asked.limit + 1)
+    while True:
+        part = await read(place, count)
+        for row in part:
+            found = made(row)
+            if found is not None:
+                budget -= size(found)
+                if len(items) >= asked.limit or (items and budget < 0):
+                    return Page(items, cursors.encode(place))
+                items.append(found)
+            place = row[key]
+        examined += len(part)
+        if len(part) < count:
+            return Page(items)
+        if examined >= EXAMINED + asked.limit:
+            return Page(items, cursors.encode(place))
+        count = min(_PART, 2 * count)  # the rows so far did not match
+
+
+async def threads(tx: Transaction, tenant: str, where: ThreadFilter, asked: PageRequest, budget: int) -> Page[Thread]:
+    """Return threads, the oldest first. The forks of a deleted thread are not forks of a later thread with the same id. The
+    later thread has a greater key than these forks."""
+    start = cursors.number(asked.cursor) if asked.cursor is not None else 0
+    if where.parent_thread_id is not None:
+        parent = await tx.row("find_thread", tenant, where.parent_thread_id)
+        start = max(start, parent["thread_key"]) if parent is not None else start
+    terms = [term_of(name, value) for name, value in where.tags.items()]
+
+    async def read(after: int, part: int) -> Sequence[Row]:
+        if terms:
+            return await tx.rows("threads_of_tag", tenant, terms[0], after, part)
+        if where.parent_thread_id is not None:
+            return await tx.rows("threads_of_parent", tenant, where.parent_thread_id, after, part)
+        if where.agent is not None:
+            return await tx.rows("threads_of_agent", tenant, where.agent, after, part)
+        return await tx.rows("threads", tenant, after, part)
+
+    def made(row: Row) -> Thread | None:
+        if where.parent_thread_id not in (None, row["parent_thread_id"]) or where.agent not in (None, row["agent"]):
+            return None
+        thread = thread_entry({**row, "usage": "{}"})
+        return entry(thread) if where.tags.items() <= thread.tags.items() else None
+
+    return await _page(read, start, "thread_key", asked, budget, made, entry_bytes)
+
+
+async def runs(tx: Transaction, tenant: str, where: RunFilter, asked: PageRequest, budget: int) -> Page[Run]:
+    """Return runs, the newest first."""
+    start = cursors.number(asked.cursor) if asked.cursor is not None else LAST
+    thread = await tx.row("find_thread", tenant, where.thread_id) if where.thread_id is not None else None
+    if where.agent is not None or (where.thread_id is not None and thread is None):  # external runs have no agent
+        return Page([])
+
+    async def read(before: int, part: int) -> Sequence[Row]:
+        if thread is not None:
+            return await tx.rows("runs_of_thread", thread["thread_key"], before, part)
+        return await tx.rows("runs", tenant, before, part)
+
+    def made(row: Row) -> Run | None:
+        began: datetime = row["accepted_at"]
+        early = where.since is not None and began < where.since
+        late = where.before is not None and began >= where.before
+        return None if early or late or where.status not in (None, row["status"]) else _run_entry(row)
+
+    return await _page(read, start, "accept_no", asked, budget, made, entry_bytes)
+
+
+async def requests(
+    tx: Transaction, tenant: str, thread_id: str | None, pending: bool, asked: PageRequest, budget: int
+) -> Page[HitlRequest]:
+    """Return HITL requests, the oldest first."""
+    thread = await tx.row("find_thread", tenant, thread_id) if thread_id is not None else None
+    first = datetime(1970, 1, 1, tzinfo=UTC), ""
+    since, last = cursors.moment(asked.cursor) if asked.cursor is not None else first
+    if thread_id is not None and thread is None:
+        return Page([])
+    names = ("request_sizes_of_thread", "requests_page_of_thread") if thread is not None else ("request_sizes", "requests")
+    whose = thread["thread_key"] if thread is not None else tenant
+    place = (whose, since, since, last, pending)
+    sizes = [512 + (body or 0) + (answer or 0) for body, answer in await tx.tuples(names[0], *place, asked.limit + 1)]
+    count = fitting(sizes[: asked.limit], budget, first=True)
+    rows = await tx.rows(names[1], *place, count) if count else []
+    more = cursors.encode([rows[-1]["created_at"].isoformat(), rows[-1]["request_id"]]) if count < len(sizes) else None
+    return Page([request_entry(row) for row in rows], more)

@@ -1,0 +1,52 @@
+"""Files of threads: the export of a thread with its ancestors and forks, and the import into any store."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Final
+
+from runyard.ports.stores import Backend
+
+from ..import_report import Report
+from .checks import check_file
+from .exporter import Export, Exported
+from .importer import FileImport
+from .new_ids import Ids
+from .records import VERSION, lines
+
+__all__ = ["ALWAYS", "Exported", "Report", "export_threads", "import_threads"]
+
+ALWAYS: Final = (
+    "The times of messages, runs and threads.",
+    "Inputs, results, usage, options, attempts and steps of runs. The imported runs are external runs.",
+    "Message numbers and completion numbers. They are counted anew, in the same order on each branch.",
+    "The extra that a thread had after earlier runs. The imported runs save the extra of the export.",
+    "Checkpoints of graphs, events, webhooks and the feed.",
+)
+"""Data that no file has."""
+
+
+async def export_threads(backend: Backend, thread_id: str, file: BinaryIO, *, forks: bool = False) -> Exported:
+    """Write a thread and its ancestors to ``file`` as JSON Lines. ``forks``: also its forks, and their forks.
+
+    Raises ThreadNotFoundError, CapabilityMissingError for a store without branches, and BackendUnavailableError.
+    """
+    return await Export(backend, file).family(thread_id, forks=forks)
+
+
+async def import_threads(backend: Backend, file: BinaryIO, *, new_ids: bool = False, dry_run: bool = False) -> Report:
+    """Import the threads of ``file``, which must be seekable, into the tenant of ``backend``.
+
+    The whole file is checked first. ``new_ids``: give all threads, runs, messages and requests new ids, which are derived from
+    the export. ``dry_run``: write nothing. An import can be repeated.
+
+    Raises InvalidInputError with the number of the ``line`` before anything is written. Raises BackendUnavailableError and
+    LockedError, after which the same import continues. Any other error of the store ends the import of its thread. The report
+    has a note about it.
+    """
+    file.seek(0)
+    family = check_file(file)
+    report = Report(dry_run, VERSION)
+    file.seek(0)
+    ids = Ids(family.export_id if new_ids else None)
+    await FileImport(backend, family.export_id, ids, report).run(lines(file))
+    return report

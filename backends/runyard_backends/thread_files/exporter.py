@@ -1,0 +1,319 @@
+"""The export of a thread with its ancestors, and on demand with its forks, through the ports of the connected store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, cast
+
+from runyard.domain.derived_ids import digest
+from runyard.domain.tool_cycles import FORKED
+from runyard.errors import ThreadNotFoundError
+from runyard.models import HitlRequest, Message, Run, Thread, new_id
+from runyard.ports.branches import BranchStore
+from runyard.ports.queries import PageRequest, PathRequest, RunFilter, ThreadFilter
+from runyard.ports.stores import Backend
+
+from .order import BranchOrder, ForkPoint, RunFacts, survey
+from .records import BranchLine, EndLine, Family, ForkLine, HeadLine, LeafLine, Line, NoteLine, RequestLine, ThreadLine, text_of
+
+MESSAGES_PER_READ: Final = 100
+
+
+@dataclass
+class Exported:
+    """The numbers of an export. ``notes``: data that the file lacks, each with its thread."""
+
+    threads: int = 0
+    messages: int = 0
+    runs: int = 0
+    requests: int = 0
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Export:
+    """Writes the lines of a family to ``file``. A change of a thread during its export may be in the file in part. Nothing is
+    changed."""
+
+    def __init__(self, backend: Backend, file: BinaryIO) -> None:
+        self._backend, self._file = backend, file
+        self._branches = cast(BranchStore, backend.threads)
+        self._lines = 0
+        self.report = Exported()
+
+    async def family(self, thread_id: str, *, forks: bool) -> Exported:
+        """Export a thread and its ancestors. ``forks``: also the forks of the thread, and their forks.
+
+        Raises ThreadNotFoundError, and CapabilityMissingError over HTTP.
+        """
+        line = [await self._known(thread_id)]
+        while (parent_id := line[0].parent_thread_id) is not None:
+            if (parent := await self._parent(line[0], parent_id)) is None:
+                break
+            line.insert(0, parent)
+        self._write(Family(export_id=new_id(), thread_id=thread_id))
+        for thread, child in zip(line, [*line[1:], None], strict=True):
+            if child is not None:
+                await self._section(thread, [child], thread is line[0])
+        waiting = [(line[-1], len(line) == 1)]
+        while waiting:
+            thread, first = waiting.pop()
+            children = await self._children(thread) if forks else []
+            await self._section(thread, children, first)
+            waiting += [(child, False) for child in children]
+        self._write(EndLine(lines=self._lines))
+        return self.report
+
+    async def _known(self, thread_id: str) -> Thread:
+        thread = await self._backend.threads.thread(thread_id)
+        if thread is None:
+            raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
+        return thread
+
+    async def _parent(self, child: Thread, parent_id: str) -> Thread | None:
+        """Return the parent of a thread. Return None if it was deleted, even if a later thread has its id."""
+        parent = await self._backend.threads.thread(parent_id)
+        return parent if parent is not None and parent.created_at <= child.created_at else None
+
+    async def _children(self, thread: Thread) -> list[Thread]:
+        found: list[Thread] = []
+        cursor: str | None = None
+        while True:
+            page = await self._backend.threads.threads(
+                ThreadFilter(parent_thread_id=thread.thread_id), PageRequest(cursor=cursor)
+            )
+            found += [child for child in page.items if child.created_at >= thread.created_at]
+            if (cursor := page.next) is None:
+                return found
+
+    def _write(self, line: Line) -> None:
+        self._file.write(text_of(line))
+        self._lines += 1
+
+    async def _section(self, thread: Thread, children: list[Thread], first: bool) -> None:
+        """Write the lines of a thread. ``first``: it has no parent in the file."""
+        thread = await self._known(thread.thread_id)  # a list leaves large values out
+        section = _Section(self._backend, thread, first)
+        closing = [] if first else await section.closing()
+        self._write(
+            ThreadLine(
+                thread_id=thread.thread_id,
+                origin=origin_of(thread),
+                agent=thread.agent,
+                title=thread.title,
+                tags=thread.tags,
+                extra=thread.extra,
+                config=thread.config,
+                closing=closing,
+            )
+        )
+        async for line in section.lines(children, len(closing)):
+            match line.type:
+                case "message":
+                    self.report.messages += 1
+                case "claim":
+                    self.report.runs += 1
+                case "request":
+                    self.report.requests += 1
+            if isinstance(line, NoteLine):
+                self.report.notes.append((thread.thread_id, line.what))
+            self._write(line)
+        self.report.threads += 1
+
+
+def origin_of(thread: Thread) -> str:
+    """Return the digest by which a repeated import recognises its thread."""
+    return digest([thread.thread_id, thread.created_at.isoformat()])
+
+
+class _Section:
+    """The lines of one thread after its first line."""
+
+    def __init__(self, backend: Backend, thread: Thread, first: bool) -> None:
+        self._backend, self._thread, self._id = backend, thread, thread.thread_id
+        self._branches = cast(BranchStore, backend.threads)
+        self._first = first
+        self._runs: dict[str, RunFacts] = {}
+        self._notes: list[str] = []
+
+    async def lines(self, children: list[Thread], skipped: int) -> AsyncIterator[Line]:
+        """Yield the lines. ``children``: the forks with a section. ``skipped``: the number of messages that repair the
+        thread's fork."""
+        await self._read_runs()
+        forks = [await self._fork_point(child) for child in children]
+        flat = self._first and self._thread.parent_thread_id is not None
+        if flat:
+            self._notes.append(
+                f"the lineage to thread {self._thread.parent_thread_id}, which was deleted; its messages are the thread's own"
+            )
+        keys = await self._branches.branch_keys(self._id)
+        readers = [self._reader(key, flat and n == 0, skipped if n == 0 else 0) for n, key in enumerate(keys)]
+        runs = [await survey(read(), self._runs) for read in readers]
+        if runs:  # a run without messages is repeated on the first branch
+            runs[0] += [run for run in self._runs.values() if run.first is None]
+        for n, (read, mine) in enumerate(zip(readers, runs, strict=True)):
+            begin = [message.parent_id async for message in _first(read())]
+            if begin or n == 0:
+                yield BranchLine(at=begin[0] if begin and not flat else None)
+                async for line in BranchOrder(read, self._runs, mine, forks).lines():
+                    yield line
+        self._notes += [f"the fork {fork.line.thread_id}: its cut was not found" for fork in forks]
+        async for line in self._ending():
+            yield line
+
+    def _reader(self, branch: int, flat: bool, skipped: int) -> Callable[[], AsyncIterator[Message]]:
+        async def read() -> AsyncIterator[Message]:
+            if flat:
+                async for message in self._inherited():
+                    yield message
+            number = after = 0
+            while page := await self._branches.branch_messages(self._id, branch, after=after, limit=MESSAGES_PER_READ):
+                for message in page:
+                    number += 1
+                    if number > skipped:
+                        yield message
+                after = page[-1].seq or 0
+
+        return read
+
+    async def _inherited(self) -> AsyncIterator[Message]:
+        """Yield the messages that the thread inherited."""
+        last, cursor = self._thread.forked_at_seq or 0, None
+        leaf = await self._trunk_leaf()
+        while leaf is not None:
+            page = await self._backend.threads.messages(
+                self._id, PathRequest(leaf_id=leaf, limit=MESSAGES_PER_READ, cursor=cursor)
+            )
+            for message in page.items:
+                if (message.seq or 0) > last:
+                    return
+                if message.run_id is not None:  # the file completes inherited runs, in the order of their last messages
+                    run = self._runs.setdefault(message.run_id, RunFacts(message.run_id, "completed", None, None, None))
+                    run.place = (0, message.seq or 0)
+                yield message
+            if (cursor := page.next) is None:
+                return
+
+    async def _trunk_leaf(self) -> str | None:
+        async for leaf in self._leaves():
+            if leaf.trunk:
+                return leaf.message_id
+        return None
+
+    async def _leaves(self) -> AsyncIterator[_Leaf]:
+        cursor: str | None = None
+        while True:
+            page = await self._backend.threads.branches(self._id, PageRequest(cursor=cursor))
+            for leaf in page.items:
+                yield _Leaf(leaf.message_id, leaf.depth, leaf.labels, leaf.head, leaf.trunk)
+            if (cursor := page.next) is None:
+                return
+
+    async def _read_runs(self) -> None:
+        cursor: str | None = None
+        while True:
+            page = await self._backend.runs.runs(RunFilter(thread_id=self._id), PageRequest(limit=1000, cursor=cursor))
+            for run in page.items:
+                self._take_run(run)
+            if (cursor := page.next) is None:
+                return
+
+    def _take_run(self, run: Run) -> None:
+        if run.kind not in ("prompt", "external"):
+            return
+        if run.started_at is None:
+            self._notes.append(f"the run {run.run_id}, which is {run.status} and has not started")
+            return
+        place = (1, run.completion_seq) if run.completion_seq is not None else None
+        self._runs[run.run_id] = RunFacts(run.run_id, str(run.status), run.started_at, run.finished_at, place)
+        if run.status in ("failed", "dead"):
+            self._notes.append(f"the error of run {run.run_id}, which is {run.status}; an import makes it cancelled")
+        elif run.status == "cancelled" and place is not None:
+            self._notes.append(f"the status cancelled of run {run.run_id}, whose messages are kept; an import completes it")
+        elif run.status in ("queued", "running", "suspended") and run.kind == "prompt":
+            self._notes.append(f"run {run.run_id} is {run.status} and becomes an external run that is not completed")
+
+    async def _fork_point(self, child: Thread) -> ForkPoint:
+        """Return the cut of a fork of this thread."""
+        line = ForkLine(thread_id=child.thread_id, origin=origin_of(child), agent=child.agent)
+        if child.forked_after_run_id is not None:
+            line.after_run_id = child.forked_after_run_id
+            inherited = child.forked_after_run_id not in self._runs
+            return ForkPoint(line, child.created_at, inherited)
+        section = _Section(self._backend, child, False)
+        line.repair = bool(await section.closing())
+        thread: Thread | None = self._thread
+        while thread is not None and child.forked_at_seq is not None:
+            for branch in await self._branches.branch_keys(thread.thread_id):
+                found = await self._branches.branch_messages(thread.thread_id, branch, after=child.forked_at_seq - 1, limit=1)
+                if found and found[0].seq == child.forked_at_seq:
+                    line.at_message_id = found[0].id
+                    return ForkPoint(line, child.created_at, thread is not self._thread)
+            parent_id = thread.parent_thread_id
+            thread = await self._backend.threads.thread(parent_id) if parent_id is not None else None
+        return ForkPoint(line, child.created_at)
+
+    async def closing(self) -> list[str]:
+        """Return the ids of the messages with which the thread's fork was repaired."""
+        keys = await self._branches.branch_keys(self._id)
+        first = await self._branches.branch_messages(self._id, keys[0], limit=MESSAGES_PER_READ) if keys else []
+        made = itertools.takewhile(lambda message: message.run_id is None and _repairs(message), first)
+        return [message.id for message in made]
+
+    async def _ending(self) -> AsyncIterator[Line]:
+        async for request in self._requests():
+            yield RequestLine(request=request)
+        head: str | None = None
+        async for leaf in self._leaves():
+            head = leaf.message_id if leaf.head else head
+            yield LeafLine(message_id=leaf.message_id, depth=leaf.depth, labels=leaf.labels)
+        if head is not None:
+            yield HeadLine(message_id=head)
+        for note in self._notes:
+            yield NoteLine(what=note)
+
+    async def _requests(self) -> AsyncIterator[HitlRequest]:
+        """Yield the answered requests, then the pending ones. Those without a run come first."""
+        pending = {request.request_id async for request in self._all_requests(pending=True)}
+        for of_run in (False, True):
+            for waits in (False, True):
+                async for request in self._all_requests(pending=waits):
+                    if (request.run_id is not None) is not of_run or (not waits and request.answered_at is None):
+                        continue
+                    if request.run_id is not None and request.run_id not in self._runs:
+                        self._notes.append(f"the request {request.request_id} of a run that the file lacks")
+                        continue
+                    yield request
+        async for request in self._all_requests(pending=False):
+            if request.answered_at is None and request.request_id not in pending:
+                self._notes.append(f"the request {request.request_id}, which was closed without an answer")
+
+    async def _all_requests(self, *, pending: bool) -> AsyncIterator[HitlRequest]:
+        cursor: str | None = None
+        while True:
+            page = await self._backend.runs.requests(thread_id=self._id, pending=pending, page=PageRequest(cursor=cursor))
+            for request in page.items:
+                yield request
+            if (cursor := page.next) is None:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    message_id: str
+    depth: int
+    labels: list[str]
+    head: bool
+    trunk: bool
+
+
+def _repairs(message: Message) -> bool:
+    return bool(message.tool_results) and all(result.content == FORKED for result in message.tool_results)
+
+
+async def _first(messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
+    """Yield only the first message."""
+    async for message in messages:
+        yield message
+        return

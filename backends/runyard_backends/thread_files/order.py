@@ -1,0 +1,171 @@
+"""The order in which an import must repeat the claims, messages and completions of a branch.
+
+The store orders messages by number and completions by completion number, but does not record a common order of both. The
+parents show it: the parent of a message without a run, and of the first message of a run, is the last visible message at the
+append or the claim. A run is therefore claimed while the right message is the last one, and a completion that moves the last
+visible message comes directly before the first line that needs it. Times only order what parents do not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from runyard.models import Message
+
+from .records import CancelLine, ClaimLine, CompleteLine, ForkLine, Line, MessageLine
+
+ENDED_WITHOUT_COMPLETION: Final = frozenset({"failed", "cancelled", "dead"})
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What the order needs of a run. ``place``: the place among the completed runs of the thread, or None. The fields from
+    ``first`` on are those of its messages on the branch."""
+
+    run_id: str
+    status: str
+    began: datetime | None
+    ended: datetime | None
+    place: tuple[int, int] | None
+    first: int | None = None
+    last: int = 0
+    last_id: str = ""
+    parent: str | None = None
+    claimed: bool = False
+
+
+@dataclass(slots=True)
+class ForkPoint:
+    """A fork of the thread. ``inherited``: True if its cut is at a message or a run that the thread inherited."""
+
+    line: ForkLine
+    made: datetime
+    inherited: bool = False
+
+
+@dataclass
+class BranchOrder:
+    """Makes the lines of one branch. ``read``: returns the branch's messages from the beginning, in order. ``runs``: the runs
+    of the thread by their ids. ``mine``: those of the branch. ``forks``: the forks without a line so far. A fork that gets its
+    line is removed from it."""
+
+    read: Callable[[], AsyncIterator[Message]]
+    runs: Mapping[str, RunFacts]
+    mine: Sequence[RunFacts]
+    forks: list[ForkPoint]
+    _leaf: str | None = None
+    _leaf_seq: int = 0
+    _waiting: list[RunFacts] = field(default_factory=list)
+    _claims: dict[str | None, list[RunFacts]] = field(default_factory=dict)
+    _passed: set[str] = field(default_factory=set)
+
+    async def lines(self) -> AsyncIterator[Line]:
+        """Yield the lines. Only one page of the messages is in memory."""
+        self._waiting = sorted((run for run in self.mine if run.place is not None), key=lambda run: run.place or (0, 0))
+        for run in sorted((run for run in self.mine if run.first is not None), key=lambda run: run.first or 0):
+            self._claims.setdefault(run.parent, []).append(run)
+        began = False
+        async for message in self.read():
+            if not began:
+                self._leaf, began = message.parent_id, True
+            for line in self._before(message):
+                yield line
+            yield MessageLine(message=message.model_copy(update={"seq": None, "run_status": None}))
+            if any(fork.line.at_message_id == message.id for fork in self.forks):
+                self._passed.add(message.id)
+            if message.run_id is None:
+                self._leaf, self._leaf_seq = message.id, message.seq or 0
+        for line in self._rest():
+            yield line
+
+    def _before(self, message: Message) -> Sequence[Line]:
+        """Return the lines that come directly before a message."""
+        run = self.runs.get(message.run_id) if message.run_id is not None else None
+        if message.run_id is not None and (run is None or run.claimed):
+            return []
+        seq, at = message.seq or 0, message.created_at
+        if run is not None and run.began is not None:
+            at = run.began
+        made = self._until(message.parent_id, seq)
+        while (ready := self._ready(seq)) is not None and ready.last < self._leaf_seq and _earlier(ready.ended, at):
+            made += self._complete()
+        if run is None:
+            return [*made, *self._claim_here()]
+        return [*made, *self._claim(run)]
+
+    def _until(self, parent: str | None, seq: int) -> list[Line]:
+        """Complete runs until ``parent`` is the last visible message."""
+        made: list[Line] = []
+        while self._leaf != parent and self._ready(seq) is not None:
+            made += self._complete()
+        return made
+
+    def _ready(self, seq: int) -> RunFacts | None:
+        """Return the next run to complete, if all its messages have a lower number than ``seq``."""
+        first = self._waiting[0] if self._waiting else None
+        return first if first is not None and first.last < seq else None
+
+    def _complete(self) -> list[Line]:
+        run = self._waiting.pop(0)
+        made = self._claim_here() if run.last > self._leaf_seq else []
+        made += self._claim(run)
+        made += self._forks_before(run.ended)
+        made.append(CompleteLine(run_id=run.run_id))
+        if any(fork.line.after_run_id == run.run_id for fork in self.forks):
+            self._passed.add(run.run_id)
+        if run.last > self._leaf_seq:
+            self._leaf, self._leaf_seq = run.last_id, run.last
+        return made
+
+    def _claim_here(self) -> list[Line]:
+        """Claim the runs whose first message follows the present last visible message, because it changes now."""
+        return [line for run in self._claims.pop(self._leaf, ()) for line in self._claim(run)]
+
+    def _claim(self, run: RunFacts) -> list[Line]:
+        """Claim a run that is not claimed."""
+        claimed, run.claimed = run.claimed, True
+        return [] if claimed else [ClaimLine(run_id=run.run_id)]
+
+    def _forks_before(self, moment: datetime | None) -> list[Line]:
+        """Return the forks that were made before ``moment`` and whose cut exists. None: those made at any time."""
+        made = [
+            fork
+            for fork in self.forks
+            if (moment is None or fork.made < moment)
+            and (fork.inherited or fork.line.after_run_id in self._passed or fork.line.at_message_id in self._passed)
+        ]
+        for fork in made:
+            self.forks.remove(fork)
+        return [fork.line for fork in made]
+
+    def _rest(self) -> list[Line]:
+        made: list[Line] = []
+        while self._waiting:
+            made += self._complete()
+        for run in self.mine:
+            made += self._claim(run)
+        made += self._forks_before(None)
+        for run in self.mine:
+            if run.place is None and run.status in ENDED_WITHOUT_COMPLETION:
+                made.append(CancelLine(run_id=run.run_id))
+        return made
+
+
+async def survey(messages: AsyncIterator[Message], runs: Mapping[str, RunFacts]) -> list[RunFacts]:
+    """Return the runs that have some of the ``messages``, and set the fields of their messages."""
+    found: dict[str, RunFacts] = {}
+    async for message in messages:
+        if message.run_id is None or (run := runs.get(message.run_id)) is None:
+            continue
+        if run.first is None:
+            run.first, run.parent = message.seq, message.parent_id
+            found[run.run_id] = run
+        run.last, run.last_id = message.seq or 0, message.id
+    return list(found.values())
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> bool:
+    return one is not None and other is not None and one <= other

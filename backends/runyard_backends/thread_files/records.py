@@ -1,0 +1,202 @@
+"""The lines of a file of threads. Each line is a JSON object with the name of its kind in ``type``.
+
+A file has the line ``family``, the sections of its threads, and the line ``end``. A section has the lines of one thread in the
+order in which an import repeats them. The section of a fork follows the section of its parent, which has a line ``fork``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from runyard.domain.base_models import StrictModel
+from runyard.domain.json_text import Shape, read
+from runyard.domain.quoting import brief
+from runyard.domain.size_limits import MESSAGE_BYTES
+from runyard.domain.validation import first_problem
+from runyard.errors import InvalidInputError
+from runyard.models import HitlRequest, JsonObject, Message
+
+VERSION: Final = 1
+"""The version of the lines."""
+MAX_LINE_BYTES: Final = 6 * MESSAGE_BYTES + 2**22
+"""Most bytes of a line. JSON needs up to six bytes for one byte of a message."""
+MAX_LINE_VALUES: Final = 100_000
+"""Most values in a line."""
+
+
+class Family(StrictModel):
+    """The first line. ``export_id``: the id of the export, from which new ids are derived. ``thread_id``: the exported
+    thread."""
+
+    type: Literal["family"] = "family"
+    version: int = VERSION
+    export_id: str = Field(min_length=1, max_length=64)
+    thread_id: str
+
+
+class ThreadLine(StrictModel):
+    """The begin of a section. ``origin``: a digest by which a repeated import recognises its own thread. ``closing``: the ids
+    of the messages with which the fork to this thread was repaired. An import repairs the fork anew."""
+
+    type: Literal["thread"] = "thread"
+    thread_id: str
+    origin: str = Field(pattern="^[0-9a-f]{16}$")
+    agent: str | None = None
+    title: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    extra: JsonObject = Field(default_factory=dict)
+    config: JsonObject = Field(default_factory=dict)
+    closing: list[str] = Field(default_factory=list, max_length=1000)
+
+
+class BranchLine(StrictModel):
+    """The following lines belong to a branch that begins after the message ``at``. None: before the first message of the
+    thread. The first branch of a fork begins after the inherited messages."""
+
+    type: Literal["branch"] = "branch"
+    at: str | None = None
+
+
+class ClaimLine(StrictModel):
+    """A run is claimed."""
+
+    type: Literal["claim"] = "claim"
+    run_id: str
+
+
+class MessageLine(StrictModel):
+    """A message is appended."""
+
+    type: Literal["message"] = "message"
+    message: Message
+
+
+class CompleteLine(StrictModel):
+    """A run is completed."""
+
+    type: Literal["complete"] = "complete"
+    run_id: str
+
+
+class CancelLine(StrictModel):
+    """A run ended without completion."""
+
+    type: Literal["cancel"] = "cancel"
+    run_id: str
+
+
+class ForkLine(StrictModel):
+    """The thread is forked to ``thread_id``, which has a later section. Either ``after_run_id`` or ``at_message_id`` is the
+    cut. ``repair``: True to close the open tool calls."""
+
+    type: Literal["fork"] = "fork"
+    thread_id: str
+    origin: str = Field(pattern="^[0-9a-f]{16}$")
+    agent: str | None = None
+    after_run_id: str | None = None
+    at_message_id: str | None = None
+    repair: bool = False
+
+
+class RequestLine(StrictModel):
+    """A HITL request, with its answer if it was answered."""
+
+    type: Literal["request"] = "request"
+    request: HitlRequest
+
+
+class LeafLine(StrictModel):
+    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares it."""
+
+    type: Literal["leaf"] = "leaf"
+    message_id: str
+    depth: int
+    labels: list[str] = Field(default_factory=list)
+
+
+class HeadLine(StrictModel):
+    """The branch that ends at the message is the head."""
+
+    type: Literal["head"] = "head"
+    message_id: str
+
+
+class NoteLine(StrictModel):
+    """Data of the thread that was not exported."""
+
+    type: Literal["note"] = "note"
+    what: str
+
+
+class EndLine(StrictModel):
+    """The last line. ``lines``: the number of lines before it. A file without it is not complete."""
+
+    type: Literal["end"] = "end"
+    lines: int
+
+
+Line: TypeAlias = (
+    Family
+    | ThreadLine
+    | BranchLine
+    | ClaimLine
+    | MessageLine
+    | CompleteLine
+    | CancelLine
+    | ForkLine
+    | RequestLine
+    | LeafLine
+    | HeadLine
+    | NoteLine
+    | EndLine
+)
+
+_LINE: Final[TypeAdapter[Line]] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
+
+
+def refused(number: int, why: str, **details: Any) -> InvalidInputError:
+    """Return the error for a line. ``number``: the number of the line, from 1."""
+    return InvalidInputError(f"line {number}: {why}", **{"field": "file", **details, "line": number})
+
+
+def text_of(line: Line) -> bytes:
+    """Return a line as JSON of printable ASCII, with its end. A terminal that shows it is safe from its text."""
+    return json.dumps(line.model_dump(mode="json"), separators=(",", ":")).replace("\x7f", "\\u007f").encode() + b"\n"
+
+
+def lines(file: BinaryIO) -> Iterator[tuple[int, Line]]:
+    """Yield the lines of a file with their numbers. Only one line is in memory. Raises InvalidInputError with the number of
+    the ``line``."""
+    number = 0
+    while text := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(text) > MAX_LINE_BYTES:
+            raise refused(number, f"the line has more than {MAX_LINE_BYTES} bytes", most=MAX_LINE_BYTES)
+        yield number, _line(number, text)
+
+
+def _line(number: int, text: bytes) -> Line:
+    try:
+        Shape(MAX_LINE_VALUES).feed_all(text)
+        value = read(text)
+    except ValueError as error:
+        raise refused(number, f"the line cannot be read as JSON: {brief(str(error))}") from None
+    if number == 1:
+        _check_version(value)
+    try:
+        return _LINE.validate_python(value)
+    except ValidationError as error:
+        where, why, _ = first_problem(error)
+        raise refused(number, f"{where or 'the line'}: {why}") from None
+
+
+def _check_version(value: Any) -> None:
+    if not isinstance(value, dict) or value.get("type") != "family":
+        raise refused(1, "the file does not begin with a line of the type family; was it made by `runyard threads export`?")
+    if value.get("version") != VERSION:
+        found = brief(value.get("version"))
+        raise refused(1, f"the file has the version {found}, and this program reads version {VERSION}; upgrade runyard")

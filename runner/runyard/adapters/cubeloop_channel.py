@@ -1,0 +1,157 @@
+"""Questions of a cubeloop agent in a worker. The agent's channel asks through the run, and the run waits without a worker (H1).
+
+cubeloop's tools and middleware have a channel object, which waits for answers in memory. :func:`bind` changes the classes of
+channels: inside a run, the questions of a channel become HITL requests of the run. Outside of a run, a channel works as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+from ..domain.derived_ids import digest
+from ..domain.messages import ToolCallPart
+from ..domain.size_limits import JsonObject, JsonValue
+from ..execution.context import RunContext
+from ..execution.control_signals import Deferred
+from ..execution.steps import current_context
+from .cubeloop_framework import Framework
+
+TIMED_OUT: Final = "approval_timeout"
+"""The reason in the answer that an approval gets at its deadline."""
+MAX_REACHED: Final = 10_000
+"""Number of objects after which a search for the channels of a tool ends."""
+_LATE: Final[JsonObject] = {"timed_out": True}
+"""The answer that any other question gets at its deadline."""
+
+
+def channels(agent: Any) -> list[Any]:
+    """Return the channels in the attributes of an agent and of its middleware, and in the closures of its tools."""
+    found = [getattr(agent, "channel", None)]
+    found += [getattr(part, "_channel", None) for part in getattr(agent, "_middleware", ())]
+    for tool in agent.state.tools:
+        found += _reached(tool.execute)
+    known = [one for one in found if _is_channel(one)]
+    return [one for n, one in enumerate(known) if all(one is not other for other in known[:n])]
+
+
+def asks_humans(agent: Any) -> bool:
+    """Return whether an agent has a channel, or a tool or middleware object with a ``hitl``."""
+    parts = (*agent.state.tools, *getattr(agent, "_middleware", ()))
+    return bool(channels(agent)) or any(getattr(part, "hitl", None) is not None for part in parts)
+
+
+def bind(framework: Framework, *found: Any) -> None:
+    """Make the channels of the package ask through the run of the current task, and also the channels ``found``.
+
+    The classes are changed and not the objects: a tool may use a channel of its module, or one that its program makes later. A
+    second call changes nothing.
+    """
+    for kind in (framework.module("hitl.channel")._BaseChannel, *(one for each in found for one in type(each).__mro__)):
+        if (outside := vars(kind).get("_await_answer")) is not None and not hasattr(outside, "_runyard_outside"):
+            kind._await_answer = _through_the_run(outside, framework)
+
+
+def _through_the_run(outside: Callable[..., Any], framework: Framework) -> Callable[..., Any]:
+    async def ask(channel: Any, payload: Any, timeout: Any, signal: Any, question_id: str) -> Any:
+        ctx = current_context.get()
+        if ctx is None:
+            return await outside(channel, payload, timeout=timeout, signal=signal, question_id=question_id)
+        seconds = timeout if timeout is None or isinstance(timeout, int | float) else channel._default_timeout
+        with detached(framework):
+            return await _ask(ctx, framework, payload, seconds, question_id)
+
+    ask._runyard_outside = outside  # type: ignore[attr-defined]
+    return ask
+
+
+def _is_channel(value: object) -> bool:
+    return hasattr(value, "_await_answer") and not isinstance(value, type)
+
+
+def _reached(function: Any) -> list[Any]:
+    """Return the objects that the code of a tool can name: its closure, its module's names, its object's attributes."""
+    found: list[Any] = []
+    left, seen = [function], set[int]()
+    while left and len(found) < MAX_REACHED:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        found.append(each)
+        if isinstance(each, MethodType):
+            found += getattr(each.__self__, "__dict__", {}).values()
+            left.append(each.__func__)
+        elif isinstance(each, partial):
+            left += [each.func, *each.args, *each.keywords.values()]
+        elif isinstance(each, FunctionType):
+            left += [each.__globals__[name] for name in _names(each.__code__) if name in each.__globals__]
+            left += [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values()]
+            for cell in each.__closure__ or ():
+                with suppress(ValueError):  # the cell is empty
+                    left.append(cell.cell_contents)
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function and the functions in it use."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+@contextmanager
+def detached(framework: Framework) -> Iterator[None]:
+    """Raise cubeloop's HitlDetached if the block asks a human inside a tool call. cubeloop then ends the batch of calls."""
+    try:
+        yield
+    except Deferred:
+        raise framework.module("hitl.exceptions").HitlDetached() from None
+
+
+async def _ask(ctx: RunContext, framework: Framework, payload: Any, seconds: float | None, question_id: str) -> Any:
+    errors, types = framework.module("hitl.exceptions"), framework.module("hitl.types")
+    fields: JsonObject = payload.model_dump(mode="json")
+    details = payload.details if fields["kind"] != "ask" and isinstance(payload.details, dict) else None
+    if fields["kind"] == "approve":
+        late: JsonObject = {"answer": {"approved": False, "reason": TIMED_OUT}}
+        call = ToolCallPart(id=payload.tool_call_id, name=payload.tool_name, arguments=payload.args)
+        approval = await ctx.approve(call, details=details, timeout=seconds, on_timeout=late)
+        if not approval and approval.reason == TIMED_OUT:
+            raise errors.HitlTimedOut(seconds or 0.0)
+        edited = approval.arguments if approval and approval.arguments != call.arguments else None
+        decision = "deny" if not approval else "edit" if edited is not None else "approve"
+        return types.ApproveAnswer(decision=decision, edited_args=edited, reason=approval.reason)
+    question, schema, key = _question(fields, question_id)
+    answer = await ctx.ask(question, schema, key=key, timeout=seconds, on_timeout={"answer": _LATE})
+    if answer == _LATE:
+        raise errors.HitlTimedOut(seconds or 0.0)
+    return answer
+
+
+def _question(fields: JsonObject, question_id: str) -> tuple[JsonObject, JsonObject, str | None]:
+    """Return the question, the schema of its answers, and the key of the question in the run.
+
+    cubeloop numbers equal questions of a channel in the order in which they are asked. In a channel that several runs use, the
+    numbers differ between two attempts. The key is therefore None unless the caller named a tool call. With None, the run makes
+    the key.
+    """
+    if fields["kind"] == "confirm":
+        named = None if "." in question_id else f"confirm:{question_id}:{digest(fields)}"
+        shown: JsonObject = {"question": fields["prompt"]}
+        return (shown | {"details": fields["details"]} if fields.get("details") else shown), {"type": "boolean"}, named
+    questions = fields["questions"]
+    assert isinstance(questions, list)
+    words = "\n".join(str(each.get("prompt")) for each in questions if isinstance(each, dict))
+    properties: dict[str, JsonValue] = {
+        str(each["key"]): {"type": ["string", "array"], "items": {"type": "string"}}
+        for each in questions
+        if isinstance(each, dict)
+    }
+    required: list[JsonValue] = [each["key"] for each in questions if isinstance(each, dict) and each.get("required")]
+    schema: JsonObject = {"type": "object", "properties": properties, "required": required}
+    return {"question": words, "questions": questions}, schema, None

@@ -1,0 +1,111 @@
+"""Agents of an App that are plain functions. Such a function takes and returns messages."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..domain.messages import Message
+from ..domain.quoting import brief
+from ..errors import InvalidInputError
+from ..formats.conversion import Format, check_format, from_blob, to_format
+
+if TYPE_CHECKING:
+    from ..execution.context import RunContext
+
+Reply: TypeAlias = "Message | dict[str, Any] | str | Sequence[Message | dict[str, Any]] | None"
+MessageFunction: TypeAlias = "Callable[[list[Any]], Reply | Awaitable[Reply]]"
+
+
+def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_humans: bool = False) -> MessageAgent:
+    """Return a function of messages as an agent for an :class:`~runyard.App`.
+
+    ``fn(messages)``: a sync or async function of the conversation so far, with the prompt. The function returns a text, a
+    message, or a list of messages. A text becomes a message of the assistant. A list may begin with all messages that ``fn``
+    was given. Only the messages after them are then stored. Given messages at other places, for example after a system message,
+    fail the run. None and an empty list store nothing. A sync function is executed in a thread. A cancel of the run does not
+    stop this thread. ``format``: ``fn`` takes and returns JSON objects of this format (``"openai"``, ``"anthropic"``, …)
+    instead of :class:`~runyard.models.Message`. ``asks_humans``: whether ``fn`` may call ``current_run().ask``. A probe of such
+    an agent is refused at once (F9).
+
+    After a crash the function is called again, with the messages that an earlier attempt stored. Make each effect that must not
+    be repeated a step: :func:`runyard.step`.
+
+    Raises InvalidInputError for an unknown format, or if ``fn`` cannot be called.
+    """
+    if format is not None:
+        check_format(format)
+    if not callable(fn):
+        raise InvalidInputError(f"message_agent takes a function of a list of messages, got {brief(fn)}", field="fn")
+    return MessageAgent(fn, format, asks_humans)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAgent:
+    """A function of messages as the agent of an App (:func:`message_agent`)."""
+
+    fn: MessageFunction
+    format: Format | None = None
+    asks_humans: bool = False
+
+    async def __call__(self, ctx: RunContext) -> None:
+        history = await ctx.history()
+        given = [*history] if self.format is None else self._formatted(history)
+        known = [*given]
+        reply = await _called(self.fn, given)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        if isinstance(reply, list | tuple):
+            new = _added([*reply], known)
+        else:
+            new = [] if reply is None else [reply]
+        if new:
+            await ctx.append(*self._messages(new))
+
+    def _formatted(self, history: Sequence[Message]) -> list[Any]:
+        assert self.format is not None
+        names = {call.id: call.name for message in history for call in message.tool_calls}
+        return [item for message in history for item in to_format(self.format, message, names).items]
+
+    def _messages(self, new: Sequence[Any]) -> list[Message]:
+        made: list[Message] = []
+        for each in new:
+            if isinstance(each, str):
+                made.append(Message.assistant(each))
+            elif isinstance(each, Message):
+                made.append(each)
+            elif self.format is not None and isinstance(each, dict):
+                made.append(from_blob(self.format, each))
+            else:
+                words = "JSON objects" if self.format is not None else "runyard Messages"
+                raise InvalidInputError(f"the function returned {brief(each)}; return texts or {words}", field="message")
+        return made
+
+
+def _added(returned: list[Any], known: list[Any]) -> list[Any]:
+    """Return the messages that a function added to the messages ``known`` that it was given.
+
+    Raises InvalidInputError for given messages at other places, which would be stored a second time.
+    """
+    given, size = set(map(id, known)), len(known)
+    if known and returned[:size] == known:
+        returned = returned[size:]
+    elif known and any(returned[at : at + size] == known for at in range(1, len(returned))):
+        given.update(map(id, returned))
+    if any(id(each) in given for each in returned):
+        raise InvalidInputError(
+            "the function returned messages that it was given, but not all of them at the beginning of the list; return only "
+            "the new messages, or the given messages and then the new ones. Put a system message into a copy of the list, "
+            "which only the model gets",
+            field="message",
+        )
+    return returned
+
+
+async def _called(fn: MessageFunction, messages: list[Any]) -> Any:
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+        return fn(messages)
+    return await asyncio.to_thread(fn, messages)

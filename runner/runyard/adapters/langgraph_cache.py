@@ -1,0 +1,138 @@
+"""The lists of graphs that a process has read or written.
+
+The cache has a copy of each item, which nobody else gets. By the copies it finds items that a caller has changed in place. It
+gives an object to a reader only if nobody else refers to the object. Callers therefore do not see each other's changes.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Any, Final, TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from ..ports.graph_checkpoints import StoredList
+
+CACHED_ITEMS: Final = 200_000
+"""Maximal number of items in all lists of a cache together."""
+
+Key: TypeAlias = tuple[Hashable, int, str, str, str]
+"""Scope of the store, owner, line, namespace and channel."""
+
+_CONTAINERS: Final = (dict, list, set)
+_REFERENCES: Final = 2
+"""References to an object of a list that nobody else has: the list, and the argument of the call that counts references."""
+
+
+@dataclass(slots=True)
+class KnownList:
+    """The last version of a list that the process read or wrote.
+
+    ``items``: the objects of the list, to which others may refer. ``parts``: the parts of these objects that are compared with
+    ``copies``, their private copies (:func:`kept`). A comparison of two lists executes no Python statement per item.
+    """
+
+    items: list[Any]
+    parts: list[Any]
+    copies: list[Any]
+    stored: StoredList
+
+    def begins(self, items: Sequence[Any]) -> bool:
+        """Return whether ``items`` begin with the items of this list, unchanged since they were stored."""
+        if len(items) < len(self.items):
+            return False
+        parts = self.parts if all(map(is_, self.items, items)) else [*map(part_of, items[: len(self.items)])]
+        try:
+            return parts == self.copies
+        except Exception:  # of a method __eq__, for example of an array
+            return not any(map(differs, items, self.copies))
+
+
+class ListCache:
+    """The lists that a process has read or written, up to ``max_items`` items. Threads may share it."""
+
+    def __init__(self, max_items: int = CACHED_ITEMS) -> None:
+        self._max = max_items
+        self._lists: OrderedDict[Key, KnownList] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> KnownList | None:
+        """Return the known list of a channel, or None."""
+        with self._lock:
+            known = self._lists.get(key)
+            if known is not None:
+                self._lists.move_to_end(key)
+            return known
+
+    def take(self, key: Key) -> KnownList | None:
+        """Return the known list of a channel for a reader, or None. Nobody else has its items. They are as they were stored."""
+        with self._lock:
+            known = self._lists.get(key)
+            if known is None:
+                return None
+            self._lists.move_to_end(key)
+            items = known.items
+            if max(map(sys.getrefcount, items), default=0) > _REFERENCES or not known.begins(items):
+                free = [count <= _REFERENCES for count in map(sys.getrefcount, items)]
+                items = [
+                    item if free[n] and not differs(item, known.copies[n]) else _made(type(item), known.copies[n])
+                    for n, item in enumerate(items)
+                ]
+            # Callers get a list of their own, which they may change.
+            parts = known.parts if items is known.items else [*map(part_of, items)]
+            known = self._lists[key] = KnownList(items, parts, known.copies, known.stored)
+            return KnownList([*items], parts, known.copies, known.stored)
+
+    def put(self, key: Key, known: KnownList) -> None:
+        """Add a list. Remove the least recently used lists while the cache has too many items."""
+        with self._lock:
+            self._drop(key)
+            if len(known.items) > self._max:
+                return
+            self._lists[key] = known
+            self._count += len(known.items)
+            while self._count > self._max:
+                self._drop(next(iter(self._lists)))
+
+    def drop(self, match: Callable[[Key], bool]) -> None:
+        """Remove the lists whose keys match."""
+        with self._lock:
+            for key in [key for key in self._lists if match(key)]:
+                self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        if (old := self._lists.pop(key, None)) is not None:
+            self._count -= len(old.items)
+
+
+def part_of(item: Any) -> Any:
+    """Return the part of an item that is compared with its copy: the dict of the fields of a message without unknown fields."""
+    return item.__dict__ if isinstance(item, BaseMessage) and not item.__pydantic_extra__ else item
+
+
+def kept(item: Any) -> Any:
+    """Return the private copy of an item's part."""
+    if (part := part_of(item)) is item:
+        return copy.deepcopy(item)
+    return {name: copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value for name, value in part.items()}
+
+
+def differs(item: Any, copied: Any) -> bool:
+    """Return whether an item is not equal to its copy. Objects that cannot be compared differ."""
+    try:
+        return bool(part_of(item) != copied)
+    except Exception:  # of a method __eq__, for example of an array
+        return True
+
+
+def _made(kind: type[Any], copied: Any) -> Any:
+    """Return an object that is equal to the item of which ``copied`` is the copy."""
+    fields = copy.deepcopy(copied)
+    return kind.model_construct(**fields) if issubclass(kind, BaseMessage) and isinstance(fields, dict) else fields

@@ -1,0 +1,179 @@
+"""The stored form of the values of a graph's channels. Lists are stored as items that are only appended, other values whole.
+
+A state of LangGraph has few large channels. Most large channels are lists that grow at the end, such as ``messages``. Such a
+list is stored as segments of streams (:mod:`runyard.ports.graph_checkpoints`). A cache has the last version of each list that
+the process read or wrote (:mod:`.langgraph_cache`). The encoder compares a list with this version and stores only items that
+the version lacks. An item at another place of the list is not stored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import is_
+from typing import Any, Final, TypeAlias
+
+import msgpack
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from ..ports.graph_checkpoints import NEW_ITEMS, NewValue, Segments, StoredList
+from .langgraph_cache import KnownList, differs, kept, part_of
+
+CHUNK_ITEMS: Final = 256
+"""Maximal number of items in a chunk of a stream."""
+CHUNK_BYTES: Final = 256 * 1024
+"""Bytes at which a chunk of a stream ends."""
+MAX_SEGMENTS: Final = 64
+"""Maximal number of segments of a list. A list with more segments is stored again as one segment."""
+MIN_ITEMS: Final = 32
+"""Minimal length of a list without messages that is stored as items."""
+LIST_KIND: Final = "list"
+
+Item: TypeAlias = tuple[str, bytes]
+"""A serialised item: a kind and bytes."""
+Stretch: TypeAlias = tuple[int | None, int, int]
+"""Consecutive items of a list: the place of the first item in the known list (None for new items), the place of the first item
+in the list, and the place after the last item in the list."""
+
+
+@dataclass(slots=True)
+class Encoded:
+    """A list to store (``value``), and the fields of the :class:`KnownList` that the cache gets after the list is stored."""
+
+    value: NewValue
+    items: list[Any]
+    parts: list[Any]
+    copies: list[Any]
+
+    def known(self, stored: StoredList) -> KnownList:
+        return KnownList(self.items, self.parts, self.copies, stored)
+
+
+def is_itemised(value: object) -> bool:
+    """Return whether a value is stored as items. These are lists of messages, and long lists that are not only numbers."""
+    if type(value) is not list or not value:
+        return False
+    if isinstance(value[0], BaseMessage):
+        return True
+    return len(value) >= MIN_ITEMS and not all(isinstance(item, int | float | None) for item in value)
+
+
+def encode_list(
+    channel: str, version: str, value: Sequence[Any], known: KnownList | None, serde: SerializerProtocol
+) -> Encoded:
+    """Return the stored form of a list."""
+    items = list(value)
+    stretches: list[Stretch] = [(None, 0, len(items))]
+    segments: Segments = (NEW_ITEMS, 0, len(items))
+    copies: list[Any] = []
+    if known is not None:
+        found = _stretches(items, known)
+        if len(kept_segments := _segments(found, known.stored.segments)) <= 3 * MAX_SEGMENTS:
+            stretches, segments = found, kept_segments
+    for start, first, last in stretches:
+        if start is None:
+            copies += map(kept, items[first:last])
+        elif known is not None:
+            copies += known.copies[start : start + last - first]
+    serialised = [serde.dumps_typed(item) for start, first, last in stretches if start is None for item in items[first:last]]
+    stream, length = (known.stored.stream, known.stored.length) if known is not None else (None, 0)
+    made = NewValue(
+        channel, version, LIST_KIND, segments=segments, stream=stream, length=length, chunks=tuple(_chunks(serialised))
+    )
+    same = min(len(known.items), len(items)) if known is not None and all(map(is_, known.items, items)) else 0
+    parts = [*(known.parts[:same] if known is not None else ()), *map(part_of, items[same:])]
+    return Encoded(made, items, parts, copies)
+
+
+def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, serde: SerializerProtocol) -> list[Any]:
+    """Return the objects of a list from the chunks of its segments."""
+    items: list[Any] = []
+    for (start, chunks), first, last in zip(parts, segments[1::3], segments[2::3], strict=True):
+        packed = [item for chunk in chunks for item in msgpack.unpackb(chunk, raw=False, use_list=False)]
+        items += [serde.loads_typed((kind, data)) for kind, data in packed[first - start : last - start]]
+    return items
+
+
+def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
+    """Return the number of items that two lists share at their beginning, and the segments of the rest of ``new``."""
+    shared = 0
+    triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))
+    for place, (stream, first, last) in enumerate(triples):
+        mine = old[3 * place : 3 * place + 3]
+        if mine[:2] != (stream, first):
+            break
+        common = min(last, mine[2])
+        shared += common - first
+        if common < last:
+            return shared, (stream, common, last, *new[3 * place + 3 :])
+        if mine[2] != last:
+            return shared, new[3 * place + 3 :]
+    else:
+        place = len(triples)
+    return shared, new[3 * place :]
+
+
+def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
+    """Return the stretches of a list. Items that the known list lacks, and items that have changed, are new items."""
+    before = len(known.copies)
+    if known.begins(items):
+        stretches: list[Stretch] = [(0, 0, before), (None, before, len(items))]
+        return [stretch for stretch in stretches if stretch[1] < stretch[2]]
+    index = {_name(item): place for place, item in enumerate(known.items)}
+    found = [index.get(_name(item), -1) for item in items]
+    return _joined([-1 if place >= 0 and differs(items[at], known.copies[place]) else place for at, place in enumerate(found)])
+
+
+def _name(item: object) -> object:
+    """Return what an item has in common with its earlier versions: the id of a message, or the identity of another object."""
+    return item.id if isinstance(item, BaseMessage) and item.id else id(item)
+
+
+def _joined(places: Sequence[int]) -> list[Stretch]:
+    """Return the stretches of a list. ``places``: the place of each item in the known list, -1 for a new item."""
+    stretches: list[Stretch] = []
+    at, length = 0, len(places)
+    while at < length:
+        start, first = places[at], at
+        at += 1
+        if start < 0:
+            while at < length and places[at] < 0:
+                at += 1
+            stretches.append((None, first, at))
+        else:
+            while at < length and places[at] == start + at - first:
+                at += 1
+            stretches.append((start, first, at))
+    return stretches
+
+
+def _segments(stretches: Sequence[Stretch], old: Segments) -> Segments:
+    """Return the segments of a list. New items are in the stream NEW_ITEMS, numbered from 0. ``old``: the known segments."""
+    segments: list[int] = []
+    new = 0
+    for start, first, last in stretches:
+        if start is None:
+            segments += (NEW_ITEMS, new, new + last - first)
+            new += last - first
+            continue
+        begin, end, offset = start, start + last - first, 0
+        for stream, a, b in zip(old[::3], old[1::3], old[2::3], strict=True):
+            low, high = max(begin, offset), min(end, offset + b - a)
+            if low < high:
+                segments += (stream, a + low - offset, a + high - offset)
+            offset += b - a
+    return tuple(segments)
+
+
+def _chunks(items: Sequence[Item]) -> Iterable[tuple[int, bytes]]:
+    rest = iter(items)
+    while part := list(islice(rest, CHUNK_ITEMS)):
+        while part:
+            size, count = 0, 0
+            while count < len(part) and (count == 0 or size < CHUNK_BYTES):
+                size += len(part[count][1])
+                count += 1
+            yield count, msgpack.packb(part[:count], use_bin_type=True)
+            part = part[count:]

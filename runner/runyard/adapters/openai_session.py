@@ -1,0 +1,345 @@
+"""RunyardSession: a session of the OpenAI Agents SDK whose items are the messages of a thread.
+
+A thread's messages are never changed or removed. A session that removes items moves to an earlier message instead. The next
+items begin a branch at this message. Before that, the thread's ``extra`` has a mark with the place of the session. A mark also
+has the id of the last message of its branch. If a message is added to the branch, for example by a worker's run, the mark is no
+longer valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+from ..client.client import Client
+from ..domain.messages import Message
+from ..domain.size_limits import JsonObject
+from ..domain.validation import ROOT_ID, check_id
+from ..errors import CapabilityMissingError, InvalidInputError, LeafMovedError, PreconditionFailedError, ThreadNotFoundError
+from ..support.optional_imports import load
+from . import openai_items
+from .connections import Own
+from .openai_branches import BranchCalls
+
+if TYPE_CHECKING:
+    from agents.memory import SessionSettings
+
+T = TypeVar("T")
+
+MARKS: Final = "openai_session"
+"""The key of the marks in a thread's extra. The value maps the names of branches to marks. The head has an empty name."""
+PAGE: Final = 100
+"""Number of messages of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of a thread's branches. ``version``: the thread's ``updated_at`` at the time of the read."""
+
+    of: JsonObject
+    version: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a session in a thread.
+
+    ``end``: the id of the last message of the session's branch, None without a message. ``leaf``: the id of the session's last
+    message. Without a mark, ``leaf`` is ``end``. ``dropped``: the number of items that were removed from the end of ``leaf``.
+    """
+
+    end: str | None = None
+    leaf: str | None = None
+    dropped: int = 0
+    marks: Marks | None = None
+
+    @property
+    def marked(self) -> bool:
+        return self.leaf != self.end or self.dropped > 0
+
+    @property
+    def mark(self) -> JsonObject:
+        return {"over": self.end, "leaf": self.leaf, "dropped": self.dropped}
+
+    @property
+    def empty(self) -> bool:
+        return self.leaf in (None, ROOT_ID)
+
+
+class RunyardSession(BranchCalls):
+    """A session of the OpenAI Agents SDK: ``Runner.run(agent, "hello", session=RunyardSession(client, "t1"))``.
+
+    ``client``: a :class:`~runyard.Client`, or the URL of a store. A client belongs to one event loop. For a URL, the session
+    connects at its first call in each event loop, for example in each ``asyncio.run``. :meth:`close` closes the connections of
+    the running loop. ``thread_id``: the thread. The first item creates it. ``branch``: the label of a branch, or None for the
+    head, which is the branch of the last message. ``session_settings``: the settings of the SDK. Their ``limit`` is the
+    default of :meth:`get_items`.
+
+    :meth:`get_items` returns each item unchanged, even an item without a corresponding message (:mod:`.openai_items`). The
+    items of a session are all messages of the branch, with those of workers' runs. A removed item stays in the thread, on a
+    branch that :meth:`runyard.Client.branches` lists. :meth:`runyard.Client.erase_thread` destroys content.
+
+    Raises InvalidInputError for an invalid thread id.
+    """
+
+    def __init__(
+        self,
+        client: Client | str,
+        thread_id: str,
+        *,
+        branch: str | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        self.session_id = check_id(thread_id, "thread_id")
+        self.session_settings = _settings(session_settings)
+        self.branch = branch
+        self._given = client
+        self._connections = Own(client, "") if isinstance(client, str) else None
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def __aenter__(self) -> Self:
+        await self.client()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections that the session opened for a URL in the running event loop. A client stays open."""
+        if self._connections is not None:
+            await self._connections.aclose()
+
+    async def client(self) -> Client:
+        """Return the session's client. For a URL, return a client of the running event loop, and connect at the first call."""
+        if isinstance(self._given, Client):
+            return self._given
+        assert self._connections is not None
+        return Client(await self._connections.backend())
+
+    @property
+    def _lock(self) -> asyncio.Lock:
+        """The lock of the running event loop. Calls in other loops, as in other processes, are compared in the store."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        """Return the last ``limit`` items, the oldest first. None means the limit of the settings, or no limit.
+
+        Raises the errors of the store.
+        """
+        if limit is None:
+            limit = self.session_settings.limit
+        if limit is not None and limit <= 0:
+            return []
+        async with self._lock:
+            place = await self.place(self.branch)
+            return await self._items(place, limit)
+
+    async def add_items(self, items: Sequence[Any]) -> None:
+        """Store items at the end of the session.
+
+        The items of one message are stored in one transaction. Several messages on the head also share a transaction. On
+        another branch, and over HTTP, each message has its own transaction.
+
+        Raises InvalidInputError for an item that is not JSON, ThreadBusyError while a run executes on the branch,
+        MessageTooLargeError, and the errors of the store.
+        """
+        messages = openai_items.to_messages(openai_items.checked(items))
+        if messages:
+            await _settled(self._add(messages))
+
+    async def _add(self, messages: list[Message]) -> None:
+        async with self._lock:
+            while True:
+                place = await self.place(self.branch)
+                try:
+                    if self.branch is None and not place.marked:
+                        await self._continue(messages)
+                    else:
+                        await self._begin(place, messages)
+                    return
+                except LeafMovedError:
+                    continue  # another session has added items, so that the place of this session must be read again
+
+    async def pop_item(self) -> Any:
+        """Remove the last item and return it. Return None if the session has no item.
+
+        The message of the item stays in the thread. Only one caller gets an item. Raises the errors of the store.
+        """
+        return await _settled(self._pop())
+
+    async def _pop(self) -> JsonObject | None:
+        async with self._lock:
+            while True:
+                place = await self.place(self.branch)
+                path = [] if place.empty else await self._newest(place.leaf, 2)
+                if not path:
+                    return None
+                items = openai_items.to_items(path[0])
+                left = len(items) - place.dropped
+                if left > 1:
+                    moved = await self._move(place, path[0].id, place.dropped + 1)
+                else:
+                    moved = await self._move(place, path[1].id if len(path) > 1 else ROOT_ID, 0)
+                if moved and left > 0:
+                    return items[left - 1]
+
+    async def clear_session(self) -> None:
+        """Remove all items of the session's branch. The next item begins another tree in the thread.
+
+        Other branches keep their items, and the thread keeps all messages. Raises the errors of the store.
+        """
+        await _settled(self._clear())
+
+    async def _clear(self) -> None:
+        async with self._lock:
+            while not (place := await self.place(self.branch)).empty and not await self._move(place, ROOT_ID, 0):
+                pass
+
+    async def leaf_id(self) -> str | None:
+        """Return the id of the session's last message.
+
+        Return :data:`~runyard.models.ROOT_ID` if the session has no message and the thread has messages. Return None if the
+        thread has no message. Use the id as ``parent_id`` of a prompt that continues the session:
+        ``client.enqueue(thread, text, parent_id=…)``. If items of the last message were removed, the id is that of the previous
+        message.
+        """
+        async with self._lock:
+            place = await self.place(self.branch)
+            if not place.dropped:
+                return place.leaf
+            path = await self._newest(place.leaf, 2)
+            return path[1].id if len(path) > 1 else ROOT_ID
+
+    async def place(self, branch: str | None) -> Place:
+        """Return the place of a session on ``branch`` (None: the head). Raise InvalidInputError for an unknown branch."""
+        client = await self.client()
+        try:
+            marks = await self.marks()
+            end = await self._end(client, branch)
+        except ThreadNotFoundError:
+            if branch is None:
+                return Place()
+            raise
+        match marks.of.get(branch or ""):
+            case {"over": over, "leaf": str(leaf), "dropped": int(dropped)} if over == end:
+                return Place(end, leaf, dropped, marks)
+        if branch is not None and end is None:
+            raise InvalidInputError(f"thread {self.session_id} has no branch {branch!r}", field="branch")
+        return Place(end, end, 0, marks)
+
+    async def marks(self) -> Marks:
+        """Return the marks of the thread's branches. Raise ThreadNotFoundError for an unknown thread."""
+        client = await self.client()
+        thread = await client.thread(self.session_id)
+        found = thread.extra.get(MARKS)
+        return Marks(found if isinstance(found, dict) else {}, thread.updated_at)
+
+    async def save_mark(self, marks: Marks, branch: str | None, mark: JsonObject | None) -> bool:
+        """Set or remove the mark of a branch. Return False if the thread has changed since ``marks`` were read."""
+        kept = {name: each for name, each in marks.of.items() if name != (branch or "")}
+        changed = kept if mark is None else {**kept, (branch or ""): mark}
+        client = await self.client()
+        try:
+            await client.update_thread(self.session_id, extra={MARKS: changed}, expected=marks.version)
+        except PreconditionFailedError:
+            return False
+        return True
+
+    async def _move(self, place: Place, leaf: str, dropped: int) -> bool:
+        """Move the session to a message. Return False if the thread has changed since ``place`` was read."""
+        assert place.marks is not None
+        return await self.save_mark(place.marks, self.branch, {"over": place.end, "leaf": leaf, "dropped": dropped})
+
+    async def _end(self, client: Client, branch: str | None) -> str | None:
+        """Return the id of the last message of a branch, or None."""
+        if branch is None:
+            path = await self._newest(None, 1)
+            return path[0].id if path else None
+        leaves = await client.branches(self.session_id, labelled=True)
+        return next((leaf.message_id for leaf in leaves.items if branch in leaf.labels), None)
+
+    async def _continue(self, messages: Sequence[Message]) -> None:
+        """Store messages at the end of the head."""
+        client = await self.client()
+        if len(messages) > 1:
+            try:
+                await client.backend.checkpointer.append(self.session_id, messages)
+                return
+            except CapabilityMissingError:
+                pass  # the HTTP backend has no checkpointer
+        for message in messages:
+            await client.store_message(self.session_id, message)
+
+    async def _begin(self, place: Place, messages: list[Message]) -> None:
+        """Store messages at the session's place. They may begin a branch there."""
+        client = await self.client()
+        parent = ROOT_ID if place.leaf is None else place.leaf
+        if place.dropped:
+            path = await self._newest(place.leaf, 2)
+            kept = openai_items.to_items(path[0])
+            messages = [*openai_items.to_messages(kept[: len(kept) - place.dropped]), *messages]
+            parent = path[1].id if len(path) > 1 else ROOT_ID
+        seen = place.end if self.branch is None or not place.marked else None
+        for message in messages:
+            try:
+                stored = await client.store_message(self.session_id, message, parent, expected_leaf=seen)
+            except LeafMovedError as moved:
+                if moved.details.get("leaf_id") != parent:
+                    raise
+                stored = await client.store_message(self.session_id, message, parent, expected_leaf=parent)
+            parent, seen = stored.id, None
+        if self.branch is not None:
+            await client.set_label(self.session_id, self.branch, parent)
+
+    async def _newest(self, leaf_id: str | None, limit: int) -> list[Message]:
+        """Return the last ``limit`` messages of a path, the newest first."""
+        client = await self.client()
+        return (await client.messages(self.session_id, leaf_id, limit=limit, newest_first=True)).items
+
+    async def _items(self, place: Place, limit: int | None) -> list[Any]:
+        if place.empty:
+            return []
+        client = await self.client()
+        groups: list[list[JsonObject]] = []
+        cursor: str | None = None
+        wanted = None if limit is None else limit + place.dropped
+        while wanted is None or sum(map(len, groups)) < wanted:
+            most = PAGE if wanted is None else min(PAGE, wanted)
+            page = await client.messages(self.session_id, place.leaf, limit=most, cursor=cursor, newest_first=True)
+            groups += map(openai_items.to_items, page.items)
+            if (cursor := page.next) is None:
+                break
+        items = [item for group in reversed(groups) for item in group]
+        items = items[: len(items) - place.dropped]
+        return items if limit is None else items[-limit:]
+
+
+async def _settled(change: Coroutine[Any, Any, T]) -> T:
+    """Await a change until it ends, even if the caller is cancelled. Then raise the CancelledError.
+
+    Otherwise a program could not know whether a cancelled call has stored its items.
+    """
+    task = asyncio.create_task(change)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # asyncio logs an exception that is not retrieved
+    raise cancelled
+
+
+def _settings(given: SessionSettings | dict[str, Any] | None) -> SessionSettings:
+    module = load("agents.memory")
+    if isinstance(given, dict) and (unknown := given.keys() - {each.name for each in fields(module.SessionSettings)}):
+        raise TypeError(f"Unknown session settings: {', '.join(sorted(unknown))}")
+    settings: SessionSettings = module.SessionSettings(**(given or {})) if given is None or isinstance(given, dict) else given
+    return settings

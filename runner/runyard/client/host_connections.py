@@ -1,0 +1,18 @@
+"""The driver's connection beneath a connection of Django, for ``enqueue(…, connection=…)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def opened(connection: Any) -> Any:
+    """Return the driver's connection of a connection of Django (``django.db.connection``), and any other value unchanged.
+
+    Call this function in the thread that uses the connection, because Django has a connection for each thread. A connection
+    that is not open is opened. Django refuses to open one inside an event loop.
+    """
+    if not type(connection).__module__.startswith("django."):
+        return connection
+    if connection.connection is None:
+        connection.ensure_connection()
+    return connection.connection

@@ -1,0 +1,121 @@
+"""Waits: what a suspended run waits for besides the answers of humans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from ..errors import HitlInvalidAnswerError, InvalidInputError, SignalConflictError, SignalInvalidError, SignalTimeoutError
+from .base_models import StrictModel
+from .quoting import brief
+from .requests import HitlRequest, check_answer
+from .size_limits import JsonObject, JsonValue, check_value
+from .validation import check_aware, check_id
+
+MAX_WAIT_SECONDS: Final = 10 * 365 * 86400
+"""Longest time for which a run waits, in seconds: a sleep, or the timeout of a question."""
+MAX_CHILD_DEPTH: Final = 10
+"""Maximum number of levels of children below a run that is no child."""
+MAX_CHILDREN: Final = 1000
+"""Maximum number of children of a run."""
+MAX_OPEN_SIGNALS: Final = 1000
+"""Maximum number of signals of a thread for which no run has waited yet."""
+MAX_WAITS: Final = 1000
+"""Maximum number of waits for which an attempt is suspended at once."""
+
+WaitKind: TypeAlias = Literal["sleep", "signal", "child"]
+Until: TypeAlias = float | timedelta | datetime
+"""The end of a wait: in seconds from its start, as a timedelta from its start, or as a time with a time zone."""
+
+
+class Wait(StrictModel):
+    """A wait of a run that no human ends.
+
+    ``wait_id``: the name of the wait in its run, or the run id of the child. ``kind``: what ends the wait. ``name``: the name
+    of the signal, or the thread of the child. ``due_at``: the time at which the wait ends if nothing ends it before.
+    ``timeout``: seconds to wait, which the store adds to its own clock for ``due_at``. ``ended_at``: the time from which the
+    run could go on, or None. ``signal_id`` and ``value``: the signal that the wait took.
+    """
+
+    wait_id: str
+    kind: WaitKind
+    name: str | None = None
+    due_at: datetime | None = None
+    timeout: float | None = Field(None, ge=0, allow_inf_nan=False)
+    ended_at: datetime | None = None
+    signal_id: str | None = None
+    value: JsonValue = None
+
+
+class Signal(StrictModel):
+    """A value that a program sent to a thread under a name.
+
+    ``sent_by``: the name of the sender, over HTTP the name of the API key. ``run_id``: the run that took the signal, or None
+    while no run has waited for it.
+    """
+
+    signal_id: str
+    thread_id: str
+    name: str
+    value: JsonValue = None
+    sent_by: str | None = None
+    sent_at: datetime
+    run_id: str | None = None
+
+    def check_same(self, name: str, value: JsonValue) -> None:
+        """Raise SignalConflictError if a repetition of the signal has another ``name`` or ``value``."""
+        differs = [field for field, same in (("name", self.name == name), ("value", self.value == value)) if not same]
+        if differs:
+            raise SignalConflictError(
+                f"signal id {self.signal_id!r} is taken by a signal with another {', '.join(differs)}; choose another id",
+                signal_id=self.signal_id,
+                differs=differs,
+            )
+
+
+def check_signal(name: str, value: JsonValue, signal_id: str) -> None:
+    """Raise InvalidInputError for a name or an id that is no id, and for a value beyond the bounds of a value."""
+    check_id(name, "name")
+    check_id(signal_id, "signal_id")
+    check_value(value, "value")
+
+
+def check_taken(wait: Wait, schema: JsonObject | None) -> JsonValue:
+    """Return the value of the signal that ``wait`` took.
+
+    Raises SignalTimeoutError if the wait ended without a signal, and SignalInvalidError if the value does not fit ``schema``.
+    """
+    if wait.signal_id is None:
+        raise SignalTimeoutError(f"no signal {wait.name!r} came in time", name=wait.name)
+    try:
+        check_answer(HitlRequest(request_id=wait.signal_id, answer_schema=schema), wait.value)
+    except HitlInvalidAnswerError as error:
+        raise SignalInvalidError(f"signal {wait.name!r}: {error.message}", **error.details) from None
+    return wait.value
+
+
+def check_waits(waits: Iterable[Wait]) -> list[Wait]:
+    """Return ``waits`` as a list. Raise InvalidInputError if they are more than MAX_WAITS."""
+    found = list(waits)
+    if len(found) > MAX_WAITS:
+        raise InvalidInputError(f"a run waits for at most {MAX_WAITS} things at once, got {len(found)}", field="waits")
+    return found
+
+
+def end_of_wait(until: Until, field: str) -> tuple[datetime | None, float | None]:
+    """Return ``until`` as ``due_at`` and ``timeout`` of a wait. One of them is None.
+
+    Raises InvalidInputError for a time without a time zone, and for more than MAX_WAIT_SECONDS.
+    """
+    if isinstance(until, datetime):
+        return check_aware(until, field), None
+    seconds: object = until.total_seconds() if isinstance(until, timedelta) else until
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_WAIT_SECONDS:
+        raise InvalidInputError(
+            f"{field} is 0 to {MAX_WAIT_SECONDS} seconds, a timedelta, or a datetime with a time zone; got {brief(until)}",
+            field=field,
+        )
+    return None, float(seconds)

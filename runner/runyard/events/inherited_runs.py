@@ -1,0 +1,31 @@
+"""The check that the thread of an inherited run is still the thread from which a fork inherited the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..domain.runs import Run
+from ..errors import RunNotFoundError
+
+if TYPE_CHECKING:
+    from ..ports.stores import RunStore
+
+
+async def check_source(runs: RunStore, thread_id: str, run: Run) -> None:
+    """Check that the thread ``run.thread_id`` holds ``run``, which was read as a run of ``thread_id``.
+
+    Events and messages of a run are read by the id of its thread. After the deletion of that thread, another thread may have
+    this id. A check after a read proves that the read was of the right thread, because a deleted thread does not come back.
+
+    Raises RunNotFoundError if the thread was deleted. A thread's own run is not checked.
+    """
+    if run.thread_id == thread_id:
+        return
+    held = await runs.run(run.thread_id, run.run_id)
+    if held is None or held.accepted_at != run.accepted_at:
+        raise RunNotFoundError(
+            f"thread {thread_id!r} inherited run {run.run_id!r} from thread {run.thread_id!r}, which was deleted; "
+            "read the run, its timeline, or the messages of the fork",
+            thread_id=thread_id,
+            run_id=run.run_id,
+        )

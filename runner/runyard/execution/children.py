@@ -1,0 +1,62 @@
+"""Children of a run: runs that its agent starts and waits for (K3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..client.apply_effects import apply_effects
+from ..domain.size_limits import JsonObject, JsonValue
+from ..domain.states import RunStatus
+from ..errors import ChildFailedError
+from ..events.run_outcome import read_outcome
+from ..ports.commands import AcceptRequest
+from ..ports.refs import AttemptToken
+from ..ports.stores import Backend
+from ..support.store_retries import patiently
+
+
+@dataclass(frozen=True, slots=True)
+class ChildResult:
+    """The result of a child that completed. ``text``: its last assistant message. ``value``: the result that its agent set."""
+
+    thread_id: str
+    run_id: str
+    text: str
+    value: JsonValue = None
+
+
+class Children:
+    """Starts children of an attempt, and reads their outcomes. ``backend``: bound to the tenant of the run."""
+
+    def __init__(self, backend: Backend, attempt: AttemptToken) -> None:
+        self._backend = backend
+        self._attempt = attempt
+
+    async def start(self, request: AcceptRequest) -> None:
+        """Accept a child. A repetition changes nothing."""
+        accepted = await patiently(lambda: self._backend.runs.start_child(self._attempt, request))
+        await apply_effects(accepted.effects, self._backend)
+
+    async def outcome(self, thread_id: str, run_id: str) -> JsonObject:
+        """Return what a step records of a child that ended (:func:`read_child`)."""
+        run = await patiently(lambda: self._backend.runs.run(thread_id, run_id))
+        found: JsonObject = {"thread_id": thread_id, "run_id": run_id, "status": None}
+        if run is None or run.deleted_at is not None:
+            return found
+        found["status"] = str(run.status)
+        if run.status is not RunStatus.COMPLETED:
+            return found | {"error": run.error.message if run.error is not None else None}
+        outcome = await patiently(lambda: read_outcome(self._backend.threads, self._backend.runs, run))
+        text = next((message.text for message in reversed(outcome.messages) if message.role == "assistant"), "")
+        return found | {"text": text, "value": run.result}
+
+
+def read_child(record: JsonObject) -> ChildResult:
+    """Return the result of a child. Raises ChildFailedError if it did not complete."""
+    thread_id, run_id, status = str(record["thread_id"]), str(record["run_id"]), record["status"]
+    if status == "completed":
+        return ChildResult(thread_id, run_id, str(record["text"]), record["value"])
+    why = f": {record['error']}" if record.get("error") else ""
+    raise ChildFailedError(
+        f"child {run_id} of thread {thread_id} is {status or 'gone'}{why}", thread_id=thread_id, run_id=run_id, status=status
+    )

@@ -1,0 +1,38 @@
+"""The uncommitted part of an attempt's context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from ..domain.messages import Message, Usage
+from ..domain.requests import HitlRequest
+from ..domain.size_limits import JsonObject, JsonValue
+from ..domain.waits import Wait
+from .control_signals import ControlSignal
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The uncommitted part of a context, which the executor writes with the attempt's end."""
+
+    messages: list[Message]
+    extra: JsonObject | None
+    usage: Usage | None
+    requests: list[HitlRequest]
+    signal: ControlSignal | None
+    result: JsonValue = None
+    waits: list[Wait] = field(default_factory=list)
+
+    @classmethod
+    def nothing(cls) -> Self:
+        return cls([], None, None, [], None)
+
+    def usage_only(self) -> Remainder:
+        """Return only the usage. Usage is counted even if the rest of the context cannot be stored."""
+        return Remainder([], None, self.usage, [], None)
+
+    @property
+    def parked(self) -> bool:
+        """Whether the context waits for something."""
+        return bool(self.requests or self.waits)

@@ -1,0 +1,16 @@
+"""The defaults of a worker: its slots, its time to stop, and how long user code may block it.
+
+``support/settings.py`` has the environment variables that change them. How long data is kept is in ``Retention``
+(``workers.py``).
+"""
+
+from typing import Final
+
+DEFAULT_SLOTS: Final = 1000
+"""Runs that a worker executes at once."""
+DEFAULT_GRACE_SECONDS: Final = 20.0
+"""Seconds in which a stopping worker lets its runs finish."""
+DEFAULT_WATCHDOG_SECONDS: Final = 30.0
+"""Seconds for which user code may block a worker's main loop."""
+DEFAULT_ARQ_RESULT_SECONDS: Final = 3600.0
+"""Seconds for which results of the jobs of arq's producers are kept, as arq keeps them."""

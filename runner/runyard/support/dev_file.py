@@ -1,0 +1,179 @@
+"""The file ``.runyard/dev.json``, in which commands in a second terminal find the servers of ``runyard dev``.
+
+The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. A ``runyard dev``
+takes the lock of its folder (flock on ``dev.lock``) before it changes anything in the folder. The end of the process releases
+the lock, even if the process is killed. Commands use the file only while the lock is held. They refuse a file or folder that
+another user made or could change, because prompts could then go to a server of that user.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ..errors import InvalidInputError
+
+FOLDER: Final = ".runyard"
+FILE: Final = "dev.json"
+LOCK: Final = "dev.lock"
+LOCK_SECONDS: Final = 1.0
+"""Seconds to wait for the lock: a command that checks whether the lock is held takes the lock for a moment."""
+MAX_CHARACTERS: Final = 65_536
+"""Most characters that are read of the file."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The URLs of a running ``runyard dev``. ``pid``: its process id. ``app``: the app that it serves, as ``module:app``."""
+
+    pid: int
+    postgres_url: str
+    redis_url: str
+    app: str
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of ``folder`` while the block lasts. Remove the file of a ``runyard dev`` that did not end by itself.
+
+    Raises InvalidInputError if a ``runyard dev`` holds the lock, or if the folder or the lock's file cannot be trusted.
+    """
+    check(folder)
+    with _opened_lock(folder, os.O_CREAT) as lock:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not try_lock(lock):
+            if time.monotonic() > deadline:
+                running = read(folder)
+                process = f" (process {running.pid})" if running else ""
+                raise InvalidInputError(f"`runyard dev` runs here already{process}; stop it first")
+            time.sleep(0.02)
+        remove(folder)
+        yield
+
+
+@contextmanager
+def _opened_lock(folder: Path, flags: int = 0) -> Iterator[int]:
+    opened = _open(folder / LOCK, os.O_RDWR | flags)
+    try:
+        check_owner(folder / LOCK, os.fstat(opened))
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def try_lock(opened: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock the open file ``opened`` until it is closed. Return whether the lock was free."""
+    try:
+        fcntl.flock(opened, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a ``runyard dev`` holds the lock of ``folder``."""
+    try:
+        with _opened_lock(folder) as lock:
+            return not try_lock(lock, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def _open(file: Path, flags: int) -> int:
+    """Open ``file``, which may not be a link. Raises FileNotFoundError, NotADirectoryError or InvalidInputError."""
+    try:
+        return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        why = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
+        raise _not_followed(file, why, "remove it") from None
+
+
+def write(folder: Path, deployment: Deployment) -> Path:
+    """Write ``deployment`` to the file in ``folder`` and return its path. Readers see the old file or the complete new one."""
+    draft = folder / f"{FILE}.{os.getpid()}"
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(asdict(deployment), file, indent=2)
+    return draft.replace(folder / FILE)
+
+
+def read(folder: Path) -> Deployment | None:
+    """Return the deployment in ``folder``; None if there is none, or if no ``runyard dev`` holds the lock.
+
+    Raises InvalidInputError if the folder or the file is a link, belongs to another user, or can be changed by another user.
+    """
+    check(folder)
+    file = folder / FILE
+    try:
+        opened = _open(file, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with os.fdopen(opened, errors="replace") as source:
+        check_owner(file, os.fstat(opened))
+        try:
+            found = json.loads(source.read(MAX_CHARACTERS))
+            deployment = Deployment(**found)
+        except (ValueError, TypeError, RecursionError, OSError):
+            return None
+    fits = isinstance(found.pop("pid"), int) and all(isinstance(value, str) for value in found.values())
+    return deployment if fits and _is_locked(folder) else None
+
+
+def check(folder: Path) -> None:
+    """Raise InvalidInputError if ``folder`` is a link, belongs to another user, or can be changed by another user. A missing
+    folder is accepted."""
+    try:
+        found = folder.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise _not_followed(folder, "is a link", "remove it")
+    check_owner(folder, found)
+
+
+def check_owner(path: Path, found: os.stat_result) -> None:
+    """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it. ``found``: its status."""
+    if found.st_uid != os.geteuid():
+        raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _not_followed(path, "can be changed by others", f"run `chmod go-w {path}` if it is yours")
+
+
+def _not_followed(path: Path, why: str, do: str) -> InvalidInputError:
+    return InvalidInputError(f"{path} {why} and is not followed: {do}, or set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL")
+
+
+def find(start: Path | None = None) -> Deployment | None:
+    """Return the nearest deployment in ``start`` or a folder above it, up to the home folder and on one file system.
+
+    Raises InvalidInputError if a file or folder on the way is a link, belongs to another user, or can be changed by another
+    user.
+    """
+    here = (start or Path.cwd()).resolve()
+    device, home = _device(here), Path.home()
+    for folder in (here, *here.parents):
+        if _device(folder) != device:
+            return None
+        if (found := read(folder / FOLDER)) is not None or folder == home:
+            return found
+    return None
+
+
+def _device(folder: Path) -> int:
+    return folder.stat().st_dev
+
+
+def remove(folder: Path) -> None:
+    """Remove the file in ``folder``, whose lock the caller holds."""
+    (folder / FILE).unlink(missing_ok=True)

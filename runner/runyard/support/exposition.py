@@ -1,0 +1,32 @@
+"""The metrics of this process in the formats of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics import exposition as openmetrics
+
+OPENMETRICS: Final = "application/openmetrics-text"
+FORMATS: Final[Mapping[str, Callable[[CollectorRegistry], bytes]]] = {
+    f"{OPENMETRICS}; version=1.0.0; charset=utf-8": openmetrics.generate_latest,
+    CONTENT_TYPE_PLAIN_0_0_4: generate_latest,
+}
+"""Content types → functions that write a registry. Only OpenMetrics has exemplars."""
+
+
+def content_type(accept: str) -> str:
+    """Return the one of FORMATS for a scraper with this ``Accept`` header.
+
+    The function of prometheus_client for this copies the version that the header asks for into the content type, and fails if
+    that version is no number.
+    """
+    asked = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
+    return next(kind for kind in FORMATS if OPENMETRICS not in kind or OPENMETRICS in asked)
+
+
+def exposed(kind: str) -> bytes:
+    """Return the metrics of this process. ``kind``: one of FORMATS."""
+    return FORMATS[kind](REGISTRY)

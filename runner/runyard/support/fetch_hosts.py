@@ -1,0 +1,53 @@
+"""The hosts from which files that messages name by URL may be fetched (M5).
+
+Anyone may have written the URL. This process, a library or the model's provider may fetch the file. runyard knows which one
+only if it guards the library (:mod:`runyard.agents.downloads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+from urllib.parse import urlsplit
+
+from ..domain.messages import Message, Part
+from ..errors import FetchNotAllowedError
+from .settings import FetchSettings
+
+SCHEMES: Final = ("http", "https")
+
+
+@cache
+def from_environment() -> FetchSettings:
+    """Return the operator's settings."""
+    return FetchSettings()
+
+
+def check_host(url: str) -> None:
+    """Raise FetchNotAllowedError unless the operator allows the host of ``url``, and its scheme is http or https."""
+    try:
+        parts = urlsplit(url)
+        scheme, host = parts.scheme, parts.hostname or ""
+    except ValueError:
+        scheme = host = ""
+    if scheme not in SCHEMES or host.rstrip(".") not in from_environment().fetch_hosts:
+        raise FetchNotAllowedError(
+            f"the host {host or 'of the URL'} of a file is not among RUNYARD_FETCH_HOSTS; send the file as data, or allow the "
+            "host",
+            host=host,
+        )
+
+
+def check_files(message: Message) -> None:
+    """Raise FetchNotAllowedError if a file in ``message`` is a URL of a host that is not allowed."""
+    for url in _urls(message.content):
+        check_host(url)
+
+
+def _urls(parts: list[Part]) -> Iterator[str]:
+    for part in parts:
+        if part.type == "tool_result":
+            yield from _urls([*part.parts] if part.has_parts else [])
+        elif isinstance(url := getattr(part, "url", None), str) and not url.startswith("data:"):
+            yield url

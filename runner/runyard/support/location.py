@@ -1,0 +1,80 @@
+"""The deployment to connect to if the caller names none: the environment, the ``runyard dev`` of this folder, or ``.env``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ..errors import InvalidInputError
+from . import dev_file
+
+URL: Final = "RUNYARD_POSTGRES_URL"
+REDIS: Final = "RUNYARD_REDIS_URL"
+API_KEY: Final = "RUNYARD_API_KEY"
+"""The variables of the environment and of ``.env`` that name a deployment."""
+ENV_FILE: Final = ".env"
+"""The file with variables, read from the current folder only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A deployment. ``url``: of Postgres, of the HTTP API, or of another backend. ``redis`` and ``api_key``: None if the
+    backend of ``url`` needs none. ``source``: ``argument``, ``environment``, ``runyard dev`` or ``.env``."""
+
+    url: str
+    redis: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    source: str = "argument"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the backend that the deployment needs."""
+        named = {"redis": self.redis, "api_key": self.api_key}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def locate(url: str | None = None, *, redis: str | None = None, api_key: str | None = None) -> Location:
+    """Return the deployment at ``url``, or the first that the environment, the ``runyard dev`` of this folder or of a folder
+    above it, and ``.env`` name.
+
+    ``redis`` and ``api_key`` come from where the URL comes from. Arguments have precedence. An API key counts for an ``http``
+    or ``https`` URL only. Raises InvalidInputError if no deployment is named, if Postgres is named without Redis, and
+    if ``.env`` belongs to another user or can be changed by another user.
+    """
+    if url is not None:
+        return _complete(url, redis, api_key, "argument", os.environ)
+    if os.environ.get(URL):
+        return _complete(os.environ[URL], redis, api_key, "environment", os.environ)
+    if (found := dev_file.find()) is not None:
+        return Location(found.postgres_url, redis or found.redis_url, None, "runyard dev")
+    if (named := _env_file()).get(URL):
+        return _complete(named[URL], redis, api_key, ENV_FILE, named)
+    raise InvalidInputError(
+        f"no deployment to connect to: start `runyard dev` in this folder, give a URL, or set {URL} and {REDIS} "
+        f"(over HTTP: {URL}=https://… and {API_KEY})"
+    )
+
+
+def _complete(url: str, redis: str | None, api_key: str | None, source: str, named: Mapping[str, str]) -> Location:
+    if url.startswith(("http://", "https://")):
+        return Location(url, None, api_key or named.get(API_KEY) or None, source)
+    redis = redis or named.get(REDIS) or None
+    if redis is None and url.startswith("postgres"):
+        raise InvalidInputError(f"Postgres is named but Redis is not: set {REDIS} or give --redis")
+    return Location(url, redis, None, source)
+
+
+def _env_file() -> dict[str, str]:
+    """Return the variables of ``.env``. A variable of the environment is not inserted: the file could send it to any server."""
+    file = Path(ENV_FILE)
+    if not file.is_file():
+        return {}
+    dev_file.check_owner(file, file.stat())
+    from dotenv import dotenv_values
+
+    return {
+        name: value for name, value in dotenv_values(file, interpolate=False, encoding="utf-8").items() if value is not None
+    }

@@ -1,0 +1,119 @@
+"""Tracebacks of the user's code as text of bounded size, without the values of variables.
+
+The text begins at the first frame outside runyard and the import system, and contains the causes and the contexts of the error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from sysconfig import get_path
+from types import FrameType
+from typing import Final
+
+MAX_TRACEBACK_BYTES: Final = 8192
+"""Maximum number of bytes of a traceback in UTF-8."""
+MAX_FRAMES: Final = 60
+"""Maximum number of frames of one error. The innermost frames are kept."""
+MAX_WORDS: Final = 1000
+"""Maximum number of characters of one error's own text."""
+MAX_ERRORS: Final = 6
+"""Maximum number of errors in a traceback: the error itself, its causes and contexts, and the errors of a group."""
+CUT: Final = "  …\n"
+
+TracebackFilter = Callable[[str], str | None]
+"""Returns the text to store in place of a traceback, or None to store none."""
+
+_OWN: Final = str(Path(__file__).parents[1])
+_LIBRARY: Final = f"{get_path('stdlib')}/"
+_PACKAGES: Final = "/site-packages/"
+_IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
+
+
+def traceback_text(error: BaseException) -> str | None:
+    """Return the traceback of ``error``, at most MAX_TRACEBACK_BYTES bytes. None if the error was never raised.
+
+    The error's text is the last line, as Python prints it. Source lines are read from the files of the frames.
+    """
+    if error.__traceback__ is None:
+        return None
+    shown = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
+    blocks = list(_blocks(shown, MAX_ERRORS))
+    room = MAX_TRACEBACK_BYTES // len(blocks)
+    return "\n".join(_bounded(frames, words, room - 1) for frames, words in blocks)
+
+
+def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the outermost first."""
+    shown = traceback.StackSummary.extract(list(frames)[-MAX_FRAMES:])
+    return _bounded(["Stack (most recent call last):\n", *shown.format()], "", MAX_TRACEBACK_BYTES)
+
+
+def place_of(error: BaseException) -> str | None:
+    """Return ``file:line`` of the text that Python could not parse, or of the innermost frame of the user's code."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"
+    return innermost_place(traceback.walk_tb(error.__traceback__))
+
+
+def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
+    """Return ``file:line`` of the innermost frame of the user's code, else of the innermost frame. None without frames.
+
+    ``frames``: with their line numbers, the outermost first. Code of the standard library, of installed packages and of runyard
+    is not the user's.
+    """
+    places = [(frame.f_code.co_filename, line) for frame, line in frames]
+    of_user = [
+        place for place in places if not (is_own(place[0]) or place[0].startswith(("<", _LIBRARY)) or _PACKAGES in place[0])
+    ]
+    found = (of_user or places)[-1:]
+    return f"{found[0][0]}:{found[0][1]}" if found else None
+
+
+def is_own(filename: str) -> bool:
+    """Return whether a file is part of runyard or of the import system."""
+    return filename.startswith((_OWN, *_IMPORTS)) or "/runyard_api/" in filename or "/runyard_backends/" in filename
+
+
+def _blocks(error: traceback.TracebackException, most: int) -> Iterator[tuple[list[str], str]]:
+    """Yield the frames and the words of the error's causes, of the error, and of the errors of a group: at most ``most``."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None and most > 1:
+        for frames, words in _blocks(before, most - 1):
+            most -= 1
+            yield frames, words
+        link = (
+            "The above exception was the direct cause of" if error.__cause__ else "During handling of the above exception came"
+        )
+        head = f"{link} the following exception:\n\nTraceback (most recent call last):\n"
+    else:
+        head = "Traceback (most recent call last):\n"
+    stack = list(error.stack)
+    users = next((n for n, frame in enumerate(stack) if not is_own(frame.filename)), 0)
+    text = "".join(error.format_exception_only())
+    words = text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]} …\n"
+    told = [frame for frame in stack[users:] if not frame.filename.startswith(_IMPORTS)] or stack
+    yield [head, *traceback.StackSummary.from_list(told).format()], words
+    for inner in (error.exceptions or ())[: most - 1]:
+        yield from _blocks(inner, 1)
+
+
+def _bounded(frames: list[str], words: str, room: int) -> str:
+    """Return the frames and the words in at most ``room`` bytes. The first frame and the innermost frames are kept."""
+    left = room - _size(words)
+    if sum(map(_size, frames)) > left:
+        first, rest = frames[:2], frames[2:]
+        left -= sum(map(_size, first)) + _size(CUT)
+        kept: list[str] = []
+        while rest and _size(rest[-1]) <= left:
+            left -= _size(rest[-1])
+            kept.insert(0, rest.pop())
+        frames = [*first, CUT, *kept]
+    text = ("".join(frames) + words).replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    return text[-room:].decode("utf-8", "ignore")
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))

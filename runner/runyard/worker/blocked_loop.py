@@ -1,0 +1,86 @@
+"""Find out which line of user code blocks the main loop, and report it while the loop is blocked.
+
+The heartbeat thread runs this watch. While native code holds the interpreter, no thread of the worker runs, and the watch finds
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from ..errors import BackendUnavailableError
+from ..ports.stores import Backend
+from ..ports.workers import BlockedLoop
+from ..support.tracebacks import innermost_place, stack_text
+
+if TYPE_CHECKING:
+    from .heartbeat import HeartbeatState
+
+BLOCKED_SECONDS: Final = 1.0
+"""Seconds of silence of the main loop after which it counts as blocked."""
+LOOK_SECONDS: Final = 0.25
+"""Seconds between two looks at the main loop."""
+LAST_LOOK_SECONDS: Final = 1.0
+"""Seconds before the end of the watchdog's time at which the stack is logged and reported again."""
+
+_LOOP_FILES: Final = (str(Path(asyncio.__file__).parent), selectors.__file__)
+
+log = structlog.get_logger("runyard.heartbeat")
+
+
+class BlockedLoopWatch:
+    """Watches the main loop of ``heartbeat_state``. ``main_thread``: the identifier of the thread of that loop."""
+
+    def __init__(self, heartbeat_state: HeartbeatState, main_thread: int) -> None:
+        self._state = heartbeat_state
+        self._main_thread = main_thread
+        self._reported: str | None = None
+        """The worker whose loop was reported as blocked."""
+        self._last = False
+
+    async def run(self, backend: Backend) -> None:
+        """Log and report a blocked loop, and its end, until cancelled."""
+        while True:
+            try:
+                await self._look(backend)
+            except BackendUnavailableError as error:
+                log.warning("blocked_loop_report_failed", worker_id=self._state.worker_id, error=str(error))
+            except Exception as error:  # the heartbeats of the thread continue
+                log.exception("blocked_loop_report_failed", worker_id=self._state.worker_id, error=str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self, backend: Backend) -> None:
+        worker_id, silence = self._state.worker_id, self._state.silence
+        if silence < BLOCKED_SECONDS:
+            if self._reported is not None:
+                reported, self._reported, self._last = self._reported, None, False
+                await backend.workers.report_block(reported, None)
+            return
+        last = silence > self._state.watchdog - LAST_LOOK_SECONDS
+        if worker_id is None or (self._reported == worker_id and (self._last or not last)):
+            return
+        found = blocked(self._main_thread, silence)
+        if found is None:
+            return
+        self._reported, self._last = worker_id, last
+        log.warning("main_loop_blocked", worker_id=worker_id, seconds=round(silence, 1), at=found.place, stack=found.stack)
+        await backend.workers.report_block(worker_id, found)
+
+
+def blocked(thread: int, seconds: float) -> BlockedLoop | None:
+    """Return the place and the stack of a thread whose loop is blocked, or None if the loop itself is the innermost frame.
+
+    In that case the loop waits for work or for CPU time, and no code blocks it.
+    """
+    frame = sys._current_frames().get(thread)
+    frames = list(traceback.walk_stack(frame))[::-1] if frame is not None else []
+    if not frames or frames[-1][0].f_code.co_filename.startswith(_LOOP_FILES):
+        return None
+    return BlockedLoop(seconds, innermost_place(frames) or "", stack_text(frames))

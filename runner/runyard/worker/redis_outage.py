@@ -1,0 +1,47 @@
+"""Report to Postgres that this worker does not reach Redis. ``explain`` and ``doctor`` name the report while runs wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from ..ports.stores import Backend
+from ..support.failure_log import FailureLog
+
+if TYPE_CHECKING:
+    from .heartbeat import HeartbeatState
+
+LOOK_SECONDS: Final = 0.5
+"""Seconds between two comparisons of the report with the renewals of the locks."""
+
+log = structlog.get_logger("runyard.heartbeat")
+
+
+class RedisOutageReport:
+    """Keeps the worker's report in step with the answers of Redis that ``heartbeat_state`` records."""
+
+    def __init__(self, heartbeat_state: HeartbeatState) -> None:
+        self._state = heartbeat_state
+        self._reported: tuple[str, bool] | None = None
+        """The worker, and whether its outage is reported. None before the first report: another process may have reported."""
+        self._failures = FailureLog(log, "redis_outage_report_failed")
+
+    async def run(self, backend: Backend) -> None:
+        """Report an outage and its end, until cancelled."""
+        while True:
+            try:
+                await self._look(backend)
+            except Exception as error:  # the heartbeats of the thread continue
+                self._failures.failed(error, worker_id=self._state.worker_id)
+            else:
+                self._failures.worked(worker_id=self._state.worker_id)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self, backend: Backend) -> None:
+        worker_id, reason = self._state.worker_id, self._state.refusal("Redis")
+        if worker_id is None or self._reported == (worker_id, reason is not None):
+            return
+        await backend.workers.report_redis(worker_id, reason)
+        self._reported = worker_id, reason is not None

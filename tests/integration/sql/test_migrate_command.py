@@ -1,0 +1,27 @@
+"""`runyard migrate` on SQLite and MariaDB."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from runyard_api.cli.main import app
+from tests.support.mariadb import PrivateMariaDB
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without a schema."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    server: PrivateMariaDB = request.getfixturevalue("mariadb_server")
+    return server.url(asyncio.run(server.create()))
+
+
+def test_migrate_makes_the_tables_once(url: str) -> None:
+    first, second = (CliRunner().invoke(app, ["--url", url, "migrate"], catch_exceptions=False) for _ in range(2))
+    assert first.exit_code == second.exit_code == 0
+    assert "from version 0 to 1" in first.output and "up to date, at version 1" in second.output

@@ -1,0 +1,133 @@
+"""Workers and Redis are killed while an unmodified arq producer enqueues jobs. Each job has one run and a readable result.
+
+``RUNYARD_TEST_ARQ_JOBS=1000`` is the long form. ``RUNYARD_TEST_SEED`` chooses the moments of the kills.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import msgpack
+import pytest
+from arq import create_pool
+from arq.connections import ArqRedis, RedisSettings
+from arq.jobs import Job
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from runyard import Client
+from runyard.domain.states import RunStatus
+from runyard_backends.embedded.redis import EmbeddedRedis
+from tests.support.fleet import Fleet
+
+JOBS = int(os.environ.get("RUNYARD_TEST_ARQ_JOBS", "100"))
+SEED = int(os.environ.get("RUNYARD_TEST_SEED", "7"))
+THREADS = max(10, JOBS // 10)
+WORKERS = 3
+SECONDS_BETWEEN_JOBS = 0.03
+DEATHS = ("runs.accept.after=crash+9", "runs.statuses.after=crash+3")
+"""Failpoints. A worker dies after it accepted runs and before it recorded them in Redis, or before it wrote results."""
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[EmbeddedRedis]:
+    with EmbeddedRedis(appendonly=True) as server:
+        await write_before_answers(server)
+        yield server
+
+
+async def write_before_answers(server: EmbeddedRedis) -> None:
+    """Let a started server write each change to its file before it answers. By default a server answers up to two seconds
+    earlier while its disk is busy, and a kill loses the change."""
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("appendfsync", "always")
+
+
+async def persistent(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat ``call`` while Redis does not answer."""
+    while True:
+        try:
+            return await call()
+        except (RedisError, OSError):
+            await asyncio.sleep(0.05)
+
+
+async def produce(producer: ArqRedis) -> None:
+    """Enqueue the jobs. Repeat a call whose answer was lost. One of the first jobs is deferred."""
+    for n in range(JOBS):
+        terms = {"_defer_by": 2.0} if n % 10 == 0 else {}
+        await persistent(
+            lambda n=n, terms=terms: producer.enqueue_job(  # type: ignore[misc]
+                "prompt", f"t{n % THREADS}", f"sleep 0.02 | say {n}", _job_id=f"run-{n}", **terms
+            )
+        )
+        await asyncio.sleep(SECONDS_BETWEEN_JOBS)
+
+
+async def kill_workers(fleet: Fleet, moments: random.Random) -> None:
+    """Kill one worker after the other. Start another worker for each dead worker."""
+    while True:
+        await asyncio.sleep(moments.uniform(0.4, 1.2))
+        alive = [process for process in fleet.processes.values() if process.returncode is None]
+        if len(alive) >= WORKERS:
+            moments.choice(alive).kill()
+        else:
+            await fleet.spawn("runyard.testing.scripted_agent:app", arq_queues="arq:queue", grace=1)
+
+
+async def test_each_job_is_one_run_whatever_dies(postgres_url: str, redis: EmbeddedRedis) -> None:
+    """R2, R9: No job is lost. No run is executed twice. Each result is readable. Redis is killed twice and keeps its file."""
+    moments = random.Random(SEED)
+    settings = RedisSettings.from_dsn(redis.url)
+    producer = await create_pool(settings, job_serializer=msgpack.packb, job_deserializer=msgpack.unpackb)
+    async with Client.connect(postgres_url, redis=redis.url) as client:
+        fleet = Fleet(postgres_url, redis.url, client, client.backend)
+        try:
+            for death in DEATHS:
+                fleet.environment = {"RUNYARD_FAILPOINTS": death}
+                await fleet.spawn("runyard.testing.scripted_agent:app", arq_queues="arq:queue", grace=1)
+            fleet.environment = {}
+            await fleet.spawn("runyard.testing.scripted_agent:app", arq_queues="arq:queue", grace=1)
+            producing = asyncio.create_task(produce(producer))
+            killing = asyncio.create_task(kill_workers(fleet, moments))
+            for _ in range(2):
+                await asyncio.sleep(JOBS * SECONDS_BETWEEN_JOBS * moments.uniform(0.2, 0.4))
+                await asyncio.to_thread(redis.kill)
+                await asyncio.sleep(moments.uniform(0.1, 0.5))
+                await asyncio.to_thread(redis.restart)
+                await write_before_answers(redis)
+            await producing
+            killing.cancel()
+            await asyncio.gather(killing, return_exceptions=True)
+            died = [process.pid for process in fleet.processes.values() if process.returncode is not None]
+            await fleet.start(arq_queues="arq:queue")
+            for n in range(JOBS):
+                job = Job(f"run-{n}", producer, _deserializer=msgpack.unpackb)
+                value = await persistent(lambda job=job: job.result(timeout=60, poll_delay=0.05))  # type: ignore[misc]
+                assert value == {
+                    "thread_id": f"t{n % THREADS}",
+                    "run_id": f"run-{n}",
+                    "status": "completed",
+                    "text": str(n),
+                    "value": None,
+                }
+            for t in range(THREADS):
+                mine = {f"run-{n}": ["user", "assistant"] for n in range(t, JOBS, THREADS)}
+                runs = (await client.runs(f"t{t}", limit=1000)).items
+                assert {run.run_id: run.status for run in runs} == dict.fromkeys(mine, RunStatus.COMPLETED)
+                roles: dict[str | None, list[str]] = {}
+                for message in (await client.messages(f"t{t}", limit=1000)).items:
+                    roles.setdefault(message.run_id, []).append(message.role)
+                assert roles == mine
+            keys = [*await producer.keys("arq:*"), *await producer.keys("*arq_*")]
+            assert sorted(keys) == sorted(f"arq:result:run-{n}".encode() for n in range(JOBS))
+            print(f"{JOBS} jobs, {len(died)} workers died, seed {SEED}")
+        finally:
+            await fleet.stop()
+            await producer.aclose()

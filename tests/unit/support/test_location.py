@@ -1,0 +1,89 @@
+"""Which deployment a client and a command find if the caller names none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runyard import Client
+from runyard.errors import InvalidInputError
+from runyard.support import dev_file
+from runyard.support.location import Location, locate
+
+PG, REDIS = "postgresql://h/db", "redis://h"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in ("RUNYARD_POSTGRES_URL", "RUNYARD_REDIS_URL", "RUNYARD_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+def env_file(folder: Path, text: str) -> None:
+    (folder / ".env").write_text(text)
+
+
+def test_the_environment_comes_before_dev_and_dev_before_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env_file(folder, f"RUNYARD_POSTGRES_URL={PG}/file\nRUNYARD_REDIS_URL={REDIS}/1\n")
+    assert locate() == Location(f"{PG}/file", f"{REDIS}/1", None, ".env")
+    private = folder / dev_file.FOLDER
+    private.mkdir(mode=0o700)
+    with dev_file.locked(private):
+        dev_file.write(private, dev_file.Deployment(1, f"{PG}/dev", f"{REDIS}/2", "app:app"))
+        assert locate() == Location(f"{PG}/dev", f"{REDIS}/2", None, "runyard dev")
+        monkeypatch.setenv("RUNYARD_POSTGRES_URL", f"{PG}/env")
+        monkeypatch.setenv("RUNYARD_REDIS_URL", f"{REDIS}/3")
+        assert locate() == Location(f"{PG}/env", f"{REDIS}/3", None, "environment")
+        assert locate("memory://x") == Location("memory://x", f"{REDIS}/3")
+        assert locate(PG, redis=REDIS) == Location(PG, REDIS)
+
+
+def test_an_api_key_goes_to_the_http_api_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env_file(folder, "RUNYARD_POSTGRES_URL=https://api\nRUNYARD_API_KEY=secret\n")
+    assert locate() == Location("https://api", None, "secret", ".env")
+    assert "secret" not in repr(locate())
+    monkeypatch.setenv("RUNYARD_API_KEY", "mine")
+    assert locate("https://other", redis=REDIS) == Location("https://other", None, "mine")
+    assert locate(PG, redis=REDIS).options == {"redis": REDIS}
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match="start `runyard dev` in this folder"):
+        locate()
+    with pytest.raises(InvalidInputError, match="set RUNYARD_REDIS_URL"):
+        locate(PG)
+
+
+async def test_a_client_finds_the_deployment_and_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNYARD_POSTGRES_URL", "memory://found")
+    async with Client.connect() as client, Client.connect("memory://found") as same:
+        await client.enqueue("t", "hi", "r")
+        assert (await same.run("t", "r")).run_id == "r"
+    with pytest.raises(InvalidInputError, match="postgresql:// has no option api_key"):
+        await Client.connect(PG, api_key="k")
+    with pytest.raises(InvalidInputError, match="memory:// has no option max_pool_size"):
+        await Client.connect("memory://found", max_pool_size=1)
+    with pytest.raises(AttributeError, match="is not connected"):
+        Client.connect("memory://found").enqueue("t", "hi")  # type: ignore[attr-defined]
+
+
+def test_a_file_of_variables_gets_nothing_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A1: a folder that somebody else filled does not get the key or the Redis of the user."""
+    monkeypatch.setenv("RUNYARD_API_KEY", "mine")
+    monkeypatch.setenv("RUNYARD_REDIS_URL", REDIS)
+    env_file(folder, "RUNYARD_POSTGRES_URL=https://other/${RUNYARD_API_KEY}\n")
+    assert locate() == Location("https://other/${RUNYARD_API_KEY}", None, None, ".env")
+    env_file(folder, f"RUNYARD_POSTGRES_URL={PG}\n")
+    with pytest.raises(InvalidInputError, match="set RUNYARD_REDIS_URL"):
+        locate()
+
+
+def test_a_file_of_variables_that_others_can_change_is_refused(folder: Path) -> None:
+    env_file(folder, "RUNYARD_POSTGRES_URL=https://api\n")
+    (folder / ".env").chmod(0o666)
+    with pytest.raises(InvalidInputError, match="can be changed by others and is not followed"):
+        locate()

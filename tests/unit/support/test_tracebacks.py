@@ -1,0 +1,127 @@
+"""Tracebacks as text: which frames they begin with, their bound, and what they never contain."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from runyard.app import load_app
+from runyard.errors import AppImportError, InvalidInputError
+from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, traceback_text
+
+
+def _raised(words: str = "no refund") -> BaseException:
+    secret = "4242 4242"
+    try:
+        raise ValueError(f"{words}{secret[:0]}")
+    except ValueError as error:
+        return error
+
+
+def _deep(levels: int) -> None:
+    if levels:
+        _shallow(levels - 1)
+    raise KeyError("bottom")
+
+
+def _shallow(levels: int) -> None:
+    _deep(levels)
+
+
+def test_a_traceback_names_file_line_code_and_error_and_no_values_of_variables() -> None:
+    text = traceback_text(_raised())
+    assert text is not None
+    assert f'File "{__file__}", line ' in text and "raise ValueError(" in text
+    assert text.endswith("ValueError: no refund\n")
+    assert "4242 4242" not in text
+
+
+def test_an_error_that_was_never_raised_has_no_traceback() -> None:
+    assert traceback_text(ValueError("made")) is None
+
+
+def test_a_traceback_contains_the_cause_before_the_error() -> None:
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as cause:
+            raise RuntimeError("outer") from cause
+    except RuntimeError as error:
+        text = traceback_text(error)
+    assert text is not None
+    assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("RuntimeError: outer")
+
+
+def test_a_traceback_contains_the_errors_of_a_group() -> None:
+    async def fail() -> None:
+        raise OSError("one of two")
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(fail())
+
+    with pytest.raises(ExceptionGroup) as found:
+        asyncio.run(main())
+    text = traceback_text(found.value)
+    assert text is not None and text.count("OSError: one of two") == 2
+
+
+@pytest.mark.parametrize("words", ["x" * 100_000, "ä\n" * 50_000, "\0\ud800"])
+def test_a_traceback_is_bounded_and_storable_whatever_the_error_says(words: str) -> None:
+    text = traceback_text(_raised(words))
+    assert text is not None and "raise ValueError(" in text
+    assert len(text.encode()) <= MAX_TRACEBACK_BYTES and "\0" not in text
+
+
+def test_a_long_chain_and_a_deep_stack_keep_the_innermost_frame() -> None:
+    error: BaseException = _raised("first")
+    for _ in range(50):
+        try:
+            _deep(100)
+        except KeyError as deep:
+            deep.__context__ = error
+            error = deep
+    text = traceback_text(error)
+    assert text is not None and len(text.encode()) <= MAX_TRACEBACK_BYTES
+    assert text.rstrip().endswith("KeyError: 'bottom'") and 'raise KeyError("bottom")' in text
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if name in before})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "line"),
+    [
+        ("import os\nos.environ['MISSING_9']\n", "KeyError: 'MISSING_9'", 2),
+        ("x = 1\n\ndef f(:\n", "SyntaxError: invalid syntax", 3),
+        ("import package_that_is_missing\n", "ModuleNotFoundError: No module named 'package_that_is_missing'", 1),
+        ("import sys\nsys.exit('no configuration')\n", "SystemExit: no configuration", 2),
+    ],
+)
+def test_an_import_that_fails_names_file_line_and_error_of_the_app(folder: Path, source: str, words: str, line: int) -> None:
+    (folder / "deep_9.py").write_text(source)
+    (folder / "broken_9.py").write_text("import deep_9\n")
+    with pytest.raises(AppImportError) as found:
+        load_app("broken_9:app")
+    assert found.value.message == f"the import of broken_9:app failed at {folder / 'deep_9.py'}:{line}: {words}"
+    text = found.value.details["traceback"]
+    head, first, *_ = text.splitlines()
+    assert head.startswith("Traceback") and f'File "{folder / "broken_9.py"}", line 1' in first
+    assert "<frozen importlib" not in text and importlib.__file__ not in text and words in text
+
+
+def test_a_module_that_does_not_exist_is_no_failed_import(folder: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"there is no module 'absent_9\.inner'") as found:
+        load_app("absent_9.inner:app")
+    assert not isinstance(found.value, AppImportError)
