@@ -17,7 +17,8 @@ from runyard.errors import InvalidCursorError, WorkerDeadError
 from ..answers import Cleared, Key, Keys, Limits, NewKey, PausedQueue, QueuePage, ResumedQueue, RevokedKey
 from ..idempotency import BY_STATE
 from ..operator_bodies import KeyRequest, LimitRequest
-from .arguments import KeyId, Paging, QueueName, WorkerId
+from .arguments import Cursor, KeyId, QueueName, WorkerId, bounded
+from .arguments import Limit as Most
 from .documentation import operation
 from .replies import UNSEEN, reply
 from .route_access import Administers, Operates, Route
@@ -31,12 +32,13 @@ Known = Annotated[bool, Query(description="Only queues that a worker serves, an 
 
 
 @router.get("/v1/queues", tags=["deployment"], **operation(InvalidCursorError, s200=(QueuePage, "A page of queues, by name.")))
-async def list_queues(caller: Administers, paging: Paging, known: Known = False) -> Response:
+async def list_queues(caller: Administers, limit: Most = 100, cursor: Cursor = None, known: Known = False) -> Response:
     """List the queues that have runs, are paused, or have a worker.
 
     With a key that belongs to a tenant, `known` is always true: runs of other tenants may name the other queues.
     """
-    page = await caller.client.queues(known=known or bool(caller.principal.tenant), **paging)
+    known = known or bool(caller.principal.tenant)
+    page = await caller.client.queues(known=known, limit=bounded(limit, caller), cursor=cursor)
     return reply(QueuePage.model_construct(items=page.items, next=page.next))
 
 
