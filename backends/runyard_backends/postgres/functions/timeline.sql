@@ -66,7 +66,8 @@ END $$;
 -- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
 -- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
 -- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
--- number of entries up to one more than `most`.
+-- number of entries up to one more than `most`. `enable_material` is off so that the index finds each message of the page by its number.
+-- Without statistics, the planner compares each entry with all messages of the branch.
 CREATE OR REPLACE FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -74,7 +75,8 @@ CREATE OR REPLACE FUNCTION runyard.run_timeline(
     kind integer, at timestamptz, key text, since timestamptz, of_fence bigint, call_seq bigint, size bigint, total bigint,
     attempt runyard.attempts, message runyard.messages, step runyard.steps, request runyard.requests
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_material = off SET jit = off AS $$
 DECLARE
     r runyard.runs;
 BEGIN
