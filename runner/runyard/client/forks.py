@@ -57,7 +57,7 @@ class ForkCalls(RunCalls):
         the usage of the runs that the fork contains whole. With False, the time grows with the number of these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
-        InvalidInputError.
+        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`, after the fork was made.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
@@ -96,7 +96,7 @@ class ForkCalls(RunCalls):
         run id of this prompt. None derives it from the id of the new thread. The other arguments are those of :meth:`fork`. The
         ``value`` of the job's result is ``{"thread_id": new}``, with a prompt also ``"run_id"``.
 
-        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError, InvalidInputError.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         if new is None and run_id is not None:
