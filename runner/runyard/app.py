@@ -275,7 +275,9 @@ def load_app(path: str) -> App:
         raise InvalidInputError(f"there is no module {module_name!r} to load the app from", field="app") from error
     except (Exception, SystemExit) as error:
         raise _import_error(path, error) from error
-    app = getattr(module, attribute, None)
+    if not hasattr(module, attribute):
+        raise InvalidInputError(f"the module {module_name!r} has no attribute {attribute!r}", field="app")
+    app = getattr(module, attribute)
     if not isinstance(app, App):
         raise InvalidInputError(f"{path} is {type(app).__name__}, not a runyard.App", field="app")
     return app

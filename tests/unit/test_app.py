@@ -90,6 +90,8 @@ def test_load_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("its_app", "its_app:none", "its_app:other", "no_such_module:app"):
         with pytest.raises(InvalidInputError):
             load_app(wrong)
+    with pytest.raises(InvalidInputError, match="the module 'its_app' has no attribute 'none'"):
+        load_app("its_app:none")
 
 
 def test_an_unknown_version_policy_is_refused() -> None:
