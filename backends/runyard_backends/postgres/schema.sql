@@ -2309,8 +2309,8 @@ RETURNS TABLE (queued double precision, running double precision, parked double 
 -- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
 -- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
 -- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
--- number of entries up to one more than `most`. Without `enable_material`, each message of the page is found by its number: the planner
--- would compare it with all messages of a run for which the table has no statistics.
+-- number of entries up to one more than `most`. `enable_material` is off so that the index finds each message of the page by its number.
+-- Without statistics, the planner compares each entry with all messages of the branch.
 FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
