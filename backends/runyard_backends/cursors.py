@@ -34,6 +34,16 @@ def number(cursor: str) -> int:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
+def name(cursor: str) -> str:
+    """Decode a cursor that is a name. Raises InvalidCursorError."""
+    found = decode(cursor)
+    if isinstance(found, str) and "\0" not in found:
+        with suppress(UnicodeEncodeError):
+            found.encode()
+            return found
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
 def moment(cursor: str) -> tuple[datetime, str]:
     """Decode a cursor that consists of a time and an id. Raises InvalidCursorError."""
     match decode(cursor):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from runyard.domain.list_entries import entry, entry_bytes
 from runyard.models import Thread
 from runyard.ports.results import PAGE_BYTES, Page
+
+MAX_DELETED: Final = 1000
+"""Maximum number of deleted ancestors of a page."""
 
 
 async def ancestors(parent: Callable[[int], Awaitable[tuple[int, Thread] | None]], key: int, limit: int) -> Page[Thread]:
@@ -16,14 +20,17 @@ async def ancestors(parent: Callable[[int], Awaitable[tuple[int, Thread] | None]
     returns the nearest ancestor of which the thread shows a message, which is a tombstone if it is deleted. It returns None
     for a thread without a known ancestor. ``limit``: the most ancestors. The page also ends at about 4 MiB. ``next`` is the id
     of the next ancestor. This ancestor is not deleted, so that its own ancestors can be read by its id. Deleted ancestors may
-    exceed the limit.
+    exceed the limit. After MAX_DELETED of them the lineage ends, because no id leads to the next one.
     """
     found: list[Thread] = []
-    left = PAGE_BYTES // 2
+    deleted, left = 0, PAGE_BYTES // 2
     while (above := await parent(key)) is not None:
         key, thread = above
         left -= entry_bytes(thread)
         if thread.deleted_at is None and (len(found) >= limit or (found and left < 0)):
             return Page(found, thread.thread_id)
+        deleted += thread.deleted_at is not None
+        if deleted > MAX_DELETED:
+            break
         found.append(entry(thread))
     return Page(found)

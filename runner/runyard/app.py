@@ -82,7 +82,7 @@ class App:
     ``traceback_filter``: a function of the traceback of an agent's error, which returns the text to store, or None to store
     none. Without it, the traceback is stored, at most 8 KiB.
 
-    Raises InvalidInputError for an invalid version, queue, agent name, agent or ``on_version_mismatch``.
+    Raises InvalidInputError for an invalid version, queue, agent name, agent, option or ``on_version_mismatch``.
     """
 
     def __init__(
@@ -106,9 +106,7 @@ class App:
         self.traceback_filter = traceback_filter
         self.agents: dict[str, AgentSpec] = {}
         self._options = options if isinstance(options, AgentOptions) else AgentOptions()
-        named = options if isinstance(options, Mapping) else {}
-        if unknown := sorted(named.keys() - (agents or {}).keys()):
-            raise InvalidInputError(f"options name agents that are not in agents: {', '.join(unknown)}", field="options")
+        named = _by_name(options, agents or {})
         for name, agent in (agents or {}).items():
             self._add(name, as_function(agent), named.get(name, AgentOptions()), hitl=False)
 
@@ -211,6 +209,20 @@ class App:
         return {name: spec.queue for name, spec in self.agents.items()}
 
 
+def _by_name(options: object, agents: Mapping[str, object]) -> Mapping[str, AgentOptions]:
+    """Return the options that are of one agent each. Raise InvalidInputError for other values, and for unknown agents."""
+    if options is None or isinstance(options, AgentOptions):
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(each, AgentOptions) for each in options.values()):
+        raise InvalidInputError(
+            f"options are AgentOptions(…), or a map from the names of agents to AgentOptions; got {brief(options)}",
+            field="options",
+        )
+    if unknown := sorted(str(name) for name in options.keys() - agents.keys()):
+        raise InvalidInputError(f"options name agents that are not in agents: {', '.join(unknown)}", field="options")
+    return options
+
+
 def as_function(agent: object) -> AgentFunction:
     """Return ``agent`` as a function of a RunContext. An adapter wraps an agent of another framework.
 
@@ -263,7 +275,9 @@ def load_app(path: str) -> App:
         raise InvalidInputError(f"there is no module {module_name!r} to load the app from", field="app") from error
     except (Exception, SystemExit) as error:
         raise _import_error(path, error) from error
-    app = getattr(module, attribute, None)
+    if not hasattr(module, attribute):
+        raise InvalidInputError(f"the module {module_name!r} has no attribute {attribute!r}", field="app")
+    app = getattr(module, attribute)
     if not isinstance(app, App):
         raise InvalidInputError(f"{path} is {type(app).__name__}, not a runyard.App", field="app")
     return app

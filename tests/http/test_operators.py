@@ -40,7 +40,7 @@ async def test_only_an_admin_of_no_tenant_changes_what_concerns_all_tenants(call
     assert (await weak.get("/v1/queues")).status_code == 403
     [worker] = await client.workers()
     assert not worker.draining and await client.limits() == []
-    assert all(queue.paused_at is None for queue in await client.queues())
+    assert all(queue.paused_at is None for queue in (await client.queues()).items)
 
 
 async def test_an_operator_does_over_http_what_it_does_directly(remote: Client, client: Client) -> None:
@@ -48,6 +48,13 @@ async def test_an_operator_does_over_http_what_it_does_directly(remote: Client, 
     paused = await remote.pause_queue("q")
     assert paused == await remote.pause_queue("q")
     assert await remote.queues() == await client.queues()
+    await client.pause_queue("r")
+    for page in ({"limit": 1}, {"limit": 1, "known": True}):
+        first = await remote.queues(**page)
+        assert [queue.queue for queue in first.items] == ["q"] and first == await client.queues(**page)
+        assert [queue.queue for queue in (await remote.queues(cursor=first.next, **page)).items] == ["r"]
+    assert (await remote.backend.queues.queues()).items == (await client.queues()).items
+    assert await remote.resume_queue("r")
     assert (await remote.resume_queue("q"), await remote.resume_queue("q")) == (True, False)
     await remote.drain_worker("w")
     assert (await remote.worker("w")).worker_id == "w" and (await client.workers())[0].draining
@@ -129,3 +136,5 @@ async def test_names_of_queues_of_other_tenants_are_not_listed(caller: Caller, c
         (await (await caller(tenant=tenant, scopes=("admin",))).get("/v1/queues")).json()["items"] for tenant in ("", "acme")
     ]
     assert [[queue["queue"] for queue in items] for items in seen] == [["secret-project"], []]
+    acme = await caller(tenant="acme", scopes=("admin",))
+    assert (await acme.get("/v1/queues?known=false")).json() == {"items": [], "next": None}

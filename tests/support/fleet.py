@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
 
 from runyard import Client
 from runyard.domain.states import RunStatus
@@ -27,6 +28,8 @@ WorkerProcess: TypeAlias = ForkedWorker | asyncio.subprocess.Process
 SCRIPTED = "runyard.testing.scripted_agent:app"
 SLACK = float(os.environ.get("RUNYARD_TEST_SLACK", "2"))
 """Seconds by which an operation may exceed its bound on a machine under load. 0 tests the promise itself."""
+SCHEDULING = {"job", "later", "due", "turns", "lock", "wait", "wake", "end_wait"}
+"""The kinds of keys in Redis of jobs, of locks and of workers that wait for jobs."""
 PROGRAM = """
 import sys
 from runyard_api.worker.process import run_worker
@@ -109,6 +112,16 @@ class Fleet:
         alive = [pid for pid, process in self.processes.items() if process.returncode is None]
         texts = await asyncio.gather(*(asyncio.to_thread(scrape, self.metrics[pid]) for pid in alive))
         return {pid: total(text, name, labels) for pid, text in zip(alive, texts, strict=True)}
+
+    async def nothing_scheduled(self) -> bool:
+        """Return whether Redis has no key of SCHEDULING."""
+        async with Redis.from_url(self.redis, decode_responses=True) as redis:
+            keys = {key async for key in redis.scan_iter(count=1000)}
+        return not {key.split(":")[2] for key in keys} & SCHEDULING
+
+    async def no_slot_in_use(self) -> bool:
+        """Return whether no live worker executes a run."""
+        return not any((await self.metric("runyard_slots_in_use")).values())
 
 
 def scrape(url: str, seconds: float = 10) -> str:

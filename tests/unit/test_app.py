@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runyard.app import App, load_app, name_of
+from runyard.app import AgentOptions, App, load_app, name_of
 from runyard.errors import AgentNotFoundError, InvalidInputError
 from runyard.execution.context import RunContext
 from runyard.execution.retries import backoff, effective_options
@@ -56,6 +57,14 @@ def test_the_default_queue_is_served_even_if_no_agent_has_it() -> None:
     assert app.queues == ["gpu", "default"]
 
 
+@pytest.mark.parametrize("options", [{"one": {"queue": "gpu"}}, {"queue": "gpu"}, 60, "gpu", [AgentOptions()]])
+def test_options_of_another_kind_are_refused(options: Any) -> None:
+    """A dict of options, or a value that is no option at all, is not left out silently."""
+    with pytest.raises(InvalidInputError, match="options") as refused:
+        App({"one": one}, options=options)
+    assert refused.value.details["field"] == "options"
+
+
 def test_a_runs_own_options_win_over_its_agents() -> None:
     app = App()
     app.agent(timeout=5, max_attempts=3, retry=RetryPolicy(initial=9))(one)
@@ -81,6 +90,8 @@ def test_load_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("its_app", "its_app:none", "its_app:other", "no_such_module:app"):
         with pytest.raises(InvalidInputError):
             load_app(wrong)
+    with pytest.raises(InvalidInputError, match="the module 'its_app' has no attribute 'none'"):
+        load_app("its_app:none")
 
 
 def test_an_unknown_version_policy_is_refused() -> None:

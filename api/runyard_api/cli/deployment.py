@@ -29,13 +29,9 @@ class Target:
     tenant: str = ""
     api_key: str | None = field(default=None, repr=False)
 
-    def resolve(self) -> tuple[str, str | None]:
-        """Return the URLs of Postgres and Redis. Raises the errors of :func:`runyard.support.location.locate`."""
-        found = self.locate()
-        return found.url, found.redis
-
     def locate(self) -> Location:
-        """Return the deployment that the options, the environment, the ``runyard dev`` of this folder or ``.env`` name."""
+        """Return the deployment that the options, the environment, the ``runyard dev`` of this folder or ``.env`` name. Raises
+        the errors of :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 

@@ -194,10 +194,11 @@ class Workers(BaseModel):
     items: list[Worker]
 
 
-class Queues(BaseModel):
-    """The queues of all tenants."""
+class QueuePage(BaseModel):
+    """Queues of all tenants."""
 
     items: list[QueueInfo]
+    next: str | None = None
 
 
 class PausedQueue(BaseModel):

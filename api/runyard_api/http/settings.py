@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from runyard.errors import InvalidInputError
+from runyard.support.settings import EnvFileSettings
 
 MIN_SECRET_CHARACTERS: Final = 32
 """Fewest characters of a secret."""
 
 
-class ApiSettings(BaseSettings):
+class ApiSettings(EnvFileSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
     ``host`` and ``port``: the address on which ``runyard api`` listens. ``metrics_port``: a second port, on which it serves
@@ -39,7 +40,7 @@ class ApiSettings(BaseSettings):
     OpenTelemetry follows it. Otherwise the sampler decides as for a request without one (T2).
     """
 
-    model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", env_file=".env", env_file_encoding="utf-8", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", extra="ignore")
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)

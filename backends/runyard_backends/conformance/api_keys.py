@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runyard.domain.api_keys import MAX_VALID_KEYS, ApiKey, Secret
+from runyard.domain.api_keys import MAX_ENDED_KEYS, MAX_VALID_KEYS, ApiKey, Secret
 from runyard.errors import InvalidInputError
 
 from .world import World, eventually
@@ -70,3 +70,16 @@ class TestKeys:
         await store.revoke_key(first.key_id)
         await store.create_key(fresh("last")[0], b"d")
         assert len(await store.keys()) == MAX_VALID_KEYS + 1
+
+    async def test_ended_keys_of_a_list_are_bounded(self, world: World) -> None:
+        """A2: The list has the newest of the keys that were revoked, after every valid key that is older."""
+        store = world.backend.keys
+        valid, _ = fresh("valid")
+        await store.create_key(valid, b"d")
+        ended = [fresh(str(n))[0] for n in range(MAX_ENDED_KEYS + 2)]
+        for start in range(0, len(ended), 50):
+            part = ended[start : start + 50]
+            for key in part:
+                await store.create_key(key, b"d")
+            await asyncio.gather(*(store.revoke_key(key.key_id) for key in part))
+        assert [key.key_id for key in await store.keys()] == [key.key_id for key in (valid, *ended[2:])]

@@ -9,21 +9,23 @@ from runyard.domain.limits import Limit
 from runyard.domain.states import RunStatus
 from runyard.models import ErrorInfo
 from runyard.ports.commands import AcceptRequest, Cut, ForkRequest
+from runyard.ports.queries import PageRequest
 from runyard.ports.workers import QueueInfo, WorkerInfo
 
+from ..cursors import encode
 from .world import T, World, eventually
 
 pytestmark = pytest.mark.asyncio
 
 
 async def facts(world: World, queue: str = "default") -> QueueInfo:
-    (found,) = [info for info in await world.backend.queues.queues() if info.queue == queue]
+    (found,) = [info for info in (await world.backend.queues.queues()).items if info.queue == queue]
     return found
 
 
 class TestQueues:
     async def test_queue_list_of_an_empty_store_is_empty(self, world: World) -> None:
-        assert await world.backend.queues.queues() == []
+        assert (await world.backend.queues.queues()).items == []
 
     async def test_queue_counts_the_runs_that_wait(self, world: World) -> None:
         """A queue counts the due runs of all tenants that wait for their lane or for a worker. It counts neither running runs
@@ -43,7 +45,7 @@ class TestQueues:
         assert found.oldest is not None and 0 <= found.oldest < 60 and found.paused_at is None
         gpu = await facts(world, "gpu")
         assert (gpu.queued, gpu.waiting, gpu.deepest, gpu.suspended, gpu.workers) == (1, 1, 1, 0, 0)
-        assert [info.queue for info in await world.backend.queues.queues()] == ["default", "gpu"]
+        assert [info.queue for info in (await world.backend.queues.queues()).items] == ["default", "gpu"]
 
     async def test_run_that_waits_for_something_else_does_not_wait_for_a_worker(self, world: World) -> None:
         """A permit, an earlier run of the lane, or the run of a cut. Workers could not start such a run."""
@@ -73,7 +75,7 @@ class TestQueues:
         """A2: A queue is listed by name if a live worker serves it, if an agent was served there, or if it is paused."""
 
         async def known() -> set[str]:
-            return {info.queue for info in await world.backend.queues.queues() if info.known}
+            return {info.queue for info in (await world.backend.queues.queues()).items if info.known}
 
         for queue in ("invented", "served", "agents", "paused"):
             await world.accept("r", thread=queue, queue=queue)
@@ -84,6 +86,31 @@ class TestQueues:
         await world.bury("w")
         assert await known() == {"agents", "paused"}
 
+    async def test_queues_are_listed_a_page_at_a_time(self, world: World) -> None:
+        """A3: A page continues after the name of the last queue, also if this queue is gone."""
+        queues = world.backend.queues
+        for queue in ("e", "a", "Z", "ä", "c"):
+            await queues.pause(queue)
+        await world.accept("r", queue="b")
+
+        async def page(cursor: str | None = None, **fields: bool) -> tuple[str, str | None]:
+            found = await queues.queues(PageRequest(limit=2, cursor=cursor), **fields)
+            return "".join(info.queue for info in found.items), found.next
+
+        names, first = await page()
+        assert names == "Za"
+        await queues.resume("a")
+        names, second = await page(first)
+        assert names == "bc"
+        assert await page(second) == ("eä", None)
+        names, known = await page(first, known=True)
+        assert names == "ce" and await page(known, known=True) == ("ä", None)
+        whole = await queues.queues()
+        assert ["".join(info.queue for info in whole.items), whole.next] == ["Zbceä", None]
+        for wrong in ("x", encode(1), encode("a\0"), encode("\ud800"), encode(["a"])):
+            with pytest.raises(errors.InvalidCursorError):
+                await page(wrong)
+
     async def test_workers_that_drain_or_died_serve_nothing(self, world: World) -> None:
         for worker in ("w", "v"):
             await world.workers.register(WorkerInfo(worker_id=worker, queues=["a"]))
@@ -91,7 +118,7 @@ class TestQueues:
         assert (await facts(world, "a")).workers == 1
         await world.bury("v")
         await world.workers.leave("w")
-        assert await world.backend.queues.queues() == []
+        assert (await world.backend.queues.queues()).items == []
 
     async def test_a_paused_queue_accepts_and_no_worker_claims(self, world: World) -> None:
         """R12: From the return of ``pause`` on, the queue accepts runs and none is claimed. ``explain`` names the pause."""

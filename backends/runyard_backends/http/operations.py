@@ -10,9 +10,11 @@ from runyard.domain.api_keys import ApiKey, IssuedKey
 from runyard.domain.limits import Limit, LimitName
 from runyard.errors import InvalidInputError
 from runyard.models import JsonObject
+from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.results import Page
 from runyard.ports.workers import QueueInfo, WorkerInfo
 
-from .codec import given
+from .codec import given, paging
 from .transport import Transport
 from .unsupported import DirectOnly
 
@@ -46,9 +48,17 @@ class HttpQueueStore(DirectOnly):
         super().__init__("queues")
         self._transport = transport
 
-    async def queues(self) -> list[QueueInfo]:
+    async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]:
         """Return the state of each queue, by name."""
-        return _QUEUES.validate_python((await self._transport.ask("GET", "queues")).data["items"])
+        asked = page or FIRST_PAGE
+        found: list[QueueInfo] = []
+        while True:
+            query = {**paging(asked), "known": known}
+            data = (await self._transport.ask("GET", "queues", query=query)).data
+            found += _QUEUES.validate_python(data["items"])
+            if page is not None or data["next"] is None:
+                return Page(found, data["next"])
+            asked = PageRequest(cursor=data["next"])
 
     async def pause(self, queue: str) -> datetime:
         """Pause a queue. Return the time of the pause."""

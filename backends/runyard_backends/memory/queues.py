@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 
 from runyard.domain.states import RunStatus
 from runyard.models import check_id
+from runyard.ports.queries import PageRequest
+from runyard.ports.results import Page
 from runyard.ports.workers import QueueInfo
 
+from ..queue_pages import names_after, page_of_names
 from .lanes import must_wait
 from .state import Database, RunState
 
@@ -20,12 +24,16 @@ class MemoryQueueStore:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    async def queues(self) -> list[QueueInfo]:
-        """Return every queue that has live runs, is paused or has a live worker, in the order of their names."""
+    async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]:
+        """Return queues that have live runs, are paused or have a live worker, in the order of their names."""
+        after, most = names_after(page)
         live = [(t.key, r) for t in self.db.threads.values() for r in t.runs.values() if r.live and not r.external]
         names = {r.run.queue for _, r in live} | self.db.paused.keys()
         names |= {queue for worker in self.db.workers.values() if worker.dead_at is None for queue in worker.queues}
-        return [self._info(name, [(key, r) for key, r in live if r.run.queue == name]) for name in sorted(names)]
+        found = (
+            self._info(name, [(key, r) for key, r in live if r.run.queue == name]) for name in sorted(names) if name > after
+        )
+        return page_of_names(list(islice((info for info in found if info.known or not known), most)), page)
 
     def _info(self, name: str, live: Iterable[tuple[int, RunState]]) -> QueueInfo:
         now = self.db.now()

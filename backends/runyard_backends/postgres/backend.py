@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
 from runyard.errors import InvalidInputError, RunyardError
 from runyard.events.streams import DirectStreams
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
+from runyard.ports.results import PAGE_BYTES
 from runyard.ports.scheduling import Effects, EventLog, Scheduler, StreamLimits
 from runyard.ports.stores import (
     DEFAULT_MAX_POOL_CONNECTIONS,
@@ -37,7 +38,7 @@ from ..redis.servers import RedisServers, redis_servers
 from . import codec
 from .api_keys import PostgresKeyStore
 from .checkpointer import PostgresCheckpointer
-from .connecting import Connector, session_timeouts, split_url
+from .connecting import CACHE_SIZE, Connector, session_timeouts, split_url
 from .database import DEFAULT_COMMAND_SECONDS, Database
 from .driver_errors import DRIVER_ERRORS, translated
 from .feed import PostgresFeed
@@ -192,23 +193,35 @@ async def connect(
     min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
     max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
     listen_url: str | None = None,
+    statement_cache_size: int | None = None,
+    command_timeout: float = DEFAULT_COMMAND_SECONDS,
+    page_bytes: int = PAGE_BYTES,
     stream_limits: StreamLimits | None = None,
     name: str = "runyard",
-    **settings: Any,
 ) -> Backend:
     """Connect to Postgres at ``url`` and to Redis at ``redis``.
 
     ``redis``: a URL (:mod:`runyard_backends.redis.connecting`); with None, only the stores work. ``tenant``: the tenant of the
     backend. ``min_pool_size`` and ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a
-    direct connection to Postgres, if ``url`` goes through PgBouncer. ``stream_limits``: the limits of the event streams, the
-    same in every process. ``name``: the name under which both servers list the connections. ``settings``: arguments of
-    asyncpg's pool, for example ``statement_cache_size=0`` behind PgBouncer in transaction mode. Raises SchemaUninitialized,
-    SchemaMismatch, BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: the server inside this process would
+    direct connection to Postgres, if ``url`` goes through PgBouncer. ``statement_cache_size``: the number of prepared
+    statements of a connection, 0 behind PgBouncer in transaction mode. None leaves it to the URL and the driver.
+    ``command_timeout``: seconds that a call may take. ``page_bytes``: maximal bytes of a page of a list; a larger entry is a
+    page of its own. ``stream_limits``: the limits of the event streams, the same in every process. ``name``: the name under
+    which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError. Raises
+    InvalidInputError for ``fakeredis://``: the server inside this process would
     not be seen by the other processes that use Postgres.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")
-    db = await Database.connect(url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, name=name, **settings)
+    db = await Database.connect(
+        url,
+        min_pool_size=min_pool_size,
+        max_pool_size=max_pool_size,
+        command_timeout=command_timeout,
+        name=name,
+        page_bytes=page_bytes,
+        **({} if statement_cache_size is None else {CACHE_SIZE: statement_cache_size}),
+    )
     try:
         await check_schema(db)
         server = redis_servers(redis, name=name) if redis is not None else None

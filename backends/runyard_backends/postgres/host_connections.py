@@ -26,6 +26,7 @@ from runyard.errors import (
     SchemaUninitialized,
     from_dict,
 )
+from runyard.support.class_origins import is_of
 
 from ..codec.values import Row, to_json
 from .codec.run_requests import RunRequest
@@ -61,14 +62,14 @@ async def accept_on(connection: Any, tenant: str, request: RunRequest) -> tuple[
 
     Raises InvalidInputError for any other kind of connection, and the errors of ``runyard.accept_request``.
     """
-    if _is_of(connection, "sqlalchemy"):
+    if is_of(connection, "sqlalchemy"):
         connection = await _beneath_sqlalchemy(connection)
     if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
         with translated():
             accepted = await connection.fetchrow(statements()["accept_request"], tenant, _as_json(request))
             run = await connection.fetchrow(statements()["run"], tenant, request.thread_id, request.run_id)
             return _of_rows((accepted, run))
-    if _is_of(connection, "psycopg"):
+    if is_of(connection, "psycopg"):
         import psycopg
 
         found = (tenant, request.thread_id, request.run_id)
@@ -175,7 +176,7 @@ async def _beneath_sqlalchemy(given: Any) -> Any:
 
     if isinstance(given, scoped_session):
         raise _scoped(given)
-    if _is_of(given, "sqlalchemy.ext.asyncio"):
+    if is_of(given, "sqlalchemy.ext.asyncio"):
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
         if isinstance(given, async_scoped_session):
@@ -238,11 +239,6 @@ def _translated_psycopg() -> Iterator[None]:
         if isinstance(error, psycopg.OperationalError):
             raise BackendUnavailableError(f"Postgres cannot be reached: {error}") from error
         raise
-
-
-def _is_of(value: object, package: str) -> bool:
-    """Return whether a class of ``package`` is the class of ``value`` or a base of it. Nothing is imported."""
-    return any(f"{cls.__module__}.".startswith(f"{package}.") for cls in type(value).__mro__)
 
 
 def _name_of(value: object) -> str:

@@ -521,8 +521,9 @@ SELECT extract(epoch FROM clock_timestamp() - min(d.created_at))::float8 FROM ru
 SELECT runyard.prune($1, $2, $3, $4)
 
 -- name: queues
--- Return every queue that has live runs, is paused or has a live worker.
+-- Return the queues that have live runs, are paused or have a live worker, by name.
 SELECT q.* FROM runyard.queue_states() q
+WHERE q.queue COLLATE "C" > $2 AND (q.known OR NOT $1) ORDER BY q.queue COLLATE "C" LIMIT $3
 
 -- name: measure
 -- Return the figures of the deployment that only the leader reads.

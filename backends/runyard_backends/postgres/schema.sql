@@ -2309,7 +2309,8 @@ RETURNS TABLE (queued double precision, running double precision, parked double 
 -- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
 -- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
 -- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
--- number of entries up to one more than `most`.
+-- number of entries up to one more than `most`. `enable_material` is off so that the index finds each message of the page by its number.
+-- Without statistics, the planner compares each entry with all messages of the branch.
 FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -2327,6 +2328,9 @@ FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS 
 
 -- Return the attempts of a run. An attempt that runs, or that completed its run, has no row of its own.
 FUNCTION runyard.attempts_of(r runyard.runs) RETURNS SETOF runyard.attempts;
+
+-- Return one attempt of a run.
+FUNCTION runyard.attempt_of(r runyard.runs, fence bigint) RETURNS SETOF runyard.attempts;
 
 -- Return a step. Leave its result out if it has more than `large` bytes.
 FUNCTION runyard.without_large_result(accept_no bigint, step_key text, large integer) RETURNS runyard.steps;

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 
 from runyard.errors import WorkerDeadError
 from runyard.models import check_id
+from runyard.ports.queries import PageRequest
 from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.results import Page
 from runyard.ports.scheduling import Job
 from runyard.ports.workers import (
     BlockedLoop,
@@ -23,6 +25,7 @@ from runyard.ports.workers import (
     WorkerInfo,
 )
 
+from ..queue_pages import names_after, page_of_names
 from . import codec
 from .database import Database
 from .migrate import CODE_VERSION
@@ -156,10 +159,11 @@ class PostgresQueueStore:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    async def queues(self) -> list[QueueInfo]:
-        """Return every queue that has live runs, is paused or has a live worker, in the order of their names. The cost grows
-        with the number of live runs."""
-        return [QueueInfo(**row) for row in await self.db.rows("queues")]
+    async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]:
+        """Return queues that have live runs, are paused or have a live worker, in the order of their names. The cost grows with
+        the number of live runs."""
+        after, most = names_after(page)
+        return page_of_names([QueueInfo(**row) for row in await self.db.rows("queues", known, after, most)], page)
 
     async def pause(self, queue: str) -> datetime:
         """Stop claims of runs of ``queue``. Return the time at which the pause began."""

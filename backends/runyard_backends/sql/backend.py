@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, cast
+from typing import cast
 
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
+from runyard.ports.results import PAGE_BYTES
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
     DEFAULT_MAX_POOL_CONNECTIONS,
@@ -25,6 +26,7 @@ from runyard.ports.streams import Streams
 from runyard.ports.timelines import TimelineStore
 from runyard.ports.webhooks import WebhookStore
 from runyard.support import optional_imports
+from runyard.support.store_retries import LOCKED_SECONDS
 
 from ..unsupported import Refusing
 from .checkpointer import SqlCheckpointer
@@ -77,15 +79,20 @@ class SqlBackend:
         await self.db.close()
 
 
-async def connect_sqlite(url: str, *, tenant: str = "", **settings: Any) -> Backend:
+async def connect_sqlite(
+    url: str, *, tenant: str = "", busy_seconds: float = LOCKED_SECONDS, page_bytes: int = PAGE_BYTES
+) -> Backend:
     """Connect to the SQLite file at ``url``. Make the file and its schema if they do not exist.
 
     ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
     ``tenant``: the tenant of the backend. ``busy_seconds``: seconds for which a write waits for the writer of another process.
+    ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of its own.
     Raises BackendUnavailableError if the file cannot be used, LockedError, SchemaMismatch, DataCorruptedError, and
     ExtraMissingError if aiosqlite is not installed. Raises InvalidInputError for an invalid URL.
     """
-    database: Database = await optional_imports.load("runyard_backends.sql.sqlite").connect_database(url, **settings)
+    database: Database = await optional_imports.load("runyard_backends.sql.sqlite").connect_database(
+        url, busy_seconds=busy_seconds, page_bytes=page_bytes
+    )
     return SqlBackend(database, tenant)
 
 
@@ -95,15 +102,17 @@ async def connect_mysql(
     tenant: str = "",
     min_pool_size: int = DEFAULT_MIN_POOL_CONNECTIONS,
     max_pool_size: int = DEFAULT_MAX_POOL_CONNECTIONS,
-    **settings: Any,
+    page_bytes: int = PAGE_BYTES,
 ) -> Backend:
     """Connect to the MySQL or MariaDB database at ``url``.
 
     ``url``: ``mysql://user:password@host:3306/database``.
-    ``tenant``: the tenant of the backend. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Raises
-    SchemaUninitialized, SchemaMismatch, BackendUnavailableError, and ExtraMissingError if asyncmy is not installed. Raises
-    InvalidInputError for an invalid URL.
+    ``tenant``: the tenant of the backend. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections.
+    ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of its own. Raises SchemaUninitialized,
+    SchemaMismatch, BackendUnavailableError, and ExtraMissingError if asyncmy is not installed. Raises InvalidInputError for an
+    invalid URL.
     """
-    sizes = {"min_pool_size": min_pool_size, "max_pool_size": max_pool_size}
-    database: Database = await optional_imports.load("runyard_backends.sql.mysql").connect_database(url, **sizes, **settings)
+    database: Database = await optional_imports.load("runyard_backends.sql.mysql").connect_database(
+        url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, page_bytes=page_bytes
+    )
     return SqlBackend(database, tenant)

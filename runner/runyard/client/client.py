@@ -34,8 +34,10 @@ class ConnectOptions(TypedDict, total=False):
     Of Postgres: ``redis`` (the URL of Redis), ``min_pool_size`` and ``max_pool_size`` (connections), ``listen_url`` (the URL of
     a direct connection, if the other goes through PgBouncer), ``statement_cache_size`` (0 behind PgBouncer in transaction
     mode), ``command_timeout`` (seconds of a call), ``stream_limits`` (the same in every process), ``name`` (under which both
-    servers list the connections). Of the HTTP API: ``api_key``, which determines the tenant, ``timeout`` (seconds to wait for a
-    reply), ``patience`` (seconds for which a request is repeated), ``transport`` (of httpx, for proxies and certificates).
+    servers list the connections). Of MySQL: ``min_pool_size`` and ``max_pool_size``. Of SQLite: ``busy_seconds`` (seconds for
+    which a write waits for the writer of another process). Of the HTTP API: ``api_key``, which determines the tenant,
+    ``timeout`` (seconds to wait for a reply), ``patience`` (seconds for which a request is repeated), ``transport`` (of httpx,
+    for proxies and certificates).
     """
 
     redis: str | None
@@ -46,6 +48,7 @@ class ConnectOptions(TypedDict, total=False):
     command_timeout: float
     stream_limits: StreamLimits | None
     name: str
+    busy_seconds: float
     api_key: str | None
     timeout: float
     patience: float

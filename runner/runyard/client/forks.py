@@ -57,16 +57,17 @@ class ForkCalls(RunCalls):
         the usage of the runs that the fork contains whole. With False, the time grows with the number of these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
-        InvalidInputError.
+        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`, after the fork was made.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
+        prompt, run_id = as_message(message), prompt_id(request.new, message, run_id, "run_id")
         if wait:
             job = await self._accept_fork(request, None)
             (await job.result()).raise_for_status()
-            await prompt_fork(self, request.new, message, run_id)
+            await prompt_fork(self, request.new, prompt, run_id)
         else:
-            await make_fork(self, request, message, run_id)
+            await make_fork(self, request, prompt, run_id)
         return await self.thread(request.new)
 
     async def enqueue_fork(
@@ -95,16 +96,13 @@ class ForkCalls(RunCalls):
         run id of this prompt. None derives it from the id of the new thread. The other arguments are those of :meth:`fork`. The
         ``value`` of the job's result is ``{"thread_id": new}``, with a prompt also ``"run_id"``.
 
-        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError.
+        Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError, InvalidInputError.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         if new is None and run_id is not None:
             new = forked_thread_id(src, run_id)
         request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
-        if message is not None:
-            request = replace(request, prompt_run_id=prompt_run_id or first_prompt_id(request.new))
-        elif prompt_run_id is not None:
-            raise InvalidInputError("prompt_run_id is that of the first prompt; give a message with it", field="prompt_run_id")
+        request = replace(request, prompt_run_id=prompt_id(request.new, message, prompt_run_id, "prompt_run_id"))
         return await self._accept_fork(request, run_id, webhook, message)
 
     async def fork_once(
@@ -174,13 +172,23 @@ async def make_fork(
 
 
 async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:
-    """Enqueue the first prompt of the fork ``new``, if there is one.
-
-    ``run_id``: by default derived from ``new``, so that a repetition is the same run.
-    """
+    """Enqueue the first prompt of the fork ``new``, if there is one. ``run_id``: see :func:`prompt_id`."""
     if message is None:
         return None
-    return await calls.enqueue(new, message, run_id or first_prompt_id(new))
+    return await calls.enqueue(new, message, prompt_id(new, message, run_id, "run_id"))
+
+
+def prompt_id(new: str, message: object, run_id: str | None, field: str) -> str | None:
+    """Return the run id of the first prompt of the fork ``new``, or None if there is no prompt.
+
+    By default the id is derived from ``new``, so that a repetition is the same run. ``field``: the name of the argument
+    ``run_id``. Raises InvalidInputError for an invalid id, and for an id without a prompt.
+    """
+    if message is not None:
+        return first_prompt_id(new) if run_id is None else check_id(run_id, field)
+    if run_id is not None:
+        raise InvalidInputError(f"{field} is that of the first prompt; give a message with it", field=field)
+    return None
 
 
 @cache

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..support.class_origins import is_of
+
 
 def opened(connection: Any) -> Any:
     """Return the driver's connection of a connection of Django (``django.db.connection``), and any other value unchanged.
 
+    The engine of Django's database may be that of another package, which is derived from Django's.
     Call this function in the thread that uses the connection, because Django has a connection for each thread. A connection
     that is not open is opened. Django refuses to open one inside an event loop.
     """
-    if not type(connection).__module__.startswith("django."):
+    if not is_of(connection, "django"):
         return connection
     if connection.connection is None:
         connection.ensure_connection()

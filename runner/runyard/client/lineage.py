@@ -24,9 +24,9 @@ class LineageCalls(RunCalls):
         """Return the thread, at most ``limit`` of its ancestors, and as many of its children, all without their large values.
 
         The list of ancestors also ends at about 4 MiB. It ends before a thread that is not deleted, so that deleted ancestors
-        may exceed ``limit``. Call this method with the thread id ``next_ancestor`` to read that
-        thread and further ancestors. Call :meth:`threads` with this parent and the cursor ``next_children`` to read further
-        children.
+        may exceed ``limit``. After a thousand deleted ancestors the lineage ends. Call this method with the thread id
+        ``next_ancestor`` to read that thread and further ancestors. Call :meth:`threads` with this parent and the cursor
+        ``next_children`` to read further children.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """

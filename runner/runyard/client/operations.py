@@ -12,6 +12,8 @@ from ..domain.limits import LIMITS, Limit, LimitName
 from ..domain.quoting import brief
 from ..domain.validation import first_problem
 from ..errors import InvalidInputError, WorkerNotFoundError
+from ..ports.queries import PageRequest
+from ..ports.results import Page
 from ..ports.workers import QueueInfo, WorkerInfo
 from .arguments import Calls
 
@@ -44,9 +46,12 @@ class OperatorCalls(Calls):
         """
         await self.backend.workers.drain(worker_id)
 
-    async def queues(self) -> list[QueueInfo]:
-        """Return the state of each queue that holds runs, is paused or is served, ordered by name."""
-        return await self.backend.queues.queues()
+    async def queues(self, *, known: bool = False, limit: int = 100, cursor: str | None = None) -> Page[QueueInfo]:
+        """Return the state of each queue that holds runs, is paused or is served, ordered by name, a page at a time.
+
+        ``known``: leave out the queues that only runs name. Raises InvalidInputError, InvalidCursorError.
+        """
+        return await self.backend.queues.queues(PageRequest(limit=limit, cursor=cursor), known=known)
 
     async def pause_queue(self, queue: str) -> datetime:
         """Stop all workers from claiming runs of ``queue``. Runs are still accepted. Return the time of the pause.

@@ -171,7 +171,9 @@ class RunCalls(ThreadCalls):
         run has taken a thousand signals of the thread, and InvalidInputError for an invalid name or a value beyond the bounds
         of :mod:`runyard.domain.size_limits`.
         """
-        sent = await self.backend.runs.signal(thread_id, name, value, signal_id=signal_id or new_id(), sent_by=sent_by)
+        sent = await self.backend.runs.signal(
+            thread_id, name, value, signal_id=new_id() if signal_id is None else signal_id, sent_by=sent_by
+        )
         await self._apply(sent.effects)
         return sent.signal
 

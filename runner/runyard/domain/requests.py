@@ -69,22 +69,26 @@ def check_answer(request: HitlRequest, answer: Any) -> None:
 
     The error is also raised if the schema refers to another schema by a URL, because no URL is fetched (M5).
     """
-    if request.answer_schema is None:
-        return
+    if request.answer_schema is not None and (found := misfit(request.answer_schema, answer, "answer")) is not None:
+        message, faults = found
+        raise HitlInvalidAnswerError(message, request_id=request.request_id, errors=faults)
+
+
+def misfit(schema: JsonObject, value: Any, what: str) -> tuple[str, list[JsonObject]] | None:
+    """Return the reason why ``value`` does not fit the JSON schema, and its faults. Return None if it fits.
+
+    ``what``: a word for the value in the reason. No value fits a schema that refers to another schema by a URL.
+    """
     from jsonschema import Draft202012Validator
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import EMPTY_REGISTRY
 
-    validator = Draft202012Validator(request.answer_schema, registry=EMPTY_REGISTRY)  # the default registry fetches URLs
+    validator = Draft202012Validator(schema, registry=EMPTY_REGISTRY)  # the default registry fetches URLs
     try:
-        errors = sorted(validator.iter_errors(answer), key=lambda e: e.json_path)
+        errors = sorted(validator.iter_errors(value), key=lambda e: e.json_path)
     except Unresolvable as error:
-        raise HitlInvalidAnswerError(
-            f"no answer can fit: the question's schema refers to {error.ref}, which is not fetched; put it into the schema",
-            request_id=request.request_id,
-        ) from None
-    if errors:
-        faults = [{"path": e.json_path, "message": e.message} for e in errors]
-        raise HitlInvalidAnswerError(
-            f"the answer does not fit: {errors[0].json_path}: {errors[0].message}", request_id=request.request_id, errors=faults
-        )
+        return f"no {what} can fit: the schema refers to {error.ref}, which is not fetched; put it into the schema", []
+    if not errors:
+        return None
+    faults: list[JsonObject] = [{"path": e.json_path, "message": e.message} for e in errors]
+    return f"the {what} does not fit: {errors[0].json_path}: {errors[0].message}", faults

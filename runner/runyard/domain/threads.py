@@ -83,8 +83,8 @@ class Lineage(BaseModel):
     """The ancestors of a thread, and its forks.
 
     ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. If no thread shows a message of it any more, it is
-    left out. ``next_ancestor``: the id of the next ancestor if there are more. ``children``: the oldest first.
-    ``next_children``: the cursor that continues the list of children, or None at its end.
+    left out. The list ends after a thousand deleted ones. ``next_ancestor``: the id of the next ancestor if there are more.
+    ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its end.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -8,10 +8,10 @@ from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from ..errors import HitlInvalidAnswerError, InvalidInputError, SignalConflictError, SignalInvalidError, SignalTimeoutError
+from ..errors import InvalidInputError, SignalConflictError, SignalInvalidError, SignalTimeoutError
 from .base_models import StrictModel
 from .quoting import brief
-from .requests import HitlRequest, check_answer
+from .requests import misfit
 from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_aware, check_id
 
@@ -90,10 +90,9 @@ def check_taken(wait: Wait, schema: JsonObject | None) -> JsonValue:
     """
     if wait.signal_id is None:
         raise SignalTimeoutError(f"no signal {wait.name!r} came in time", name=wait.name)
-    try:
-        check_answer(HitlRequest(request_id=wait.signal_id, answer_schema=schema), wait.value)
-    except HitlInvalidAnswerError as error:
-        raise SignalInvalidError(f"signal {wait.name!r}: {error.message}", **error.details) from None
+    if schema is not None and (found := misfit(schema, wait.value, "value")) is not None:
+        message, faults = found
+        raise SignalInvalidError(f"signal {wait.name!r}: {message}", name=wait.name, signal_id=wait.signal_id, errors=faults)
     return wait.value
 
 

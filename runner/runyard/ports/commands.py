@@ -98,7 +98,7 @@ class ForkRequest:
         check_id(self.new, "new")
         check_name(self.agent, "agent")
         if self.prompt_run_id is not None:
-            check_id(self.prompt_run_id, "run_id")
+            check_id(self.prompt_run_id, "prompt_run_id")
         check_value({"fork": self.metadata}, "metadata")  # the store keeps it under a key of the fork's extra
 
     @property

@@ -337,11 +337,12 @@ class WorkerStore(Protocol):
 class QueueStore(Protocol):
     """The waiting runs of the queues and the pauses of queues, over all tenants.
 
-    Runs of a paused queue are accepted, but no worker claims them. ``pause``: return the time of the pause. ``resume``: return
-    whether the queue was paused.
+    ``queues``: the queues by name, all of them if ``page`` is None. ``known``: only those that a worker serves, an agent names
+    or somebody paused. Runs of a paused queue are accepted, but no worker claims them. ``pause``: return the time of the pause.
+    ``resume``: return whether the queue was paused.
     """
 
-    async def queues(self) -> list[QueueInfo]: ...
+    async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]: ...
     async def pause(self, queue: str) -> datetime: ...
     async def resume(self, queue: str) -> bool: ...
 

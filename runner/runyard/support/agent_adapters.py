@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..errors import InvalidInputError
+from .class_origins import is_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -52,7 +53,6 @@ def adapted(agent: object) -> AgentFunction | None:
     An adapter that raises an error is left out for agents whose classes do not come from its framework. For an agent of the
     framework, raises the error of the adapter, and InvalidInputError for an adapter that cannot be loaded.
     """
-    packages = {cls.__module__.partition(".")[0] for cls in type(agent).__mro__}
     for framework in frameworks():
         if framework not in sys.modules:
             continue
@@ -60,7 +60,7 @@ def adapted(agent: object) -> AgentFunction | None:
             try:
                 function = serve(agent)
             except Exception:
-                if framework in packages:
+                if is_of(agent, framework):
                     raise
                 continue
             if function is not None:

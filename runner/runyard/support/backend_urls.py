@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 GROUP: Final = "runyard.backends"
 
-OF_HTTP: Final = frozenset({"api_key", "timeout", "patience", "transport"})
-"""Options of the HTTP API, which are no arguments of the pool of a backend that passes other options on to its pool."""
-
 Connect: TypeAlias = "Callable[..., Awaitable[Backend]]"
 
 _registered: dict[str, Connect] = {}
@@ -66,12 +63,11 @@ def find(url: str) -> Connect:
 
 
 def _check_options(make: Connect, scheme: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInputError for an option that the backend lacks, such as an API key of Postgres."""
-    parameters = signature(make).parameters.values()
-    known = {parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD}
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
-        known |= options.keys() - OF_HTTP
-    if unknown := sorted(options.keys() - known):
+    """Raise InvalidInputError for an option that is no parameter of the backend's function, such as an API key of Postgres."""
+    parameters = signature(make).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    if unknown := sorted(options.keys() - parameters.keys()):
         raise InvalidInputError(f"{scheme}:// has no option {', '.join(unknown)}", field=unknown[0])
 
 

@@ -142,9 +142,10 @@ def check(folder: Path) -> None:
     check_owner(folder, found)
 
 
-def check_owner(path: Path, found: os.stat_result) -> None:
-    """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it. ``found``: its status."""
-    if found.st_uid != os.geteuid():
+def check_owner(path: Path, found: os.stat_result, *, root: bool = False) -> None:
+    """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it. ``found``: its status.
+    ``root``: root may own it."""
+    if found.st_uid != os.geteuid() and not (root and found.st_uid == 0):
         raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise _not_followed(path, "can be changed by others", f"run `chmod go-w {path}` if it is yours")
@@ -157,17 +158,25 @@ def _not_followed(path: Path, why: str, do: str) -> InvalidInputError:
 def find(start: Path | None = None) -> Deployment | None:
     """Return the nearest deployment in ``start`` or a folder above it, up to the home folder and on one file system.
 
-    Raises InvalidInputError if a file or folder on the way is a link, belongs to another user, or can be changed by another
-    user.
+    A user without a home folder has no such bound. Raises InvalidInputError if a file or folder on the way is a link, belongs
+    to another user, or can be changed by another user.
     """
     here = (start or Path.cwd()).resolve()
-    device, home = _device(here), Path.home()
+    device, home = _device(here), _home()
     for folder in (here, *here.parents):
         if _device(folder) != device:
             return None
         if (found := read(folder / FOLDER)) is not None or folder == home:
             return found
     return None
+
+
+def _home() -> Path | None:
+    """Return the user's home folder, or None if neither the environment nor the system names one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def _device(folder: Path) -> int:

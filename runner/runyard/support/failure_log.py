@@ -16,8 +16,8 @@ class FailureLog:
     """Logs the failures of one repeated call as ``event``.
 
     The first failure is logged at once, later ones at most once in REPEAT_SECONDS, with the number of ``failures`` since the
-    last line. After a logged failure, the first success is logged as ``<event>_over``. ``log``: the logger of structlog.
-    ``clock``: returns seconds of a monotonic clock.
+    last line or success. After a logged failure, the first success is logged as ``<event>_over``. ``log``: the logger of
+    structlog. ``clock``: returns seconds of a monotonic clock.
     """
 
     def __init__(self, log: Any, event: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Final
 
 from ..errors import InvalidInputError
-from . import dev_file
+from . import dev_file, env_file
 
 URL: Final = "RUNYARD_POSTGRES_URL"
 REDIS: Final = "RUNYARD_REDIS_URL"
 API_KEY: Final = "RUNYARD_API_KEY"
 """The variables of the environment and of ``.env`` that name a deployment."""
-ENV_FILE: Final = ".env"
-"""The file with variables, read from the current folder only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
     above it, and ``.env`` name.
 
     ``redis`` and ``api_key`` come from where the URL comes from. Arguments have precedence. An API key counts for an ``http``
-    or ``https`` URL only. Raises InvalidInputError if no deployment is named, if Postgres is named without Redis, and
-    if ``.env`` belongs to another user or can be changed by another user.
+    or ``https`` URL only. Raises InvalidInputError if no deployment is named, if Postgres is named without Redis, and if a
+    ``.env`` with RUNYARD_POSTGRES_URL cannot be read, belongs to another user than root, or can be changed by another user.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)
@@ -51,7 +50,7 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
     if (found := dev_file.find()) is not None:
         return Location(found.postgres_url, redis or found.redis_url, None, "runyard dev")
     if (named := _env_file()).get(URL):
-        return _complete(named[URL], redis, api_key, ENV_FILE, named)
+        return _complete(named[URL], redis, api_key, env_file.ENV_FILE, named)
     raise InvalidInputError(
         f"no deployment to connect to: start `runyard dev` in this folder, give a URL, or set {URL} and {REDIS} "
         f"(over HTTP: {URL}=https://… and {API_KEY})"
@@ -68,13 +67,16 @@ def _complete(url: str, redis: str | None, api_key: str | None, source: str, nam
 
 
 def _env_file() -> dict[str, str]:
-    """Return the variables of ``.env``. A variable of the environment is not inserted: the file could send it to any server."""
-    file = Path(ENV_FILE)
-    if not file.is_file():
+    """Return the variables of ``.env``. A variable of the environment is not inserted: the file could send it to any server.
+
+    A file without RUNYARD_POSTGRES_URL names no deployment. Its owner does not matter.
+    """
+    found = env_file.read()
+    if found is None or URL not in found[0]:
         return {}
-    dev_file.check_owner(file, file.stat())
+    text, status = found
+    dev_file.check_owner(Path(env_file.ENV_FILE), status, root=True)
     from dotenv import dotenv_values
 
-    return {
-        name: value for name, value in dotenv_values(file, interpolate=False, encoding="utf-8").items() if value is not None
-    }
+    variables = dotenv_values(stream=StringIO(text), interpolate=False)
+    return {name: value for name, value in variables.items() if value is not None}

@@ -15,7 +15,13 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from ..domain.webhooks import WebhookPolicy
 from ..ports.results import PAGE_BYTES
@@ -28,13 +34,34 @@ from ..ports.worker_defaults import (
     DEFAULT_WATCHDOG_SECONDS,
 )
 from ..ports.workers import Retention
+from . import env_file
 
 RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
 
 
-class FetchSettings(BaseSettings):
+class EnvFileSettings(BaseSettings):
+    """Settings whose values are arguments, variables of the environment, or variables of ``.env``, in this order.
+
+    Raises InvalidInputError if ``.env`` cannot be read (:func:`runyard.support.env_file.read`).
+    """
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of the values."""
+        file = env_file.ENV_FILE if env_file.read() is not None else None
+        return init_settings, env_settings, DotEnvSettingsSource(settings_cls, env_file=file, env_file_encoding="utf-8")
+
+
+class FetchSettings(EnvFileSettings):
     """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
     ``fetch_hosts``: the exact names of the allowed hosts (comma-separated), by default none. ``fetch_private``: allow these
@@ -42,9 +69,7 @@ class FetchSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="RUNYARD_",
-        env_file=".env",
-        env_file_encoding="utf-8",
+        env_prefix=env_file.PREFIX,
         extra="ignore",
         hide_input_in_errors=True,  # otherwise the log would contain a refused secret
     )

@@ -58,7 +58,7 @@ class LeaderMetrics:
             self._commits = None
             self._hide()
             return 0.0
-        self._show(await self._queues.queues(), await self._workers.measure())
+        self._show((await self._queues.queues()).items, await self._workers.measure())
         return time.monotonic() - began
 
     def _hide(self) -> None:

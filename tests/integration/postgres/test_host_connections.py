@@ -166,6 +166,32 @@ async def test_django(client: Client, postgres_url: str) -> None:
     await check(client, "d")
 
 
+async def test_an_engine_that_is_derived_from_that_of_django(client: Client, postgres_url: str) -> None:
+    """The engines of other packages, for metrics or maps, are subclasses in modules of their own."""
+
+    def view() -> None:
+        with django_database(postgres_url), Client.sync(postgres_url) as sync:
+            from django.db import connection
+            from django.db.backends.postgresql.base import DatabaseWrapper
+
+            class Measured(DatabaseWrapper):  # type: ignore[misc]
+                pass
+
+            Measured.__module__ = "measured.backends.base"
+            derived = Measured(connection.settings_dict, "default")
+            try:
+                for name in ("m-undone", "m-kept"):
+                    derived.set_autocommit(False)
+                    derived.cursor().execute(INSERT.format(name))
+                    sync.enqueue("t", SAID, name, connection=derived, **HOW)
+                    derived.rollback() if name == "m-undone" else derived.commit()
+            finally:
+                derived.close()
+
+    await asyncio.to_thread(view)
+    await check(client, "m")
+
+
 async def test_anything_else_is_refused(client: Client) -> None:
     for wrong in ("postgresql://h/db", object(), create_engine("sqlite://")):
         with pytest.raises(InvalidInputError, match="connection is an open connection of asyncpg or psycopg 3") as refused:

@@ -169,7 +169,7 @@ async def test_counting_what_waits_reads_nothing_that_has_ended(postgres_url: st
     try:
         await backend.runs.accept(AcceptRequest(thread_id="t", run_id="head", input=Message.user("hi")))
         await connection.execute(ENDED)
-        assert [(info.queue, info.queued) for info in await backend.queues.queues()] == [("default", 1)]
+        assert [(info.queue, info.queued) for info in (await backend.queues.queues()).items] == [("default", 1)]
         assert await blocks(connection, QUEUES) < 100
     finally:
         await connection.close()

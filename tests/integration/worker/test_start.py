@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
+from uuid_utils.compat import uuid7
 
 from runyard.errors import BackendUnavailableError, LoginRefusedError
 from runyard.support import backend_urls
@@ -12,7 +15,7 @@ from runyard.support.settings import Settings
 from runyard_api.cli import exit_codes
 from runyard_api.cli.exit_codes import Exit
 from runyard_api.worker import process
-from tests.support.fleet import free_port
+from tests.support.fleet import free_port, until
 
 
 async def start(postgres: str, redis: str) -> None:
@@ -54,7 +57,37 @@ async def test_a_worker_waits_for_redis_and_then_ends(
 
 
 async def test_a_process_that_was_connected_waits_for_its_access(postgres_url: str) -> None:
-    """A password that was changed under a running process counts as an outage, which ends."""
-    assert issubclass(LoginRefusedError, BackendUnavailableError)
-    with pytest.raises(LoginRefusedError):
-        await backend_urls.connect(changed(postgres_url, "/missing"))
+    """A login that is refused to a running process is an outage, which its calls report and which ends by itself."""
+    role = f"guest_{uuid7().hex}"
+    login = urlsplit(postgres_url)
+    owner = await asyncpg.connect(postgres_url)
+    try:
+        await owner.execute(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD 'word'")
+        guest = login._replace(netloc=f"{role}:word@{login.netloc.rpartition('@')[2]}")
+        backend = await backend_urls.connect(urlunsplit(guest))
+        try:
+            await backend.check()
+            await owner.execute(f"ALTER ROLE {role} NOLOGIN")
+            await owner.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1", role)
+
+            async def refused() -> bool:
+                try:
+                    await backend.check()
+                except BackendUnavailableError as error:
+                    return isinstance(error, LoginRefusedError)
+                raise AssertionError("a process without access reached the database")
+
+            async def admitted() -> bool:
+                with suppress(BackendUnavailableError):
+                    await backend.check()
+                    return True
+                return False
+
+            await until(refused)
+            await owner.execute(f"ALTER ROLE {role} LOGIN")
+            await until(admitted)
+        finally:
+            await backend.close()
+    finally:
+        await owner.execute(f"DROP ROLE IF EXISTS {role}")
+        await owner.close()

@@ -165,6 +165,18 @@ def test_dev_file_above_the_home_folder_is_not_followed(project: Path, monkeypat
     assert dev_file.find(project / "a" / "b") == HERE
 
 
+def test_a_user_without_a_home_folder_finds_the_dev_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run under a user id that has no entry and no HOME."""
+
+    def missing() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", missing)
+    assert dev_file.find(project / "a" / "b") == HERE
+    dev_file.remove(project / dev_file.FOLDER)
+    assert dev_file.find(project / "a" / "b") is None
+
+
 def test_dev_file_on_another_file_system_is_not_followed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mount may be somebody else's."""
     monkeypatch.setattr(dev_file, "_device", lambda folder: len(folder.parts) > len(project.parts))

@@ -498,6 +498,20 @@ class TestForks:
         assert (await job.run()).kind == "fork"
         assert not (await client.enqueue_fork("t", "f", "job", after_run_id=first)).created
 
+    @pytest.mark.parametrize("prompt", ["", "a\nb", "x" * 300])
+    async def test_an_invalid_id_of_the_first_prompt_is_named(self, client: Client, hand: Hand, prompt: str) -> None:
+        """F5: An invalid id is refused under the name of its argument. An empty one is not replaced by another id."""
+        first = await hand.answer(client, "t", "one", "eins")
+        with pytest.raises(errors.InvalidInputError) as refused:
+            await client.enqueue_fork("t", "f", "job", after_run_id=first, message="go on", prompt_run_id=prompt)
+        assert refused.value.details["field"] == "prompt_run_id"
+        with pytest.raises(errors.InvalidInputError) as refused:
+            await client.fork("t", "f", first, message="go on", run_id=prompt)
+        assert refused.value.details["field"] == "run_id"
+        with pytest.raises(errors.InvalidInputError) as refused:
+            await client.signal("t", "go", signal_id=prompt)
+        assert refused.value.details["field"] == "signal_id"
+
     async def test_f9_a_probe_is_a_job_with_a_result(self, client: Client, hand: Hand) -> None:
         await hand.answer(client, "t", "one", "eins")
         asking = asyncio.create_task(client.fork_once("t", "what if?", run_id="probe", wait=5))

@@ -199,6 +199,10 @@ class TestSignals:
             await harness.client.signal("t", "paid", "a lot")
             run = await harness.result("t", "r1")
             assert run.error is not None and run.error.code == "signal_invalid"
+            assert run.error.message == "signal 'paid': the value does not fit: $: 'a lot' is not of type 'integer'"
+            assert run.error.details["name"] == "paid" and "request_id" not in run.error.details
+            [signal_id, faults] = [run.error.details[name] for name in ("signal_id", "errors")]
+            assert isinstance(signal_id, str) and faults == [{"path": "$", "message": "'a lot' is not of type 'integer'"}]
 
     async def test_k2_parallel_waits_take_one_signal_each(self) -> None:
         async def agent(ctx: RunContext) -> None:

@@ -36,6 +36,23 @@ def test_a_server_that_fails_every_other_call_has_two_lines_per_minute() -> None
     assert [line["event"] for line in logs] == ["call_failed", "call_failed_over"]
 
 
+def test_a_success_ends_the_count() -> None:
+    """The failures before a success are over. The next line counts those after it, also if no line told of the others."""
+    now = 0.0
+    with capture_logs() as logs:
+        failures = FailureLog(structlog.get_logger(), "call_failed", clock=lambda: now)
+        for _ in range(3):
+            failures.failed(BackendUnavailableError("away"))
+            failures.worked()
+        now = REPEAT_SECONDS
+        failures.failed(BackendUnavailableError("away"))
+    assert [(line["event"], line.get("failures")) for line in logs] == [
+        ("call_failed", 1),
+        ("call_failed_over", None),
+        ("call_failed", 1),
+    ]
+
+
 def test_an_unexpected_error_is_logged_with_its_traceback() -> None:
     with capture_logs() as logs:
         failures = FailureLog(structlog.get_logger(), "call_failed")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,15 @@ from runyard import Client
 from runyard.errors import InvalidInputError
 from runyard.support import dev_file
 from runyard.support.location import Location, locate
+from runyard.support.settings import Settings
+from runyard_api.http.settings import ApiSettings
 
 PG, REDIS = "postgresql://h/db", "redis://h"
+OF_BACKENDS = {
+    *(("postgresql", "min_pool_size"), ("mysql", "min_pool_size"), ("mariadb", "min_pool_size")),
+    *(("sqlite", "busy_seconds"), ("http", "patience"), ("http", "timeout")),
+}
+"""Scheme and option of a backend that has it."""
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +80,18 @@ async def test_a_client_finds_the_deployment_and_says_what_is_wrong(monkeypatch:
         Client.connect("memory://found").enqueue("t", "hi")  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("url", [PG, "sqlite:///runyard.db", "mysql://u:p@h/db", "mariadb://u:p@h/db", "memory://", "http://h"])
+@pytest.mark.parametrize("option", ["nonsense", "patience", "busy_seconds", "min_pool_size", "min_size", "timeout"])
+async def test_an_option_that_the_backend_lacks_is_refused(url: str, option: str) -> None:
+    """A misspelt option, one of another backend, and one of a driver are refused before anything is connected."""
+    if (url.split(":")[0], option) in OF_BACKENDS:
+        return
+    options: Any = {option: 1}
+    with pytest.raises(InvalidInputError, match=f"has no option {option}") as refused:
+        await Client.connect(url, **options)
+    assert refused.value.details["field"] == option
+
+
 def test_a_file_of_variables_gets_nothing_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A1: a folder that somebody else filled does not get the key or the Redis of the user."""
     monkeypatch.setenv("RUNYARD_API_KEY", "mine")
@@ -86,4 +107,60 @@ def test_a_file_of_variables_that_others_can_change_is_refused(folder: Path) -> 
     env_file(folder, "RUNYARD_POSTGRES_URL=https://api\n")
     (folder / ".env").chmod(0o666)
     with pytest.raises(InvalidInputError, match="can be changed by others and is not followed"):
+        locate()
+
+
+@pytest.mark.parametrize("content", [b"", b"OTHER=1\n", b"OTHER=\xff\xfe\n", b"RUNYARD_REDIS_URL=redis://h\n"])
+def test_a_file_of_variables_without_a_deployment_is_not_read_further(folder: Path, content: bytes) -> None:
+    """The file of another program does not stop a command, whoever may change it and whatever is in it."""
+    (folder / ".env").write_bytes(content)
+    (folder / ".env").chmod(0o666)
+    with pytest.raises(InvalidInputError, match="no deployment to connect to"):
+        locate()
+
+
+def test_settings_come_from_a_file_that_can_be_read(folder: Path) -> None:
+    """The settings of a process read the same file. The environment has precedence."""
+    (folder / ".env").write_bytes(b"OTHER=\xff\n")
+    assert Settings().slots == Settings.model_fields["slots"].default
+    env_file(folder, "runyard_slots=7\nRUNYARD_API_PORT=99\nOTHER=1\n")
+    assert (Settings().slots, Settings(slots=8).slots, ApiSettings().port) == (7, 8, 99)
+    (folder / ".env").write_bytes(b"RUNYARD_SLOTS=7\nOTHER=\xff\n")
+    for read in (Settings, ApiSettings):
+        with pytest.raises(InvalidInputError, match=r"\.env is not UTF-8"):
+            read()
+
+
+def test_a_file_of_variables_belongs_to_the_user_or_to_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have a file of root. A file of anybody else could send prompts to another server."""
+    env_file(folder, "RUNYARD_POSTGRES_URL=https://api\n")
+    real = os.fstat
+
+    def owned_by(owner: int) -> None:
+        def fstat(opened: int) -> os.stat_result:
+            fields = list(real(opened))
+            fields[4] = owner
+            return os.stat_result(fields)
+
+        monkeypatch.setattr(os, "fstat", fstat)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    for owner in (0, 54321):
+        owned_by(owner)
+        assert locate().url == "https://api"
+    owned_by(54322)
+    with pytest.raises(InvalidInputError, match=r"belongs to another user \(id 54322\)"):
+        locate()
+
+
+def test_a_file_of_variables_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / ".env").write_bytes(b"OTHER=\xff\nRUNYARD_POSTGRES_URL=https://api\n")
+    with pytest.raises(InvalidInputError, match=r"\.env is not UTF-8"):
+        locate()
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(InvalidInputError, match=r"\.env cannot be read \(Permission denied\)"):
         locate()

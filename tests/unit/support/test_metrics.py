@@ -26,7 +26,7 @@ from runyard.execution.run_meter import RunMeter
 from runyard.execution.usage import UsageMeter, model_name
 from runyard.models import HitlRequest, JsonObject, Message, Run, Usage
 from runyard.ports.refs import RunRef
-from runyard.ports.results import Claim, Ended
+from runyard.ports.results import Claim, Ended, Page
 from runyard.ports.scheduling import Delivery, Effects, Job, OutsideEvent
 from runyard.ports.workers import DeploymentFigures, QueueInfo
 from runyard.support import metrics, tracing
@@ -194,8 +194,8 @@ async def test_hostile_names_do_not_grow_what_is_exposed() -> None:
     found: list[QueueInfo] = [QueueInfo(queue="default", queued=1, workers=1, known=True)]
 
     class Store:
-        async def queues(self) -> list[QueueInfo]:
-            return found
+        async def queues(self) -> Page[QueueInfo]:
+            return Page(found)
 
         async def measure(self) -> DeploymentFigures:
             return DeploymentFigures()
@@ -257,8 +257,8 @@ async def test_only_the_leader_shows_what_waits() -> None:
         found: list[QueueInfo]
         figures = DeploymentFigures(approvals=2, oldest_request=9.0, connections=7, max_connections=97, commits=1000)
 
-        async def queues(self) -> list[QueueInfo]:
-            return self.found
+        async def queues(self) -> Page[QueueInfo]:
+            return Page(self.found)
 
         async def measure(self) -> DeploymentFigures:
             return self.figures
@@ -355,6 +355,7 @@ from runyard.execution.run_meter import RunMeter
 from runyard.models import Run, Usage
 from runyard.ports.refs import RunRef
 from runyard.ports.results import Ended
+from runyard.ports.results import Page
 from runyard.ports.workers import DeploymentFigures, QueueInfo
 from runyard.support import metrics
 from runyard.worker.leader_metrics import LeaderMetrics

@@ -22,6 +22,8 @@ from ..view.output import escape, without_password
 from . import doctor_checks
 from .doctor_checks import Finding
 
+MAX_QUEUES: Final = 1000
+"""Number of queues that are checked, in the order of their names."""
 MAX_QUEUED_RUNS: Final = 1000
 """Number of queued runs whose agents and versions are compared with those of the workers."""
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
@@ -95,12 +97,13 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
 
 
 async def _queues(client: Client) -> list[Finding]:
-    """Check the queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
+    """Check MAX_QUEUES queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
     page = await deployment.gather(
         lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS
     )
     waiting = doctor_checks.of_waiting_runs(page.items, await client.workers())
-    return [*waiting, *doctor_checks.of_queues(await client.queues())]
+    queues = await deployment.gather(lambda most, at: client.queues(limit=most, cursor=at), MAX_QUEUES)
+    return [*waiting, *doctor_checks.of_queues(queues.items)]
 
 
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:

@@ -27,7 +27,7 @@ def migrate(
     ] = None,
 ) -> None:
     """Create or upgrade the schema. Safe to repeat, and safe while workers of the previous version run."""
-    url = deployment.target(context).url or deployment.target(context).resolve()[0]
+    url = deployment.target(context).url or deployment.target(context).locate().url
     scheme = url.partition(":")[0]
     if grant_to is not None and scheme not in ("postgresql", "postgres"):
         raise InvalidInputError(f"only roles of Postgres get rights; got {scheme}://", field="grant_to")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from runyard.ports.results import Page
 from runyard.ports.workers import QueueInfo
 
 from .. import deployment, options
@@ -18,16 +19,18 @@ QueueArg = Annotated[str, typer.Argument(help="Name of the queue.", show_default
 
 
 @app.command("list")
-def list_(context: typer.Context, as_json: options.Json = False) -> None:
+def list_(
+    context: typer.Context, limit: options.Limit = 100, cursor: options.Cursor = None, as_json: options.Json = False
+) -> None:
     """List the queues of all tenants that have runs, are paused, or have a worker."""
 
-    async def go() -> list[QueueInfo]:
+    async def go() -> Page[QueueInfo]:
         async with deployment.connect(context) as client:
-            return await client.queues()
+            return await deployment.gather(lambda most, at: client.queues(limit=most, cursor=at), limit, cursor)
 
-    found = deployment.wait(go())
+    page = deployment.wait(go())
     if as_json:
-        output.print_json({"items": found})
+        output.print_json({"items": page.items, "next": page.next})
         return
     rows = (
         (
@@ -41,7 +44,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
             f"[red]{info.workers}[/]" if info.queued and not info.workers else str(info.workers),
             f"[yellow]paused since {output.clock(info.paused_at)}[/]" if info.paused_at else "open",
         )
-        for info in found
+        for info in page.items
     )
     head = ("QUEUE", "QUEUED", "OLDEST", "DEEPEST LANE", "SCHEDULED", "RUNNING", "SUSPENDED", "WORKERS", "STATE")
     output.table(head, rows, empty="no queues")

@@ -51,7 +51,7 @@ def api(
     from ...http.settings import ApiSettings
 
     target = deployment.target(context)
-    url, redis = target.resolve()
+    found = target.locate()
     given: dict[str, Any] = {"host": host, "port": port, "auth": auth, "compat": compat}
     settings = ApiSettings(**{name: value for name, value in given.items() if value is not None})
     general = Settings()
@@ -60,7 +60,7 @@ def api(
     configure(general.log_level, general.log_format)
     metrics.own_registry()
     trace_export.set_up(trace_export.API, content=general.trace_content)
-    app = asgi_app(postgres=url, redis=redis, tenant=target.tenant, settings=settings)
+    app = asgi_app(postgres=found.url, redis=found.redis, tenant=target.tenant, settings=settings)
     listening = listen(settings)
     address, number = listening.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address

@@ -42,8 +42,9 @@ def worker(
 
     from ...worker.process import run_worker
 
-    url, redis = deployment.target(context).resolve()
-    given: dict[str, Any] = {"postgres_url": url, "redis_url": redis, "tenant": deployment.target(context).tenant}
+    target = deployment.target(context)
+    found = target.locate()
+    given: dict[str, Any] = {"postgres_url": found.url, "redis_url": found.redis, "tenant": target.tenant}
     given |= {"slots": slots, "queues": queues, "grace": grace, "arq_queues": arq_queues or None}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
     if owned:

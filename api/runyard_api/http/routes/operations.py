@@ -7,17 +7,18 @@ which name other tenants. An admin key of any tenant manages the keys of its ten
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from runyard.domain.limits import Limit, LimitName
-from runyard.errors import WorkerDeadError
+from runyard.errors import InvalidCursorError, WorkerDeadError
 
-from ..answers import Cleared, Key, Keys, Limits, NewKey, PausedQueue, Queues, ResumedQueue, RevokedKey
+from ..answers import Cleared, Key, Keys, Limits, NewKey, PausedQueue, QueuePage, ResumedQueue, RevokedKey
 from ..idempotency import BY_STATE
 from ..operator_bodies import KeyRequest, LimitRequest
-from .arguments import KeyId, QueueName, WorkerId
+from .arguments import Cursor, KeyId, QueueName, WorkerId, bounded
+from .arguments import Limit as Most
 from .documentation import operation
 from .replies import UNSEEN, reply
 from .route_access import Administers, Operates, Route
@@ -27,18 +28,18 @@ router = APIRouter(route_class=Route)
 Subject = Annotated[
     str | None, Query(min_length=1, max_length=255, description="Tenant or agent of the limit. Default: the general limit.")
 ]
-MAX_UNKNOWN: Final = 1000
-"""Most queues of a list that only runs name. Whoever may enqueue can name any queue."""
+Known = Annotated[bool, Query(description="Only queues that a worker serves, an agent names or somebody paused.")]
 
 
-@router.get("/v1/queues", tags=["deployment"], **operation(s200=(Queues, "The queues, by name.")))
-async def list_queues(caller: Administers) -> Response:
-    """List the queues that have runs, are paused, or have a worker: all of them with a key that belongs to no tenant, otherwise
-    those that a worker serves, a limit names or somebody paused. Of the others, at most 1,000 are listed.
+@router.get("/v1/queues", tags=["deployment"], **operation(InvalidCursorError, s200=(QueuePage, "A page of queues, by name.")))
+async def list_queues(caller: Administers, limit: Most = 100, cursor: Cursor = None, known: Known = False) -> Response:
+    """List the queues that have runs, are paused, or have a worker.
+
+    With a key that belongs to a tenant, `known` is always true: runs of other tenants may name the other queues.
     """
-    found = await caller.client.queues()
-    others = [] if caller.principal.tenant else [queue for queue in found if not queue.known][:MAX_UNKNOWN]
-    return reply(Queues(items=sorted([queue for queue in found if queue.known] + others, key=lambda queue: queue.queue)))
+    known = known or bool(caller.principal.tenant)
+    page = await caller.client.queues(known=known, limit=bounded(limit, caller), cursor=cursor)
+    return reply(QueuePage.model_construct(items=page.items, next=page.next))
 
 
 @router.post(

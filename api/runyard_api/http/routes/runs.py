@@ -21,6 +21,7 @@ from runyard.errors import (
     ResultExpiredError,
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
+    RunAmbiguousError,
     RunConflictError,
     RunEndedError,
     RunInUseError,
@@ -240,6 +241,12 @@ async def list_runs(caller: Reads, paging: Paging, filters: Filters) -> Response
     """List the runs of all threads, filtered by status, agent and time."""
     page = await caller.client.runs(**filters, **paging)
     return reply(RunPage.model_construct(items=page.items, next=page.next))
+
+
+@router.get("/v1/runs/{run_id}", **operation(RunNotFoundError, RunAmbiguousError, s200=(Run, "The run.")))
+async def find_run(caller: Reads, run_id: RunId) -> Response:
+    """Find a run on any thread by its id, or by the beginning of its id if only one run has it."""
+    return reply(await caller.client.find_run(run_id))
 
 
 @router.get(OF_RUN, **operation(RunNotFoundError, s200=(Run, "The run.")))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from runyard.domain.timeline import Timeline
-from runyard.errors import InvalidCursorError, RunAmbiguousError, RunNotFoundError, ThreadNotFoundError
-from runyard.models import Run
+from runyard.errors import InvalidCursorError, RunNotFoundError, ThreadNotFoundError
 
 from .arguments import Paging, RunId, ThreadId
 from .documentation import operation
@@ -29,9 +28,3 @@ async def read_timeline(caller: Reads, thread_id: ThreadId, run_id: RunId, pagin
     Inputs and results are cut to a few hundred characters.
     """
     return reply(await caller.client.timeline(thread_id, run_id, **paging))
-
-
-@router.get("/v1/runs/{run_id}", **operation(RunNotFoundError, RunAmbiguousError, s200=(Run, "The run.")))
-async def find_run(caller: Reads, run_id: RunId) -> Response:
-    """Find a run on any thread by its id, or by the beginning of its id if only one run has it."""
-    return reply(await caller.client.find_run(run_id))

@@ -66,7 +66,8 @@ END $$;
 -- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
 -- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
 -- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
--- number of entries up to one more than `most`.
+-- number of entries up to one more than `most`. `enable_material` is off so that the index finds each message of the page by its number.
+-- Without statistics, the planner compares each entry with all messages of the branch.
 CREATE OR REPLACE FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -74,15 +75,14 @@ CREATE OR REPLACE FUNCTION runyard.run_timeline(
     kind integer, at timestamptz, key text, since timestamptz, of_fence bigint, call_seq bigint, size bigint, total bigint,
     attempt runyard.attempts, message runyard.messages, step runyard.steps, request runyard.requests
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_material = off SET jit = off AS $$
 DECLARE
     r runyard.runs;
 BEGIN
     r := runyard.seen_run(for_tenant, thread_id, run_id);
     RETURN QUERY
-    WITH tries AS MATERIALIZED (
-        SELECT t.* FROM runyard.attempts_of(r) t
-    ), own AS MATERIALIZED (
+    WITH own AS MATERIALIZED (
         SELECT m.seq, m.created_at::timestamptz AS stored_at, m.role, octet_length(m.payload) AS size, (runyard.event_place(m.event_id))[1] AS fence,
                lag(m.created_at::timestamptz) OVER w AS before, max(m.seq) FILTER (WHERE m.calls IS NOT NULL) OVER w AS call_seq,
                max(m.created_at::timestamptz) FILTER (WHERE m.calls IS NOT NULL) OVER w AS called_at
@@ -93,11 +93,9 @@ BEGIN
         SELECT 0 AS kind, coalesce(t.started_at, t.ended_at)::timestamptz AS at, lpad(t.fence::text, 19, '0') COLLATE "C" AS key, NULL AS name,
                NULL::timestamptz AS since, t.fence, NULL::bigint AS seq, NULL::bigint AS call_seq,
                512 + coalesce(octet_length(t.error::text), 0)::bigint AS cost, NULL::bigint AS size
-        FROM tries t
+        FROM runyard.attempts_of(r) t
         UNION ALL
-        SELECT 1, o.stored_at, lpad(o.seq::text, 19, '0'), NULL,
-               greatest(CASE WHEN o.role = 'tool' THEN o.called_at ELSE o.before END,
-                        (SELECT t.started_at::timestamptz FROM tries t WHERE t.fence = o.fence)),
+        SELECT 1, o.stored_at, lpad(o.seq::text, 19, '0'), NULL, CASE WHEN o.role = 'tool' THEN o.called_at ELSE o.before END,
                o.fence, o.seq, o.call_seq, 512 + coalesce(o.size, 0), NULL
         FROM own o
         UNION ALL
@@ -113,10 +111,11 @@ BEGIN
               ORDER BY f.at, f.kind, f.key LIMIT most + 1) p
         WINDOW w AS (ORDER BY p.at, p.kind, p.key ROWS UNBOUNDED PRECEDING)
     )
-    SELECT c.kind, c.at, c.key::text, c.since, c.fence, c.call_seq, c.size, c.total,
-           CASE WHEN c.kind = 0 THEN (SELECT t FROM runyard.attempts_of(r) t WHERE t.fence = c.fence) END,
-           m, CASE WHEN c.kind = 2 THEN runyard.without_large_result(r.accept_no, c.name, large) END, q
+    SELECT c.kind, c.at, c.key::text, CASE WHEN c.kind = 1 THEN greatest(c.since, t.started_at::timestamptz) END, c.fence, c.call_seq,
+           c.size, c.total, CASE WHEN c.kind = 0 THEN t END, m,
+           CASE WHEN c.kind = 2 THEN runyard.without_large_result(r.accept_no, c.name, large) END, q
     FROM counted c
+    LEFT JOIN LATERAL runyard.attempt_of(r, c.fence) t ON c.kind IN (0, 1)
     LEFT JOIN runyard.messages m ON c.kind = 1 AND m.branch_id = r.branch_id AND m.seq = c.seq
     LEFT JOIN runyard.requests q ON c.kind = 3 AND q.tenant = r.tenant AND q.request_id = c.name
     WHERE c.n = 1 OR (c.n <= most AND c.used <= bytes)
@@ -158,6 +157,16 @@ BEGIN
     RETURN QUERY SELECT x.* FROM runyard.attempts x WHERE x.accept_no = r.accept_no;
     IF r.status IN ('running', 'completed') AND r.kind <> 'external' AND r.fence IS NOT NULL THEN
         RETURN QUERY SELECT r.accept_no, r.fence, r.worker_id, r.started_at, r.finished_at, r.status, NULL::jsonb;
+    END IF;
+END $$;
+
+-- Return one attempt of a run.
+CREATE OR REPLACE FUNCTION runyard.attempt_of(r runyard.runs, fence bigint) RETURNS SETOF runyard.attempts
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT x.* FROM runyard.attempts x WHERE x.accept_no = r.accept_no AND x.fence = attempt_of.fence;
+    IF NOT FOUND AND fence = r.fence THEN
+        RETURN QUERY SELECT t.* FROM runyard.attempts_of(r) t WHERE t.fence = attempt_of.fence;
     END IF;
 END $$;
 

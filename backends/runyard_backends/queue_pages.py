@@ -1,0 +1,29 @@
+"""Pages of the list of queues. A cursor names the last queue that was returned, which may be gone at the next call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runyard.ports.queries import PageRequest
+from runyard.ports.results import Page
+from runyard.ports.workers import QueueInfo
+
+from . import cursors
+
+
+def names_after(page: PageRequest | None) -> tuple[str, int | None]:
+    """Return the name after which ``page`` begins, and the number of queues to read for it, or None for all queues.
+
+    Raises InvalidCursorError.
+    """
+    if page is None:
+        return "", None
+    return cursors.name(page.cursor) if page.cursor is not None else "", page.limit + 1
+
+
+def page_of_names(found: Sequence[QueueInfo], page: PageRequest | None) -> Page[QueueInfo]:
+    """Return the queues that were read for ``page`` as the page, of which the last one is left out if it is too many."""
+    if page is None or len(found) <= page.limit:
+        return Page(list(found))
+    items = list(found[: page.limit])
+    return Page(items, cursors.encode(items[-1].queue))

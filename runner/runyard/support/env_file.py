@@ -1,0 +1,33 @@
+"""The file ``.env`` of the current folder, which may belong to another program."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ..errors import InvalidInputError
+
+ENV_FILE: Final = ".env"
+"""The file with variables, read from the current folder only."""
+PREFIX: Final = "RUNYARD_"
+"""The beginning of the names of all variables of runyard."""
+
+
+def read() -> tuple[str, os.stat_result] | None:
+    """Return the text of the file and its status. Return None if there is no file, or if it names no variable of runyard.
+
+    Raises InvalidInputError if the file cannot be read. Raises InvalidInputError if it is not UTF-8 and names a variable of
+    runyard.
+    """
+    file = Path(ENV_FILE)
+    try:
+        if not file.is_file():
+            return None
+        with file.open("rb") as opened:
+            content, status = opened.read(), os.fstat(opened.fileno())
+        return (content.decode(), status) if PREFIX.lower().encode() in content.lower() else None
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be read ({error.strerror}); mend it or remove it") from None
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{file} is not UTF-8; save it as UTF-8 or remove it") from None
