@@ -1140,6 +1140,10 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 -- row uses no index.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
+-- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
+-- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
+FUNCTION runyard.apply_due(t runyard.threads, kinds text[], OUT effects jsonb, OUT lines text[]);
+
 -- Lock and return a thread for which something is due. Make the thread if it does not exist. key: the number of the thread when it
 -- was read, or NULL. locked: true if another transaction has locked the thread. t is NULL in this case, and if the thread was
 -- deleted after it was read.

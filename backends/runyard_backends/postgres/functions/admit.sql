@@ -12,7 +12,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 DECLARE
     due record;
     got record;
-    t runyard.threads;
     done integer := 0;
     lines text[] := '{}';
     locked text[] := '{}'; -- tenants and ids of the threads that are left
@@ -22,13 +21,13 @@ BEGIN
     FOR page IN 1 .. 10 LOOP
         known_locked := cardinality(locked);
         FOR due IN
-            SELECT x.tenant, x.thread_id, t2.thread_key, max(x.due_at) AS due_at FROM (
-                (SELECT y.tenant, y.thread_id, coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
+            SELECT x.tenant, x.thread_id, t2.thread_key, max(x.due_at) AS due_at, array_agg(DISTINCT x.kind) AS kinds FROM (
+                (SELECT 'run' AS kind, y.tenant, y.thread_id, coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
                  WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
                    AND y.tenant || E'\x1f' || y.thread_id <> ALL (locked)
                  ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
                 UNION ALL
-                (SELECT z.tenant, z.thread_id, h.deadline_at FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
+                (SELECT 'deadline', z.tenant, z.thread_id, h.deadline_at FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
                  WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
                    -- A run that continues with the answer to another request must not fail before it is suspended again.
                    AND (h.otherwise IS NOT NULL OR NOT EXISTS (
@@ -37,13 +36,13 @@ BEGIN
                    AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
                  ORDER BY h.deadline_at LIMIT most)
                 UNION ALL
-                (SELECT z.tenant, z.thread_id, w.due_at FROM runyard.waits w JOIN runyard.threads z USING (thread_key)
+                (SELECT 'deadline', z.tenant, z.thread_id, w.due_at FROM runyard.waits w JOIN runyard.threads z USING (thread_key)
                  WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL AND NOT runyard.child_lives(w)
                    AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
                  ORDER BY w.due_at LIMIT most)
-                UNION ALL (SELECT d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d WHERE d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
+                UNION ALL (SELECT 'child', d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d WHERE d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
                 UNION ALL
-                (SELECT e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
+                (SELECT 'expiry', e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
                  WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
                  ORDER BY e.expires_at LIMIT most)) x
             LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
@@ -56,13 +55,7 @@ BEGIN
                 overdue := least(overdue, clock_timestamp() - due.due_at);
             END IF;
             CONTINUE WHEN (got.t).thread_key IS NULL;
-            got := runyard.admit_thread(got.t);
-            t := got.t; effects := runyard.merge_effects(effects, got.effects);
-            got := runyard.fire_deadlines(t);
-            t := got.t; effects := runyard.merge_effects(effects, got.effects);
-            got := runyard.cancel_children(t);
-            t := got.t; effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
-            got := runyard.expire_runs(t);
+            got := runyard.apply_due(got.t, due.kinds);
             effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
             done := done + 1;
         END LOOP;
@@ -84,6 +77,30 @@ BEGIN
     INTO next_due;
     IF overdue IS NOT NULL THEN
         next_due := least(next_due, greatest(0.01, least(1, extract(epoch FROM overdue))));
+    END IF;
+END $$;
+
+-- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
+-- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
+CREATE OR REPLACE FUNCTION runyard.apply_due(t runyard.threads, kinds text[], OUT effects jsonb, OUT lines text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+BEGIN
+    lines := '{}';
+    got := runyard.admit_thread(t);
+    t := got.t; effects := got.effects;
+    IF 'deadline' = ANY (kinds) THEN
+        got := runyard.fire_deadlines(t);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects);
+    END IF;
+    IF 'child' = ANY (kinds) THEN
+        got := runyard.cancel_children(t);
+        t := got.t; effects := runyard.merge_effects(effects, got.effects); lines := got.lines;
+    END IF;
+    IF 'expiry' = ANY (kinds) THEN
+        got := runyard.expire_runs(t);
+        effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
     END IF;
 END $$;
 
