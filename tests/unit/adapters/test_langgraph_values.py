@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from pydantic import BaseModel, PrivateAttr
 
 from runyard.adapters.langgraph_cache import ListCache
 from runyard.adapters.langgraph_saver import RunyardSaver
@@ -129,6 +131,47 @@ async def test_a_message_that_a_node_changes_in_place_is_stored() -> None:
         assert stored == value
         await puts.put([*value])
         assert puts.items == 0
+
+
+async def test_any_part_of_a_message_may_be_changed_in_place() -> None:
+    """A change in a part that is not a list or dict is found. So is a field that pydantic does not know, added later."""
+    async with RunyardSaver("memory://") as saver:
+        puts, value = Puts(saver), [ToolMessage("x", tool_call_id="c", id="a", artifact=([1],)), *said(1)]
+        await puts.put(value)
+        first, second = await messages(saver), await messages(saver)
+        first[0].artifact[0].append("mine")
+        first[1].mine = True
+        assert second[0].artifact == ([1],) and not hasattr(second[1], "mine")
+        del first, second
+        read = await messages(saver)
+        assert read[0].artifact == ([1],) and not hasattr(read[1], "mine")
+        value[0].artifact[0].append(2)
+        value[1].later = 5
+        await puts.put([*value])
+        assert puts.items == 2
+        stored = await puts.stored()
+        assert stored[0].artifact == ([1, 2],) and stored[1].later == 5
+        await puts.put([*value])
+        assert puts.items == 0
+
+
+class Held(BaseModel):
+    """An object that cannot be copied."""
+
+    n: int
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+
+async def test_a_list_of_objects_that_cannot_be_copied_is_stored_whole() -> None:
+    """It is not in the cache, so that a change in place is never lost, and readers get objects of their own."""
+    async with RunyardSaver("memory://") as saver:
+        puts, value = Puts(saver), [Held(n=n) for n in range(40)]
+        await puts.put(value)
+        value[3].n = -3
+        await puts.put([*value])
+        assert puts.items == 40
+        first, second = await messages(saver), await messages(saver)
+        assert [item.n for item in first] == [item.n for item in value] and first[0] is not second[0]
 
 
 async def messages(saver: RunyardSaver) -> list[Any]:
