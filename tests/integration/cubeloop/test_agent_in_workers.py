@@ -10,7 +10,7 @@ from runyard import App, RunContext, current_step
 from runyard.adapters import cubeloop_agent
 from runyard.adapters.cubeloop_agent import CubeloopAgentError
 from runyard.domain.states import RunStatus
-from runyard.errors import HitlNotAllowedError, InvalidInputError
+from runyard.errors import HitlInvalidAnswerError, HitlNotAllowedError, InvalidInputError
 from runyard.models import RetryPolicy
 from runyard.support import agent_adapters
 from runyard.testing import Harness
@@ -188,6 +188,30 @@ async def test_provider_errors_are_retried_and_not_stored(package: Package) -> N
         assert failed.status is RunStatus.FAILED and failed.error is not None
         assert failed.error.details["type"] == CubeloopAgentError.__name__ and "No more faux" in failed.error.message
         assert [m.text for m in failed.messages] == ["hi"]
+
+
+async def test_an_answer_of_a_human_is_no_timeout(package: Package) -> None:
+    """H7: No reason of a denial and no answer to a question counts as the answer at the deadline."""
+    channel = package.hitl.InMemoryChannel(default_timeout=60)
+    gate = package.hitl.ConfirmToolCallMiddleware(channel, require_confirm=["add"])
+    optional = {"questions": [{"key": "k", "prompt": "Which?", "required": False}]}
+    agent = package.agent(
+        package.calls_for(TWO[0]),
+        package.calls_for(("q1", "ask_user", optional)),
+        package.says("done"),
+        tools=[package.add(), package.hitl.ask_user_tool(channel)],
+        middleware=[gate],
+        channel=channel,
+    )
+    async with Harness(App(agents={"a": agent})) as harness:
+        run = await harness.prompt("t", "go")
+        run = await run.respond({"approved": False, "reason": "approval_timeout"})
+        with pytest.raises(HitlInvalidAnswerError):
+            await run.respond({"timed_out": True})
+        run = await run.respond({"k": "blue"})
+        assert run.status is RunStatus.COMPLETED
+        results = [part.content for m in await harness.messages("t") for part in m.tool_results]
+        assert results[0] == "approval_timeout" and "blue" in str(results[1])
 
 
 PROVIDER_ERRORS: list[tuple[dict[str, Any], bool]] = [
