@@ -258,7 +258,7 @@ async def test_h5_a_node_that_changes_its_answer_changes_it_for_nobody(serve: Se
         assert run.ok and got == [{"k": 1}, {"k": 1}]
 
 
-@pytest.mark.parametrize("value", [("a", 1), Amount("EUR", 5)], ids=["tuple", "dataclass"])
+@pytest.mark.parametrize("value", [("a", 1), Amount("EUR", 5), ValueError("no")], ids=["tuple", "dataclass", "error"])
 async def test_h5_a_question_is_the_same_after_it_was_stored(serve: Serve, value: Any) -> None:
     """The serializer returns some values in another form. Such a question is asked once."""
 

@@ -150,7 +150,7 @@ async def test_any_part_of_a_message_may_be_changed_in_place() -> None:
         await puts.put([*value])
         assert puts.items == 2
         stored = await puts.stored()
-        assert stored[0].artifact == ([1, 2],) and stored[1].later == 5
+        assert [*stored[0].artifact] == [[1, 2]] and stored[1].later == 5
         await puts.put([*value])
         assert puts.items == 0
 
