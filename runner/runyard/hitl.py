@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import BaseModel, Field
 
 from .agents.channels import Channel, CheckpointedChannel, InMemoryChannel
-from .domain.approvals import DENIED_IN_TIME
+from .domain.approvals import DENIED_IN_TIME, TIMED_OUT
 from .domain.messages import ToolCallPart
 from .domain.size_limits import JsonObject, JsonValue
 from .support.optional_imports import needed_by
@@ -50,7 +50,6 @@ __all__ = [
 
 DEFERRAL: Final = "runyard"
 """Key of the request to make in the metadata of a deferred call (:mod:`runyard.agents.durable_tools`)."""
-TIMED_OUT: Final[JsonObject] = {"timed_out": True}
 
 
 class Option(BaseModel):

@@ -224,6 +224,54 @@ class TestRemoval:
             await adding
         assert await session.get_items() == [user("1"), model("2")]
 
+    async def test_a_cancelled_pop_is_whole(self, session: RunyardSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A cancel that comes while the store works does not undo the pop, of which nobody would know the outcome."""
+        await session.add_items([user("1"), model("2")])
+        client = await session.client()
+        update = client.update_thread
+
+        async def cancelled(*args: Any, **changes: Any) -> Any:
+            popping.cancel()
+            await asyncio.sleep(0)
+            return await update(*args, **changes)
+
+        monkeypatch.setattr(client, "update_thread", cancelled)
+        popping = asyncio.create_task(session.pop_item())
+        with pytest.raises(asyncio.CancelledError):
+            await popping
+        assert await session.get_items() == [user("1")]
+
+    async def test_an_addition_at_the_same_moment_is_not_lost(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        """B1: Another session adds after this session has read its place. Both additions are on one branch, in order."""
+        session, store = RunyardSession(client, "t"), client.store_message
+        await session.add_items([user("1"), model("2")])
+        await session.pop_item()
+
+        async def late(*args: Any, **options: Any) -> Any:
+            monkeypatch.setattr(client, "store_message", store)
+            await RunyardSession(client, "t").add_items([user("first")])
+            return await store(*args, **options)
+
+        monkeypatch.setattr(client, "store_message", late)
+        await session.add_items([user("second")])
+        assert texts(await session.get_items()) == ["1", "first", "second"]
+
+    async def test_a_clear_at_the_moment_of_an_addition_is_a_clear(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The clear begins again if another session has added an item after the read of the place."""
+        session, update = RunyardSession(client, "t"), client.update_thread
+        await session.add_items([user("1")])
+
+        async def late(*args: Any, **changes: Any) -> Any:
+            monkeypatch.setattr(client, "update_thread", update)
+            await RunyardSession(client, "t").add_items([user("2")])
+            return await update(*args, **changes)
+
+        monkeypatch.setattr(client, "update_thread", late)
+        await session.clear_session()
+        assert await session.get_items() == []
+
     async def test_other_keys_of_extra_stay(self, session: RunyardSession) -> None:
         client = await session.client()
         await client.create_thread("t", extra={"mine": 1})

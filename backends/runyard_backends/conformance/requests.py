@@ -203,6 +203,16 @@ class TestHitl:
         assert [r.request_id for r in (await world.runs.requests()).items] == [two.request_id]
         assert (await world.runs.respond(1, request_id=two.request_id, response_id="y")).created
 
+    async def test_a_request_is_found_by_its_answer(self, world: World) -> None:
+        """H3: ``answered`` returns the request of the thread that has the answer, and None for other threads and answers."""
+        request = await world.suspended("r1")
+        await world.runs.respond("yes", thread_id=T, response_id="x")
+        found = await world.runs.answered(T, "x")
+        assert found is not None and (found.request_id, found.answer, found.response_id) == (request, "yes", "x")
+        assert [await world.runs.answered(*ids) for ids in ((T, "y"), ("u", "x"))] == [None, None]
+        await world.threads.delete_thread(T, cancel=True)
+        assert await world.runs.answered(T, "x") is None
+
     async def test_two_responders(self, world: World) -> None:
         """H4: Of two concurrent answers exactly one is applied."""
         request = await world.suspended("r1")

@@ -66,9 +66,8 @@ class MemoryRunStore:
                 "the memory backend has no transactions of a host", backend="memory", method="accept(connection=)"
             )
         request = self._checked(request)
-        thread = self.db.find(self.tenant, request.thread_id)
-        if request.kind in lanes.FORK_KINDS:
-            thread = self.db.get(self.tenant, request.thread_id)
+        find = self.db.get if request.kind in lanes.FORK_KINDS else self.db.find
+        thread = find(self.tenant, request.thread_id)
         effects = lanes.admit_thread(self.db, thread) if thread else Effects()
         if thread and (run := _existing_run(thread, request)):
             return Accepted(copy_run(run.run), False, effects)
@@ -342,14 +341,18 @@ class MemoryRunStore:
         """Return HITL requests, the oldest first. ``pending``: True for unanswered requests only."""
         threads = {t.key: t for t in self.db.of(self.tenant) if thread_id in (None, t.id)}
         found = [r for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
-        size = self.db.page_bytes
-        part = page_of(found, page, lambda r: r.request.request_id, lambda r: request_bytes(r.request), size)
+        part = page_of(found, page, lambda r: r.request.request_id, lambda r: request_bytes(r.request), self.db.page_bytes)
         return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
 
     async def request(self, request_id: str) -> HitlRequest | None:
         """Return one HITL request, pending or not, or None if it does not exist."""
         found = self.db.requests.get((self.tenant, request_id))
         return found.request.model_copy(deep=True) if found else None
+
+    async def answered(self, thread_id: str, response_id: str) -> HitlRequest | None:
+        keys = {thread.key for thread in self.db.of(self.tenant) if thread.id == thread_id}
+        asked = (r.request for r in self.db.requests.values() if r.thread_key in keys)
+        return next((r.model_copy(deep=True) for r in asked if r.response_id == response_id), None)
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
         """Return at most ``limit`` events after the id ``after`` that the run's stored state proves."""

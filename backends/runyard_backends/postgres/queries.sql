@@ -183,6 +183,11 @@ FROM runyard.messages_of_run($1, $2, $3, $4)
 -- Return one HITL request by its id.
 SELECT q.* FROM runyard.requests q WHERE q.tenant = $1 AND q.request_id = $2
 
+-- name: answered_request
+-- Return the HITL request of a thread that has an answer with this response id.
+SELECT q.* FROM runyard.threads t JOIN runyard.requests q USING (tenant, thread_key)
+WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL AND q.response_id = $3
+
 -- name: requests
 -- Return a page of HITL requests, the oldest first.
 SELECT f.more, (f.request).* FROM runyard.list_requests($1, $2, $3, $4, $5, $6, $7) f

@@ -324,6 +324,11 @@ class PostgresRunStore:
         row = await self.db.row("request", self.tenant, request_id)
         return codec.request(row) if row else None
 
+    async def answered(self, thread_id: str, response_id: str) -> HitlRequest | None:
+        """Return the request of a thread that has the answer ``response_id``, or None."""
+        row = await self.db.row("answered_request", self.tenant, thread_id, response_id)
+        return codec.request(row) if row else None
+
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]:

@@ -35,7 +35,6 @@ from runyard.errors import (
 )
 from runyard.models import HitlRequest
 from runyard.ports.commands import AcceptRequest
-from runyard.ports.queries import PageRequest
 from runyard.ports.stores import Backend
 from runyard.ports.worker_defaults import DEFAULT_ARQ_RESULT_SECONDS
 from runyard.support import metrics
@@ -55,6 +54,8 @@ LOOKS_PER_AGE: Final = 10
 """The pause between two looks at a job is about the age of its run, or of the job, divided by this number."""
 MAX_LOOK_SECONDS: Final = 5.0
 """Most seconds between two looks at a job whose run may end."""
+MAX_ABORTED_LOOK_SECONDS: Final = 1.0
+"""Most seconds between two looks at a job whose run is being cancelled."""
 MAX_DEFERRED_LOOK_SECONDS: Final = 30.0
 """Most seconds between two looks at a job that is deferred."""
 RETRY_SECONDS: Final = 5.0
@@ -270,18 +271,11 @@ class QueueIntake:
     async def _answered(self, response: Response) -> HitlRequest | None:
         """Return the request that has this answer, for example because a worker died before it wrote the job's result."""
         runs = self._client.backend.runs
-        if response.request_id is not None:
-            request = await runs.request(response.request_id)
-            return request if request is not None and request.response_id == response.response_id else None
-        cursor: str | None = None
-        while True:
-            page = await runs.requests(thread_id=response.thread_id, pending=False, page=PageRequest(cursor=cursor))
-            for request in page.items:
-                if request.response_id == response.response_id:
-                    return request
-            if page.next is None:
-                return None
-            cursor = page.next
+        if response.request_id is None:
+            assert response.thread_id is not None
+            return await runs.answered(response.thread_id, response.response_id)
+        request = await runs.request(response.request_id)
+        return request if request is not None and request.response_id == response.response_id else None
 
     async def _check(self, looks: Sequence[ArqLook]) -> None:
         """Answer the jobs of ``looks`` whose runs have ended, and keep the other jobs."""
@@ -312,7 +306,9 @@ class QueueIntake:
         delay = min(max(age / LOOKS_PER_AGE, POLL_SECONDS), MAX_LOOK_SECONDS)
         if look.aborting:
             delay = POLL_SECONDS
-        elif look.score > look.now_ms and not aborted:
+        elif aborted:
+            delay = min(delay, MAX_ABORTED_LOOK_SECONDS)
+        elif look.score > look.now_ms:
             delay = min(-look.age, MAX_DEFERRED_LOOK_SECONDS)
         return Keep(look, delay, started=status in (RunStatus.RUNNING, RunStatus.SUSPENDED))
 

@@ -2,8 +2,8 @@
 
 A job stays in arq's queue until its result is written. The run is stored in Postgres much earlier. The hash ``arq_jobs`` has
 every job that a worker has looked at. The hash ``arq_runs`` has the jobs with an accepted run. The sorted set ``arq_looks`` has
-the time of each job's next look. Each script is atomic. If a worker dies between two scripts, the next look at the job is due
-when the lease ends.
+the time of each job's next look. The hash ``arq_aborts`` has the aborts that a look has returned. Each script is atomic. If a
+worker dies between two scripts, the next look at the job is due when the lease ends.
 
 A job that a worker has looked at has one of two scores with a fraction, QUEUED_SCORE and DEFERRED_SCORE. arq's client sends
 whole milliseconds, so a job with any other score is new.
@@ -58,7 +58,7 @@ ABORT_MS: Final = abort_job_max_age * 1000
 """Milliseconds by which an abort may come before the enqueue of its job, by the clocks of two producers. An older abort was
 meant for an earlier job of the same id."""
 ABORTS_PER_LOOK: Final = 100
-"""Most entries of arq's set of aborts that one look checks for a job."""
+"""Most entries of arq's set of aborts that one look checks. Without other aborts, an abort makes its job due at once."""
 
 _ARQ_PREFIXES: Final = (job_key_prefix, in_progress_key_prefix, result_key_prefix, retry_key_prefix)
 

@@ -24,6 +24,7 @@ key                                       type    contents
 ``<ns>:{0}:arq_jobs:<arq queue>``          hash    id of a producer's job without a result → its ``score|expiry``
 ``<ns>:{0}:arq_runs:<arq queue>``          hash    id of such a job → its run's thread, times of accept and enqueue
 ``<ns>:{0}:arq_looks:<arq queue>``         zset    id of such a job → time of the next look at it, in ms of the server's clock
+``<ns>:{0}:arq_aborts:<arq queue>``        hash    id of such a job → time of the abort that a worker has looked at
 ``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
 ``<ns>:{0}:cancel``                       channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================

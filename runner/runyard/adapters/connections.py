@@ -70,18 +70,26 @@ class Own:
         with self._lock:
             portal, self._portal = self._portal, None
         if portal is not None:
-            portal.wait(self._close())
-            portal.close()
+            try:
+                portal.wait(self._close())
+            finally:
+                portal.close()
 
     async def aclose(self) -> None:
-        await self._close()
-        await asyncio.to_thread(self.close)
+        try:
+            await self._close()
+        finally:
+            await asyncio.to_thread(self.close)
 
     async def _close(self) -> None:
+        """Close the backend of the running event loop. The error of a failed connect belongs to the call that connected."""
         with self._lock:
             connecting = self._backends.pop(asyncio.get_running_loop(), None)
-        if connecting is not None:
-            await (await connecting).close()
+        if connecting is None:
+            return
+        await asyncio.wait((connecting,))
+        if not connecting.cancelled() and connecting.exception() is None:
+            await connecting.result().close()
 
 
 class Shared:

@@ -24,7 +24,7 @@ from ..domain.messages import Message
 from ..domain.size_limits import JsonObject
 from ..errors import AgentCancelledError, InvalidInputError
 from ..execution.context import RunContext
-from ..execution.provider_outages import PASSING_STATUSES
+from ..execution.provider_outages import SPENT, passes
 from .cubeloop_channel import asks_humans, bind, channels, detached
 from .cubeloop_framework import NAMES, Framework, dumped, stored
 from .cubeloop_messages import KEPT
@@ -52,6 +52,9 @@ HOOKS: Final = (
 """Arguments of an Agent that are also its attributes. A hook in such an attribute includes the hooks of the middleware."""
 NOT_STORED: Final = ("error", "aborted")
 """Stop reasons of answers that are not stored, because another attempt must not read them (R7)."""
+
+PASSING_TYPES: Final = ("ProviderUnavailable", "RateLimited")
+"""Classes of cubeloop's errors that end with time. A lost connection is such an error without an HTTP status."""
 
 
 class CubeloopAgentError(RuntimeError):
@@ -184,14 +187,7 @@ class _Attempt:
         last = next((message for message in reversed(state.messages) if message.role == "assistant"), None)
         reason = getattr(last, "stop_reason", None)
         if state.error_message is not None or reason == "error":
-            status = getattr(last, "status_code", None)
-            passing = status is not None and (status in PASSING_STATUSES or status >= 500)
-            raise CubeloopAgentError(
-                state.error_message or "the agent ended with an error",
-                retryable=status is None or passing,
-                temporary=passing,
-                retry_after=getattr(last, "retry_after", None),
-            )
+            raise _error(state.error_message or "the agent ended with an error", last)
         if reason == "aborted" or state.last_outcome != "complete":
             raise AgentCancelledError("the agent aborted its own run", run_id=self._ctx.run_id)
 
@@ -287,6 +283,19 @@ class _Attempt:
         made.provider_details = {KEPT: {**_json_object((made.provider_details or {}).get(KEPT)), "id": known}}
         await self._append(made)
         self._results[call_id] = known
+
+
+def _error(words: str, last: Any) -> CubeloopAgentError:
+    """Return the error with which an attempt ends.
+
+    ``last``: the last message of the agent, to which cubeloop 0.15 adds the fields of a provider's error. Without these fields
+    the options of the run decide whether there is another attempt.
+    """
+    status, code, kind = (getattr(last, name, None) for name in ("status_code", "error_code", "error_type"))
+    temporary = passes(status, code) or (status is None and kind in PASSING_TYPES and code != SPENT)
+    unknown = status is None and code is None and kind is None
+    retry_after = getattr(last, "retry_after", None)
+    return CubeloopAgentError(words, retryable=temporary or unknown, temporary=temporary, retry_after=retry_after)
 
 
 def _json_object(value: Any) -> JsonObject:

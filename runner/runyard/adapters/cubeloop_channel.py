@@ -12,6 +12,7 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
+from ..domain.approvals import TIMED_OUT
 from ..domain.derived_ids import digest
 from ..domain.messages import ToolCallPart
 from ..domain.size_limits import JsonObject, JsonValue
@@ -20,12 +21,9 @@ from ..execution.control_signals import Deferred
 from ..execution.steps import current_context
 from .cubeloop_framework import Framework
 
-TIMED_OUT: Final = "approval_timeout"
-"""The reason in the answer that an approval gets at its deadline."""
 MAX_REACHED: Final = 10_000
 """Number of objects after which a search for the channels of a tool ends."""
-_LATE: Final[JsonObject] = {"timed_out": True}
-"""The answer that any other question gets at its deadline."""
+_AT_DEADLINE: Final[JsonObject] = {"answer": TIMED_OUT}
 
 
 def channels(agent: Any) -> list[Any]:
@@ -118,17 +116,16 @@ async def _ask(ctx: RunContext, framework: Framework, payload: Any, seconds: flo
     fields: JsonObject = payload.model_dump(mode="json")
     details = payload.details if fields["kind"] != "ask" and isinstance(payload.details, dict) else None
     if fields["kind"] == "approve":
-        late: JsonObject = {"answer": {"approved": False, "reason": TIMED_OUT}}
         call = ToolCallPart(id=payload.tool_call_id, name=payload.tool_name, arguments=payload.args)
-        approval = await ctx.approve(call, details=details, timeout=seconds, on_timeout=late)
-        if not approval and approval.reason == TIMED_OUT:
+        approval = await ctx.approve(call, details=details, timeout=seconds, on_timeout=_AT_DEADLINE)
+        if approval.timed_out:
             raise errors.HitlTimedOut(seconds or 0.0)
         edited = approval.arguments if approval and approval.arguments != call.arguments else None
         decision = "deny" if not approval else "edit" if edited is not None else "approve"
         return types.ApproveAnswer(decision=decision, edited_args=edited, reason=approval.reason)
     question, schema, key = _question(fields, question_id)
-    answer = await ctx.ask(question, schema, key=key, timeout=seconds, on_timeout={"answer": _LATE})
-    if answer == _LATE:
+    answer = await ctx.ask(question, schema, key=key, timeout=seconds, on_timeout=_AT_DEADLINE)
+    if answer == TIMED_OUT:
         raise errors.HitlTimedOut(seconds or 0.0)
     return answer
 
@@ -153,5 +150,5 @@ def _question(fields: JsonObject, question_id: str) -> tuple[JsonObject, JsonObj
         if isinstance(each, dict)
     }
     required: list[JsonValue] = [each["key"] for each in questions if isinstance(each, dict) and each.get("required")]
-    schema: JsonObject = {"type": "object", "properties": properties, "required": required}
+    schema: JsonObject = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return {"question": words, "questions": questions}, schema, None

@@ -135,6 +135,7 @@ class _GraphRun:
             saver: BaseCheckpointSaver[Any]
             start: GraphStart | GraphState
             saver, start = await probe_saver(graphs.store, self._ctx.thread_id, candidates, ["", *stable])
+            reader = saver
             began = False
         else:
             input_id = next((m.id for m in history if m.run_id == own and m.role == "user"), None)
@@ -142,7 +143,10 @@ class _GraphRun:
             start = begun = await self._ctx.guarded(lambda: graphs.store.begin(attempt, candidates, input_id))
             self._line, began = begun.line, begun.began
             saver = RunSaver(graphs.store, begun.line, self._served.cache, self._answers)
+            reader = RunSaver(graphs.store, begun.line, self._served.cache)
         self._graph = self._served.graph.copy({"checkpointer": saver})
+        # LangGraph before 1.2.16 shows a task that has answers as finished.
+        self._states = self._served.graph.copy({"checkpointer": reader})
         self._ctx.name_steps_by(_task)
         if began:
             state = await self._read()
@@ -153,7 +157,7 @@ class _GraphRun:
         return {self._served.messages: _input(history, start, own, self._ctx.thread_id)}
 
     async def _read(self) -> StateSnapshot:
-        return await self._ctx.guarded(lambda: self._graph.aget_state(self._config, subgraphs=True))
+        return await self._ctx.guarded(lambda: self._states.aget_state(self._config, subgraphs=True))
 
     async def _wait(self, state: StateSnapshot, stopped: bool) -> None:
         """Ask humans what the graph waits for. Without an answer, the attempt ends, and the run waits for a human.
@@ -257,7 +261,8 @@ def _input(history: Sequence[Message], start: GraphStart | GraphState, run_id: s
     place = next((n for n, message in enumerate(history, 1) if message.id == start.base_id), 0)
     if start.base_id is not None and not place:
         raise CheckpointMissingError(
-            f"the state of thread {thread_id} contains message {start.base_id}, but the run does not see this message",
+            f"the state of thread {thread_id} contains message {start.base_id}, but the run does not see this message; "
+            "enqueue the run after this message, or in a new thread",
             thread_id=thread_id,
         )
     rest = [message for n, message in enumerate(history) if n >= place or message.id in start.unseen]

@@ -38,7 +38,7 @@ class Answers:
         """Return the answer to a question, or :data:`UNANSWERED`. ``place``: how many times the task has asked it before."""
         answer = self._lookup(_key(task, value, place))
         if answer is not UNANSWERED:
-            self._given[task, value] = max(self._given.get((task, value), 0), place + 1)
+            self._given[task, value] = place + 1
         return copy.deepcopy(answer) if answer is not UNANSWERED else answer
 
     def key(self, waiting: Interrupt, stopped: bool) -> str | None:

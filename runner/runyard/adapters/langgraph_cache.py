@@ -1,7 +1,8 @@
 """The lists of graphs that a process has read or written.
 
 The cache has a copy of each item, which nobody else gets. By the copies it finds items that a caller has changed in place. It
-gives an object to a reader only if nobody else refers to the object. Callers therefore do not see each other's changes.
+gives an item to a reader only if nobody else refers to the item. Otherwise it makes another item. It does not look for
+references to the parts of an item, such as a dict of a message.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import copy
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final, TypeAlias
@@ -25,7 +26,8 @@ CACHED_ITEMS: Final = 200_000
 Key: TypeAlias = tuple[Hashable, int, str, str, str]
 """Scope of the store, owner, line, namespace and channel."""
 
-_CONTAINERS: Final = (dict, list, set)
+_UNCHANGEABLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types of the values that a copy of a message shares with the message."""
 _REFERENCES: Final = 2
 """References to an object of a list that nobody else has: the list, and the argument of the call that counts references."""
 
@@ -35,7 +37,7 @@ class KnownList:
     """The last version of a list that the process read or wrote.
 
     ``items``: the objects of the list, to which others may refer. ``parts``: the parts of these objects that are compared with
-    ``copies``, their private copies (:func:`kept`). A comparison of two lists executes no Python statement per item.
+    ``copies``, their private copies (:func:`copied`). A comparison of two lists executes no Python statement per item.
     """
 
     items: list[Any]
@@ -82,7 +84,7 @@ class ListCache:
             if max(map(sys.getrefcount, items), default=0) > _REFERENCES or not known.begins(items):
                 free = [count <= _REFERENCES for count in map(sys.getrefcount, items)]
                 items = [
-                    item if free[n] and not differs(item, known.copies[n]) else _made(type(item), known.copies[n])
+                    item if free[n] and not differs(item, known.copies[n]) else _made(item, known.copies[n])
                     for n, item in enumerate(items)
                 ]
             # Callers get a list of their own, which they may change.
@@ -90,11 +92,14 @@ class ListCache:
             known = self._lists[key] = KnownList(items, parts, known.copies, known.stored)
             return KnownList([*items], parts, known.copies, known.stored)
 
-    def put(self, key: Key, known: KnownList) -> None:
-        """Add a list. Remove the least recently used lists while the cache has too many items."""
+    def put(self, key: Key, known: KnownList | None) -> None:
+        """Replace a list. Remove the least recently used lists while the cache has too many items.
+
+        ``known``: None for a list whose items cannot be copied. The cache does not keep such a list.
+        """
         with self._lock:
             self._drop(key)
-            if len(known.items) > self._max:
+            if known is None or len(known.items) > self._max:
                 return
             self._lists[key] = known
             self._count += len(known.items)
@@ -113,15 +118,16 @@ class ListCache:
 
 
 def part_of(item: Any) -> Any:
-    """Return the part of an item that is compared with its copy: the dict of the fields of a message without unknown fields."""
-    return item.__dict__ if isinstance(item, BaseMessage) and not item.__pydantic_extra__ else item
+    """Return the part of an item that is compared with its copy: the known and the unknown fields of a message."""
+    return (item.__dict__, item.__pydantic_extra__) if isinstance(item, BaseMessage) else item
 
 
-def kept(item: Any) -> Any:
-    """Return the private copy of an item's part."""
-    if (part := part_of(item)) is item:
-        return copy.deepcopy(item)
-    return {name: copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value for name, value in part.items()}
+def copied(items: Iterable[Any]) -> list[Any] | None:
+    """Return the private copies of the parts of items. Return None if an item cannot be copied."""
+    try:
+        return [_copy(part_of(item)) if isinstance(item, BaseMessage) else copy.deepcopy(item) for item in items]
+    except Exception:  # of a method __deepcopy__, or of an object such as a lock
+        return None
 
 
 def differs(item: Any, copied: Any) -> bool:
@@ -132,7 +138,20 @@ def differs(item: Any, copied: Any) -> bool:
         return True
 
 
-def _made(kind: type[Any], copied: Any) -> Any:
-    """Return an object that is equal to the item of which ``copied`` is the copy."""
-    fields = copy.deepcopy(copied)
-    return kind.model_construct(**fields) if issubclass(kind, BaseMessage) and isinstance(fields, dict) else fields
+def _copy(parts: tuple[dict[str, Any] | None, ...]) -> tuple[dict[str, Any] | None, ...]:
+    return tuple(
+        {name: value if type(value) in _UNCHANGEABLE else copy.deepcopy(value) for name, value in part.items()}
+        if part is not None
+        else None
+        for part in parts
+    )
+
+
+def _made(item: Any, copied: Any) -> Any:
+    """Return an object that is equal to the item of which ``copied`` is the copy. ``item``: this item, perhaps changed."""
+    if not isinstance(item, BaseMessage):
+        return copy.deepcopy(copied)
+    made = copy.copy(item)
+    for name, fields in zip(("__dict__", "__pydantic_extra__"), _copy(copied), strict=True):
+        object.__setattr__(made, name, fields)  # a message has no such setter for fields that it does not know
+    return made

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ..ports.graph_checkpoints import GraphCheckpointStore, Segments, StoredCheckpoint, StoredList
-from .langgraph_cache import Key, KnownList, ListCache, kept, part_of
+from .langgraph_cache import Key, KnownList, ListCache, copied, part_of
 from .langgraph_values import decode_items, shared_prefix
 
 T = TypeVar("T")
@@ -74,9 +74,11 @@ async def _items(
         return None
     count = sum(last - first for first, last in zip(rest[1::3], rest[2::3], strict=True))
     items = await apart(count, lambda: decode_items(parts, rest, serde))
-    copies = await apart(count, lambda: [*map(kept, items)]) if key is not None else []
+    copies = await apart(count, lambda: copied(items)) if key is not None else None
     if known is not None:
-        items, copies = [*known.items[:shared], *items], [*known.copies[:shared], *copies]
+        items = [*known.items[:shared], *items]
+        copies = [*known.copies[:shared], *copies] if copies is not None else None
     if key is not None:
-        cache.put(key, KnownList([*items], [*map(part_of, items)], copies, StoredList(segments, segments[-3], segments[-1])))
+        at = StoredList(segments, segments[-3], segments[-1])
+        cache.put(key, KnownList([*items], [*map(part_of, items)], copies, at) if copies is not None else None)
     return items

@@ -101,7 +101,10 @@ async def probe_saver(
     for stored in state.checkpoints:
         found = await reader.decoded(stored, thread_id)
         if found is None:
-            raise CheckpointMissingError(f"the state of thread {thread_id} was deleted", thread_id=thread_id)
+            raise CheckpointMissingError(
+                f"the state of thread {thread_id} was deleted while the probe read it; probe after a message whose run exists",
+                thread_id=thread_id,
+            )
         config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": stored.namespace}}
         saver.put(config, found.checkpoint, found.metadata, found.checkpoint["channel_versions"])
     return saver, state

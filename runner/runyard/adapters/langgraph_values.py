@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ..ports.graph_checkpoints import NEW_ITEMS, NewValue, Segments, StoredList
-from .langgraph_cache import KnownList, differs, kept, part_of
+from .langgraph_cache import KnownList, copied, differs, part_of
 
 CHUNK_ITEMS: Final = 256
 """Maximal number of items in a chunk of a stream."""
@@ -40,15 +40,18 @@ in the list, and the place after the last item in the list."""
 
 @dataclass(slots=True)
 class Encoded:
-    """A list to store (``value``), and the fields of the :class:`KnownList` that the cache gets after the list is stored."""
+    """A list to store (``value``), and the fields of the :class:`KnownList` that the cache gets after the list is stored.
+
+    ``copies``: None if an item cannot be copied.
+    """
 
     value: NewValue
     items: list[Any]
     parts: list[Any]
-    copies: list[Any]
+    copies: list[Any] | None
 
-    def known(self, stored: StoredList) -> KnownList:
-        return KnownList(self.items, self.parts, self.copies, stored)
+    def known(self, stored: StoredList) -> KnownList | None:
+        return KnownList(self.items, self.parts, self.copies, stored) if self.copies is not None else None
 
 
 def is_itemised(value: object) -> bool:
@@ -67,16 +70,17 @@ def encode_list(
     items = list(value)
     stretches: list[Stretch] = [(None, 0, len(items))]
     segments: Segments = (NEW_ITEMS, 0, len(items))
-    copies: list[Any] = []
     if known is not None:
         found = _stretches(items, known)
         if len(kept_segments := _segments(found, known.stored.segments)) <= 3 * MAX_SEGMENTS:
             stretches, segments = found, kept_segments
+    copies: list[Any] | None = []
     for start, first, last in stretches:
-        if start is None:
-            copies += map(kept, items[first:last])
-        elif known is not None:
-            copies += known.copies[start : start + last - first]
+        more = copied(items[first:last]) if start is None or known is None else known.copies[start : start + last - first]
+        if more is None:
+            copies = None
+            break
+        copies += more
     serialised = [serde.dumps_typed(item) for start, first, last in stretches if start is None for item in items[first:last]]
     stream, length = (known.stored.stream, known.stored.length) if known is not None else (None, 0)
     made = NewValue(

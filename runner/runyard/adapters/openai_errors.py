@@ -6,28 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agents.exceptions import AgentsException
-from openai import APIConnectionError, APIStatusError, OpenAIError
+from openai import OpenAIError
 
-from ..execution.provider_outages import PASSING_STATUSES
+from ..execution.provider_outages import is_temporary
 
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Raise an error of the block. Set ``temporary = True`` on one that ends with time, and ``retryable = False`` on one that
-    another attempt would raise again."""
+    """Raise an error of the block. Set ``retryable = False`` on one of the SDK or of OpenAI that does not end with time."""
     try:
         yield
     except (AgentsException, OpenAIError) as error:
-        if worth_another(error):
-            error.temporary = True  # type: ignore[union-attr]
-        else:
+        if not is_temporary(error):
             error.retryable = False  # type: ignore[union-attr]
         raise
-
-
-def worth_another(error: BaseException) -> bool:
-    """Return whether another attempt may succeed. Rate limits, failures of a provider and lost connections are temporary."""
-    if isinstance(error, APIStatusError):
-        spent = error.code == "insufficient_quota"
-        return not spent and (error.status_code in PASSING_STATUSES or error.status_code >= 500)
-    return isinstance(error, APIConnectionError)

@@ -46,6 +46,7 @@ def _plain(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept(message: Message) -> list[JsonObject]:
+    """Return the items of a message of this adapter, unchanged."""
     details = (message.provider_details or {}).get(KEPT)
     items = details.get("items") if isinstance(details, dict) else None
     return items if isinstance(items, list) else openai_items.to_items(message)
@@ -66,16 +67,19 @@ def beside(message: Message, items: Sequence[JsonObject]) -> JsonObject:
 
 
 def dumped(item: Any) -> JsonObject:
+    """Return an item of an answer as JSON, with the fields that the provider sent and the type."""
     dumped: JsonObject = item if isinstance(item, dict) else item.model_dump(mode="json", exclude_unset=True)
     return {**dumped, "type": item["type"] if isinstance(item, dict) else item.type}
 
 
 def is_call(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is a tool call, or the question of a hosted MCP server for an approval."""
     type_ = str(item.get("type"))
     return type_.endswith("_call") or type_ == "mcp_approval_request"
 
 
 def call_id(item: Mapping[str, Any]) -> Any:
+    """Return the id of a call. Calls of some hosted tools have only the id of the item."""
     return item.get("call_id") or item.get("id")
 
 
@@ -103,6 +107,7 @@ def said(items: Sequence[JsonObject]) -> str | None:
 
 
 def call_of(item: ToolApprovalItem) -> ToolCallPart:
+    """Return the call for which the SDK asks for an approval."""
     raw = item.raw_item if isinstance(item.raw_item, dict) else item.raw_item.model_dump(mode="json")
     arguments = raw.get("arguments", raw.get("action", raw.get("operation")))
     given = parsed(arguments) if isinstance(arguments, str | None) else {"action": arguments}

@@ -12,6 +12,7 @@ from agents.items import ModelResponse
 from agents.usage import Usage as ModelUsage
 
 from ..domain.messages import Usage
+from ..execution.provider_outages import passes
 
 if TYPE_CHECKING:
     from ..execution.context import RunContext
@@ -42,7 +43,8 @@ async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], option
     """Send a request and stream its answer to the run. Return the answer.
 
     Without ``stream``, and for a model without streams, request the answer in one piece. Raises ModelBehaviorError for an
-    answer that has failed or is incomplete, and the errors of the provider.
+    answer that has failed, is incomplete, or whose stream breaks, and the errors of the provider. ``temporary`` is True if the
+    provider failed, and not the request.
     """
     if not stream:
         return await _whole(ctx, model, args, options)
@@ -59,7 +61,7 @@ async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], option
             if kind == "response.completed":
                 return _answer(event.response, done)
             if kind in BAD_ENDS:
-                raise ModelBehaviorError(_why(event))
+                raise _bad_end(event)
             if kind == "response.output_item.done":
                 done.append(event.item)
             else:
@@ -69,7 +71,9 @@ async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], option
     finally:
         if (close := getattr(events, "aclose", None)) is not None:
             await close()
-    raise ModelBehaviorError("the stream of the model ended without a response")
+    cut = ModelBehaviorError("the stream of the model ended without a response")
+    cut.temporary = True  # type: ignore[attr-defined]
+    raise cut
 
 
 async def _whole(ctx: RunContext, model: Model, args: tuple[Any, ...], options: dict[str, Any]) -> Answer:
@@ -126,11 +130,14 @@ def _answer(response: Any, done: list[Any]) -> Answer:
     return Answer(made, response.model if isinstance(response.model, str) else None)
 
 
-def _why(event: Any) -> str:
+def _bad_end(event: Any) -> ModelBehaviorError:
+    """Return the error for an answer that failed or is incomplete. The provider's code says whether it ends with time."""
     response = getattr(event, "response", None)
     details = getattr(response, "error", None) or getattr(response, "incomplete_details", None)
     reason = getattr(details, "message", None) or getattr(details, "reason", None) or getattr(event, "message", None)
-    return f"the model's answer ended with {event.type}" + (f": {reason}" if reason else "")
+    error = ModelBehaviorError(f"the model's answer ended with {event.type}" + (f": {reason}" if reason else ""))
+    error.temporary = passes(None, getattr(details or event, "code", None))  # type: ignore[attr-defined]
+    return error
 
 
 def _cost(model: str | None, used: ModelUsage) -> float:

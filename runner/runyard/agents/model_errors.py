@@ -15,7 +15,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from ..execution.provider_outages import PASSING_STATUSES
+from ..execution.provider_outages import passes
 
 
 @contextmanager
@@ -44,4 +44,4 @@ def worth_another(error: BaseException) -> bool:
         return error.provider_retry_hint
     if not isinstance(error, ModelAPIError) or isinstance(error, ModelRequestRejectedError | ModelQuotaExceededError):
         return False
-    return not isinstance(error, ModelHTTPError) or error.status_code in PASSING_STATUSES or error.status_code >= 500
+    return not isinstance(error, ModelHTTPError) or passes(error.status_code)

@@ -29,14 +29,19 @@ APPROVAL_SCHEMA: Final[JsonObject] = {
 DENIED_IN_TIME: Final[JsonObject] = {"answer": {"approved": False, "reason": "nobody decided in time"}}
 """Default answer to an approval at its deadline, which denies the call (H7, H9)."""
 
+TIMED_OUT: Final[JsonObject] = {"timed_out": True}
+"""An answer at a deadline that no human can give, because it does not fit the schemas of answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A human's decision on a tool call. ``arguments``: the arguments that the human edited, by default the model's."""
+    """A human's decision on a tool call. ``arguments``: the arguments that the human edited, by default the model's.
+    ``timed_out``: whether the answer is TIMED_OUT."""
 
     approved: bool
     arguments: JsonObject
     reason: str | None = None
+    timed_out: bool = False
 
     def __bool__(self) -> bool:
         return self.approved
@@ -48,7 +53,8 @@ def approval_key(call: ToolCallPart) -> str:
 
 
 def read_approval(answer: JsonValue, call: ToolCallPart) -> Approval:
-    """Return the decision in an ``answer`` that fits APPROVAL_SCHEMA. Only ``true`` approves, alone or as ``approved``."""
+    """Return the decision in an ``answer`` that fits APPROVAL_SCHEMA or is TIMED_OUT. Only ``true`` approves, alone or as
+    ``approved``."""
     if not isinstance(answer, dict):
         return Approval(answer is True, call.arguments)
     reason, arguments = answer.get("reason"), answer.get("arguments")
@@ -56,4 +62,5 @@ def read_approval(answer: JsonValue, call: ToolCallPart) -> Approval:
         answer.get("approved") is True,
         arguments if isinstance(arguments, dict) else call.arguments,
         reason if isinstance(reason, str) else None,
+        answer == TIMED_OUT,
     )

@@ -6,6 +6,7 @@ package, so that agents that are plain functions need no adapter.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -16,8 +17,29 @@ SDKS: Final = ("openai", "anthropic", "google.genai", "groq", "mistralai", "cohe
 """Packages whose errors are those of a provider of models."""
 CONNECTION_ERRORS: Final = frozenset({"APIConnectionError", "ModelConnectionError"})
 """Base classes, in these packages, of errors without an HTTP status: no connection, a lost connection, no answer in time."""
+PASSING_CODES: Final = frozenset(
+    {"api_error", "overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "timeout_error"}
+)
+"""Codes and types of errors without an HTTP status of their own, which a provider sends in a stream that has begun."""
 SPENT: Final = "insufficient_quota"
 """Code of an error with the status 429 that does not end with time."""
+HTTP_CLIENTS: Final = ("httpx", "httpx2")
+"""Packages with which the SDKs send requests."""
+LOST: Final = frozenset({"TimeoutException", "NetworkError", "RemoteProtocolError"})
+"""Base classes, in these packages, of errors of a lost connection, or of an answer that does not come in time."""
+
+
+def passes(status: int | None, *codes: object) -> bool:
+    """Return whether the request that a provider answered with this HTTP status may succeed later.
+
+    ``status``: None if the error had no status. ``codes``: the names that the provider gives the error, its code or its type.
+    They decide if the status is None or belongs to a stream that began without an error.
+    """
+    if SPENT in codes:
+        return False
+    if status is None or status < 400:
+        return any(code in PASSING_CODES for code in codes)
+    return status in PASSING_STATUSES or status >= 500
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -25,14 +47,14 @@ def is_temporary(error: BaseException) -> bool:
     declared = getattr(error, "temporary", None)
     if isinstance(declared, bool):
         return declared
-    of_sdk = [cls for cls in type(error).__mro__ if _of_sdk(cls)]
+    of_sdk = [cls for cls in type(error).__mro__ if _of_sdk(cls.__module__)]
     if not of_sdk:
-        return False
+        return _lost_by_sdk(error)
     if CONNECTION_ERRORS & {cls.__name__ for cls in of_sdk}:
         return True
     code = getattr(error, "code", None)
     status = getattr(error, "status_code", None) or code
-    return isinstance(status, int) and code != SPENT and (status in PASSING_STATUSES or status >= 500)
+    return passes(status if isinstance(status, int) else None, code, getattr(error, "type", None))
 
 
 def asked_pause(error: BaseException) -> float | None:
@@ -56,5 +78,14 @@ def _with_cause(error: BaseException) -> Iterator[BaseException]:
         yield error.__cause__
 
 
-def _of_sdk(cls: type) -> bool:
-    return f"{cls.__module__}.".startswith(tuple(f"{package}." for package in SDKS))
+def _of_sdk(module: str) -> bool:
+    return f"{module}.".startswith(tuple(f"{package}." for package in SDKS))
+
+
+def _lost_by_sdk(error: BaseException) -> bool:
+    """Return whether ``error`` is one of an SDK's HTTP client, which the SDK does not replace, for example in a stream."""
+    if not any(cls.__name__ in LOST and cls.__module__ in HTTP_CLIENTS for cls in type(error).__mro__):
+        return False
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    first = next((n for n, module in enumerate(modules) if module.partition(".")[0] in HTTP_CLIENTS), 0)
+    return first > 0 and _of_sdk(modules[first - 1])

@@ -168,8 +168,8 @@ class RunStore(Protocol):
     ``signal``: send a signal to a thread. A suspended run that waits for it continues. Without such a run the signal stays.
     Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
 
-    ``statuses``: return the status of each of ``runs``, which are pairs of thread id and run id, or None where ``run`` returns
-    None.
+    ``statuses``: return the status of each of ``runs``, pairs of thread id and run id, or None where ``run`` returns None.
+    ``answered``: return the request of a thread that has the answer ``response_id``, or None.
 
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
@@ -231,6 +231,7 @@ class RunStore(Protocol):
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]: ...
     async def request(self, request_id: str) -> HitlRequest | None: ...
+    async def answered(self, thread_id: str, response_id: str) -> HitlRequest | None: ...
     async def last_message_id(self, thread_id: str, run_id: str) -> str | None: ...
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]: ...
 

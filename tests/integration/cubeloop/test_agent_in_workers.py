@@ -10,10 +10,11 @@ from runyard import App, RunContext, current_step
 from runyard.adapters import cubeloop_agent
 from runyard.adapters.cubeloop_agent import CubeloopAgentError
 from runyard.domain.states import RunStatus
-from runyard.errors import HitlNotAllowedError, InvalidInputError
+from runyard.errors import HitlInvalidAnswerError, HitlNotAllowedError, InvalidInputError
 from runyard.models import RetryPolicy
 from runyard.support import agent_adapters
 from runyard.testing import Harness
+from runyard_backends.embedded.process import free_port
 from tests.support.cubeloop_packages import NAMES, Package, asking
 
 TWO = (("c1", "add", {"a": 1, "b": 2}), ("c2", "add", {"a": 3, "b": 4}))
@@ -187,6 +188,68 @@ async def test_provider_errors_are_retried_and_not_stored(package: Package) -> N
         assert failed.status is RunStatus.FAILED and failed.error is not None
         assert failed.error.details["type"] == CubeloopAgentError.__name__ and "No more faux" in failed.error.message
         assert [m.text for m in failed.messages] == ["hi"]
+
+
+async def test_an_answer_of_a_human_is_no_timeout(package: Package) -> None:
+    """H7: No reason of a denial and no answer to a question counts as the answer at the deadline."""
+    channel = package.hitl.InMemoryChannel(default_timeout=60)
+    gate = package.hitl.ConfirmToolCallMiddleware(channel, require_confirm=["add"])
+    optional = {"questions": [{"key": "k", "prompt": "Which?", "required": False}]}
+    agent = package.agent(
+        package.calls_for(TWO[0]),
+        package.calls_for(("q1", "ask_user", optional)),
+        package.says("done"),
+        tools=[package.add(), package.hitl.ask_user_tool(channel)],
+        middleware=[gate],
+        channel=channel,
+    )
+    async with Harness(App(agents={"a": agent})) as harness:
+        run = await harness.prompt("t", "go")
+        run = await run.respond({"approved": False, "reason": "approval_timeout"})
+        with pytest.raises(HitlInvalidAnswerError):
+            await run.respond({"timed_out": True})
+        run = await run.respond({"k": "blue"})
+        assert run.status is RunStatus.COMPLETED
+        results = [part.content for m in await harness.messages("t") for part in m.tool_results]
+        assert results[0] == "approval_timeout" and "blue" in str(results[1])
+
+
+PROVIDER_ERRORS: list[tuple[dict[str, Any], bool]] = [
+    ({"error_type": "ProviderUnavailable"}, True),
+    ({"error_type": "ProviderUnavailable", "status_code": 503}, True),
+    ({"error_type": "RateLimited", "status_code": 429, "error_code": "rate_limit_exceeded"}, True),
+    ({"error_type": "RateLimited"}, True),
+    ({"status_code": 200, "error_code": "overloaded_error"}, True),
+    ({"error_type": "RateLimited", "status_code": 429, "error_code": "insufficient_quota"}, False),
+    ({"error_type": "RateLimited", "error_code": "insufficient_quota"}, False),
+    ({"error_type": "ProviderBadRequest", "status_code": 400}, False),
+    ({"error_type": "ContentFiltered"}, False),
+]
+
+
+@pytest.mark.parametrize(("fields", "again"), PROVIDER_ERRORS, ids=str)
+async def test_the_kind_of_a_providers_error_decides(fields: dict[str, Any], again: bool) -> None:
+    """R7, R11: A lost connection and a busy provider are retried by default. A spent quota is not, whatever the options are."""
+    package = Package("cubeloop")
+    bad = package.says("", stop_reason="error", error_message="no").model_copy(update=fields)
+    for options in ({}, {"max_attempts": 3}):
+        agent = package.agent(bad, package.says("fine"))
+        async with Harness(App(agents={"a": agent})) as harness:
+            run = await harness.prompt("t", "hi", **options)
+        assert (run.attempts, run.status) == ((2, RunStatus.COMPLETED) if again else (1, RunStatus.FAILED))
+
+
+async def test_an_unreachable_provider_is_asked_again() -> None:
+    """R11: The provider of cubeloop itself reports the lost connection, without an HTTP status."""
+    package = Package("cubeloop")
+    provider = package.module("providers.openai").OpenAIProvider(
+        provider_id="p", api_key="k", base_url=f"http://127.0.0.1:{free_port()}/v1"
+    )
+    provider._client = provider._client.with_options(max_retries=0)
+    agent = package.module().Agent(model=provider.model("m"))
+    async with Harness(App(agents={"a": agent})) as harness:
+        run = await harness.prompt("t", "hi")
+    assert run.status is RunStatus.FAILED and run.attempts > 1, run.error
 
 
 async def test_cancel_stores_no_invented_results(package: Package) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Send, interrupt
+from langgraph.types import RetryPolicy, Send, interrupt
 
 from runyard import App, Client, RunResult
 from runyard.adapters import langgraph_answers
@@ -17,6 +18,12 @@ from runyard.adapters.langgraph_agent import serve as served
 from runyard.errors import HitlDeniedError, HitlInvalidAnswerError, HitlNotAllowedError, InvalidInputError
 from tests.integration.graphs.conftest import Serve
 from tests.integration.graphs.test_graph_agent import listen, one_node, say
+
+
+@dataclass
+class Amount:
+    currency: str
+    value: int
 
 
 async def answered(client: Client, run: RunResult, answer: Any) -> RunResult:
@@ -210,6 +217,57 @@ async def test_h5_answers_do_not_depend_on_the_order_of_questions(serve: Serve) 
             run = await answered(client, run, f"{shown[-1][0]}{shown.count(shown[-1])}")
         assert sorted(shown) == ["a?", "b?", "b?"]
         assert run.ok and run.messages[-1].text == "a=a1 b=b1 b=b2"
+
+
+async def test_h5_two_tasks_that_ask_the_same_question_get_their_own_answers(serve: Serve) -> None:
+    """The answer of a task is given to no other task, also if both ask the same value in the same superstep."""
+
+    async def ask(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"{state['name']}={interrupt({'question': 'sure?', 'for': 'all'})}")]}
+
+    made = StateGraph(MessagesState)
+    made.add_node("ask", ask)
+    tasks = [Send("ask", {"name": name}) for name in "ab"]
+    made.add_conditional_edges(START, lambda state: tasks, ["ask"])
+    async with serve(App(agents={"g": made.compile()})) as client:
+        run = await say(client, "t", "go")
+        assert len(run.requests) == 2
+        await client.respond(None, "first", run.requests[0].request_id)
+        await client.respond(None, "second", run.requests[1].request_id)
+        run = await client.handle("t", run.run.run_id).result(20)
+        assert {m.text[2:] for m in run.messages[1:]} == {"first", "second"}
+
+
+async def test_h5_a_node_that_changes_its_answer_changes_it_for_nobody(serve: Serve) -> None:
+    """A repetition of the node in the same attempt gets the answer as the human gave it."""
+    got: list[Any] = []
+
+    async def node(state: Any) -> dict[str, Any]:
+        answer = interrupt("which?")
+        got.append(dict(answer))
+        answer["seen"] = True
+        if len(got) == 1:
+            raise ConnectionError("busy")
+        return {"messages": [AIMessage("done")]}
+
+    made = StateGraph(MessagesState)
+    made.add_node("node", node, retry_policy=RetryPolicy(initial_interval=0.0, retry_on=ConnectionError))
+    made.add_edge(START, "node")
+    async with serve(App(agents={"g": made.compile()})) as client:
+        run = await answered(client, await say(client, "t", "go"), {"k": 1})
+        assert run.ok and got == [{"k": 1}, {"k": 1}]
+
+
+@pytest.mark.parametrize("value", [("a", 1), Amount("EUR", 5), ValueError("no")], ids=["tuple", "dataclass", "error"])
+async def test_h5_a_question_is_the_same_after_it_was_stored(serve: Serve, value: Any) -> None:
+    """The serializer returns some values in another form. Such a question is asked once."""
+
+    async def node(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage(str(interrupt(value)))]}
+
+    async with serve(App(agents={"g": one_node(node, MessagesState)})) as client:
+        run = await answered(client, await say(client, "t", "go"), "yes")
+        assert run.ok and run.messages[-1].text == "yes"
 
 
 async def test_h5_the_response_schema_of_an_interrupt_is_the_schema_of_answers(serve: Serve) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from pydantic import BaseModel, PrivateAttr
 
-from runyard.adapters.langgraph_cache import ListCache
+from runyard.adapters.langgraph_cache import KnownList, ListCache, copied, part_of
 from runyard.adapters.langgraph_saver import RunyardSaver
 from runyard.adapters.langgraph_values import MAX_SEGMENTS
+from runyard.ports.graph_checkpoints import StoredList
 
 THREAD = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -21,8 +25,9 @@ THREAD = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 class Puts:
     """Puts versions of one list. ``items``: the number of items that the store got."""
 
-    def __init__(self, saver: RunyardSaver) -> None:
+    def __init__(self, saver: RunyardSaver, namespace: str = "") -> None:
         self.saver, self.count, self.items = saver, 0, 0
+        self.at = {"configurable": {"thread_id": "t", "checkpoint_ns": namespace}}
 
     async def put(self, value: list[Any]) -> dict[str, Any]:
         self.count += 1
@@ -35,7 +40,7 @@ class Puts:
             "channel_values": {"messages": value},
             "channel_versions": {"messages": version},
         }
-        config: Any = await self.saver.aput(THREAD, checkpoint, {}, {"messages": version})  # type: ignore[arg-type,typeddict-item]
+        config: Any = await self.saver.aput(self.at, checkpoint, {}, {"messages": version})  # type: ignore[arg-type,typeddict-item]
         self.items = sum(map(sum, store.graphs.counts.values())) - before  # type: ignore[attr-defined]
         return config
 
@@ -129,6 +134,120 @@ async def test_a_message_that_a_node_changes_in_place_is_stored() -> None:
         assert stored == value
         await puts.put([*value])
         assert puts.items == 0
+
+
+async def test_any_part_of_a_message_may_be_changed_in_place() -> None:
+    """A change in a part that is not a list or dict is found. So is a field that pydantic does not know, added later."""
+    async with RunyardSaver("memory://") as saver:
+        puts, value = Puts(saver), [ToolMessage("x", tool_call_id="c", id="a", artifact=([1],)), *said(1)]
+        await puts.put(value)
+        first, second = await messages(saver), await messages(saver)
+        first[0].artifact[0].append("mine")
+        first[1].mine = True
+        assert second[0].artifact == ([1],) and not hasattr(second[1], "mine")
+        del first, second
+        read = await messages(saver)
+        assert read[0].artifact == ([1],) and not hasattr(read[1], "mine")
+        value[0].artifact[0].append(2)
+        value[1].later = 5
+        await puts.put([*value])
+        assert puts.items == 2
+        stored = await puts.stored()
+        assert [*stored[0].artifact] == [[1, 2]] and stored[1].later == 5
+        await puts.put([*value])
+        assert puts.items == 0
+
+
+@pytest.mark.parametrize("dicts", [False, True])
+async def test_a_change_by_a_caller_that_has_gone_is_not_read(dicts: bool) -> None:
+    """A changed item to which nobody refers is not given to a reader. A reader's change does not reach the next reader."""
+    async with RunyardSaver("memory://") as saver:
+        value: list[Any] = [{"n": n} for n in range(40)] if dicts else said(*range(40))
+        expected = copy.deepcopy(value)
+
+        def change(item: Any) -> None:
+            if dicts:
+                item["n"] = "changed"
+            else:
+                item.content = "changed"
+
+        await Puts(saver).put(value)
+        change(value[3])
+        del value
+        for _ in range(3):
+            first, second = await messages(saver), await messages(saver)
+            assert first == second == expected
+            change(first[4])
+            change(second[5])
+            del first, second
+
+
+@dataclass(eq=False)
+class Odd:
+    """An object that cannot be compared, like an array."""
+
+    n: int
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+
+async def test_objects_that_cannot_be_compared_are_stored_again() -> None:
+    async with RunyardSaver("memory://") as saver:
+        puts, value = Puts(saver), [Odd(n) for n in range(40)]
+        await puts.put(value)
+        value[3].n = -3
+        await puts.put([*value])
+        assert [item.n for item in await messages(saver)] == [item.n for item in value]
+
+
+def test_the_cache_has_a_maximum() -> None:
+    """The lists that were used last stay. A list that is larger than the cache is not kept."""
+
+    def known(count: int) -> KnownList:
+        items = said(*range(count))
+        copies = copied(items)
+        assert copies is not None
+        return KnownList(items, [*map(part_of, items)], copies, StoredList((1, 0, count), 1, count))
+
+    cache = ListCache(3)
+    keys = [("store", 0, "t", "", name) for name in "abcd"]
+    for key in keys[:3]:
+        cache.put(key, known(1))
+    assert cache.get(keys[0]) is not None
+    cache.put(keys[3], known(1))
+    assert [key[-1] for key in keys if cache.get(key) is not None] == ["a", "c", "d"]
+    cache.put(keys[0], known(4))
+    assert [key[-1] for key in keys if cache.get(key) is not None] == ["c", "d"]
+
+
+async def test_namespaces_have_lists_of_their_own() -> None:
+    """An addition costs its items also after the graph of another namespace was stored."""
+    async with RunyardSaver("memory://") as saver:
+        puts, other = Puts(saver), Puts(saver, "inner")
+        await puts.put(said(*range(100)))
+        await other.put(said(*range(200, 300)))
+        await puts.put(said(*range(101)))
+        assert puts.items == 1
+
+
+class Held(BaseModel):
+    """An object that cannot be copied."""
+
+    n: int
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+
+async def test_a_list_of_objects_that_cannot_be_copied_is_stored_whole() -> None:
+    """It is not in the cache, so that a change in place is never lost, and readers get objects of their own."""
+    async with RunyardSaver("memory://") as saver:
+        puts, value = Puts(saver), [Held(n=n) for n in range(40)]
+        await puts.put(value)
+        value[3].n = -3
+        await puts.put([*value])
+        assert puts.items == 40
+        first, second = await messages(saver), await messages(saver)
+        assert [item.n for item in first] == [item.n for item in value] and first[0] is not second[0]
 
 
 async def messages(saver: RunyardSaver) -> list[Any]:

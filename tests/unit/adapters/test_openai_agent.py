@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
@@ -396,6 +396,22 @@ class TestErrors:
         assert done.ok and done.text == "one two three" and done.attempts == 2
         ids = [event.data["message_id"] for event in done.events if event.type == "message.completed"]
         assert done.messages[-1].id == ids[-1]
+
+    @pytest.mark.parametrize(("code", "again"), [(None, True), ("server_error", True), ("invalid_prompt", False)])
+    async def test_the_kind_of_a_bad_end_decides(self, code: str | None, again: bool) -> None:
+        """R11: A stream that breaks off (None) and a failure of the provider are retried by default."""
+
+        class Ends(ItemModel):
+            async def stream_response(self, *args: Any, **options: Any) -> Any:
+                async for event in super().stream_response(*args, **options):
+                    if event.type != "response.completed" or len(self.requests) > 1:
+                        yield event
+                    elif code is not None:
+                        failed = SimpleNamespace(error=SimpleNamespace(code=code, message="no"))
+                        yield SimpleNamespace(type="response.failed", response=failed)
+
+        done = await run(Agent(name="a", model=Ends(lambda items: "one two three")))
+        assert (done.ok, done.attempts) == ((True, 2) if again else (False, 1))
 
     @pytest.mark.parametrize("is_async", [False, True])
     async def test_a_model_without_streams_is_asked_for_the_whole(self, is_async: bool) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
 import anthropic
 import httpx
+import httpx2
 import openai
 import pytest
+from google import genai
+from google.genai import types
 from google.genai.errors import ClientError, ServerError
 from pydantic_ai.exceptions import ModelHTTPError
 
@@ -72,6 +79,85 @@ def test_any_other_error_is_retried_only_on_request(error: Exception) -> None:
     assert not is_temporary(error)
     assert retry_delay(RunOptions(), 0, error) is None
     assert retry_delay(RunOptions(max_attempts=2), 0, error) is not None
+
+
+class Broken(httpx2.AsyncByteStream):
+    """The stream of an answer that ends with an error of the connection."""
+
+    def __init__(self, data: bytes, error: Exception | None) -> None:
+        self._data, self._error = data, error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._data
+        if self._error is not None:
+            raise self._error
+
+
+def client_of(data: bytes, error: Exception | None = None) -> httpx2.AsyncClient:
+    headers = {"content-type": "text/event-stream"}
+    return httpx2.AsyncClient(
+        transport=httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, stream=Broken(data, error)))
+    )
+
+
+async def ask_openai(client: httpx2.AsyncClient) -> None:
+    model = openai.AsyncOpenAI(api_key="k", http_client=client)
+    async for _ in await model.chat.completions.create(model="m", messages=[], stream=True):
+        pass
+
+
+async def ask_anthropic(client: httpx2.AsyncClient) -> None:
+    model = anthropic.AsyncAnthropic(api_key="k", http_client=client)
+    async for _ in await model.messages.create(model="m", messages=[], max_tokens=1, stream=True):
+        pass
+
+
+async def ask_google(client: httpx2.AsyncClient) -> None:
+    options = types.HttpOptions(httpx_async_client=client)
+    async for _ in await genai.Client(api_key="k", http_options=options).aio.models.generate_content_stream(
+        model="m", contents="hi"
+    ):
+        pass
+
+
+LOST = (httpx2.ReadError("lost"), httpx2.RemoteProtocolError("cut"), httpx2.ReadTimeout("late"))
+
+
+@pytest.mark.parametrize("ask", [ask_openai, ask_anthropic, ask_google], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("lost", LOST, ids=repr)
+async def test_a_stream_that_breaks_is_retried_by_default(ask: Any, lost: Exception) -> None:
+    """R11: The SDKs do not replace an error of the HTTP client that comes while they read a stream."""
+    with pytest.raises(Exception) as raised:
+        await ask(client_of(b"", lost))
+    assert is_temporary(raised.value), repr(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "again"),
+    [
+        (ask_openai, "server_error", True),
+        (ask_openai, "insufficient_quota", False),
+        (ask_openai, "invalid_request_error", False),
+        (ask_anthropic, "overloaded_error", True),
+        (ask_anthropic, "invalid_request_error", False),
+    ],
+)
+async def test_an_error_in_a_stream_has_no_status_of_its_own(ask: Any, kind: str, again: bool) -> None:
+    """R11: The answer has the status 200, because it had begun."""
+    event = {"type": "error", "error": {"type": kind, "message": "no"}}
+    with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
+        await ask(client_of(f"event: error\ndata: {json.dumps(event)}\n\n".encode()))
+    assert is_temporary(raised.value) is again
+
+
+async def test_a_lost_connection_of_the_users_code_is_no_outage_of_a_provider() -> None:
+    async def ask() -> None:
+        async with client_of(b"", httpx2.ReadError("lost")) as client:
+            await client.get("http://elsewhere")
+
+    with pytest.raises(httpx2.ReadError) as raised:
+        await ask()
+    assert not is_temporary(raised.value)
 
 
 def test_an_error_may_declare_itself_temporary() -> None:

@@ -18,5 +18,6 @@ redis.call('ZREM', 'arq:abort', id)
 redis.call('ZREM', queue, id)
 redis.call('HDEL', jobs, id)
 redis.call('HDEL', runs, id)
+redis.call('HDEL', prefix .. 'arq_aborts:' .. queue, id)
 redis.call('ZREM', prefix .. 'arq_looks:' .. queue, id)
 return 1

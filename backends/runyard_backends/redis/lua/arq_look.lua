@@ -1,6 +1,6 @@
 --[[
-Return the jobs of an arq queue that a worker must look at: those that a producer has added, and those whose next look is due. The same
-job is not returned again for the time `lease`. After this time it is returned again, unless a worker has kept or answered it.
+Return the jobs of an arq queue that a worker must look at: those that a producer has added, those whose next look is due, and those
+that a producer has aborted since the last look. The same job is not returned again for the time `lease`. After this time it is returned again, unless a worker has kept or answered it.
 
 A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. By the score of a job,
 arq decides whether the job is deferred. The scores `queued` and `deferred` have a fraction. arq's client sends integers, so every other score is that of
@@ -22,6 +22,7 @@ local prefix, queue, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local most_bytes, room, lease = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local queued, deferred, latest = ARGV[7], ARGV[8], tonumber(ARGV[9])
 local jobs, runs, looks = prefix .. 'arq_jobs:' .. queue, prefix .. 'arq_runs:' .. queue, prefix .. 'arq_looks:' .. queue
+local seen = prefix .. 'arq_aborts:' .. queue
 local time = redis.call('TIME')
 local now = math.floor(time[1] * 1000 + time[2] / 1000)
 
@@ -36,10 +37,15 @@ local function ms(score)
   return string.format('%.0f', math.max(-latest, math.min(latest, tonumber(score) or latest)))
 end
 
--- Remove aborts without a job: they came after its end, and would cancel a later job of the same id.
-for _, id in ipairs(redis.call('ZRANGE', 'arq:abort', 0, ARGV[6] - 1)) do
+-- Remove aborts without a job: they came after its end, and would cancel a later job of the same id. A job with an abort is due once.
+local aborts = redis.call('ZRANGE', 'arq:abort', 0, ARGV[6] - 1, 'WITHSCORES')
+for i = 1, #aborts, 2 do
+  local id, at = aborts[i], aborts[i + 1]
   if redis.call('EXISTS', 'arq:job:' .. id) == 0 then
     redis.call('ZREM', 'arq:abort', id)
+  elseif redis.call('HEXISTS', jobs, id) == 1 and redis.call('HGET', seen, id) ~= at then
+    redis.call('HSET', seen, id, at)
+    redis.call('ZADD', looks, 'LT', now, id)
   end
 end
 
