@@ -21,12 +21,12 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
     mutant(
         "a page of a timeline has any number of bytes", TIMELINE,
         "OR (c.n <= most AND c.used <= bytes)", "OR c.n <= most",
-        POSTGRES, "-k", "TestTimelines",
+        POSTGRES, "-k", "large_contents",
     ),
     mutant(
         "a timeline reads large results", TIMELINE,
         "    IF octet_length(s.result) > large THEN s.result := NULL; END IF;\n", "",
-        POSTGRES, "-k", "TestTimelines",
+        POSTGRES, "-k", "large_contents",
     ),
     mutant(
         "a cursor has a name of any length", TIMELINE,
@@ -96,7 +96,8 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a later import takes back the changes of the deployment", f"{FILES}/importer.py",
-        "        if not self._ended_before:\n            await self._set_extra(", "        if True:\n            await self._set_extra(",
+        "        if not self._ended_before:\n            await self._set_extra(",
+        "        if True:\n            await self._set_extra(",
         IMPORT, "-k", "later_export",
     ),
 )  # fmt: skip

@@ -61,12 +61,12 @@ WAITING: Final[tuple[Mutant, ...]] = (
     mutant(
         "a suspended run keeps its permit", SUSPEND,
         "    IF e.status = 'suspended' THEN e.effects := runyard.free(runyard.permits_of(r)); END IF;\n", "",
-        POSTGRES, "-k", "TestLimits",
+        POSTGRES, "-k", "whatever_ends_an_attempt_frees",
     ),
     mutant(
         "errors before a suspension count", SUSPEND,
         "        error_count = CASE WHEN e.status = 'suspended' THEN 0 ELSE r.error_count END,\n", "",
-        POSTGRES, "-k", "TestSleep or TestReleaseAndCrash or TestAttempts",
+        POSTGRES, "-k", "TestSleep or TestAttempts",
     ),
     mutant(
         "a run has any number of waits", DOMAIN,
@@ -111,7 +111,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
     mutant(
         "a wait takes a signal of another name", SIGNALS,
         "w.kind = 'signal' AND w.name = signal_name", "w.kind = 'signal'",
-        POSTGRES, "-k", "TestSignals",
+        POSTGRES, "-k", "name_for_which_nobody_waits",
     ),
     mutant(
         "a run that is being cancelled takes a signal", SIGNALS,
@@ -181,7 +181,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
     mutant(
         "the wait for a child to cancel ends", WAITS,
         "\n              AND NOT runyard.child_lives(w)", "",
-        POSTGRES, "-k", "TestChildren or TestEndedChildren",
+        POSTGRES, "-k", "verb_on_a_cancelled_parents_thread",
     ),
     mutant(
         "a deletion forgets the children to cancel", CHILDREN,
@@ -194,11 +194,6 @@ WAITING: Final[tuple[Mutant, ...]] = (
         LOCKS, "-k", "deletion_beside",
     ),
     mutant(
-        "the reconciler looks at the children of all runs", CHILDREN,
-        " AND coalesce(p.status, 'cancelled') = 'cancelled'", "",
-        LOCKS, "-k", "cancelled_runs_only",
-    ),
-    mutant(
         "the failure of a child is final", PARKING,
         'if record["status"] == RunStatus.COMPLETED.value:', "if True:",
         AGENTS, "-k", "result_of_a_redriven_child",
@@ -206,7 +201,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
     mutant(
         "the result of a child is read again", PARKING,
         "if recorded is not None and recorded.done:", "if False:",
-        AGENTS, "-k", "children",
+        AGENTS, "-k", "outlives_the_thread",
     ),
     mutant(
         "a step is taken for a child", "runner/runyard/execution/steps.py",
