@@ -70,11 +70,6 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
         HOSTILE, "-k", "refused_file",
     ),
     mutant(
-        "a line of a file has any length", f"{FILES}/records.py",
-        "if len(text) > MAX_LINE_BYTES:", "if False:",
-        HOSTILE, "-k", "refused_file",
-    ),
-    mutant(
         "a line of a file has any number of values", f"{FILES}/records.py",
         "        Shape(MAX_LINE_VALUES).feed_all(text)\n", "",
         HOSTILE, "-k", "refused_file",
