@@ -232,7 +232,7 @@ async def test_a_child_that_is_started_beside_a_cancel_is_refused(backend: Postg
     family = await prepare(s, "t", "running")
     request = AcceptRequest(thread_id=family.of_child("c1"), run_id="late", input=Message.user("go"), job=family.attempt.ref)
     async with backend.db.transaction() as transaction:
-        await Stores.on(transaction).threads.store_message(family.of_child("c1"), Message.user("wait"))
+        await end_first(Stores.on(transaction), family)
         task = asyncio.create_task(s.runs.start_child(family.attempt, request))
         assert await blocked_or_done(backend.db, task)
         await cancel(s, family)

@@ -283,7 +283,7 @@ class TestChildren:
 
         async with Harness(App({"parent": parent, "worker": worker})) as harness:
             assert (await harness.prompt("t", "hi", "r", agent="parent")).status is RunStatus.SUSPENDED
-            await harness.client.delete("c")
+            await harness.client.delete_thread("c")
             await harness.client.signal("t", "go", "so")
             assert (await harness.result("t", "r")).text == "so did a 1"
 
