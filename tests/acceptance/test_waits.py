@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 import asyncpg
@@ -10,17 +12,22 @@ import pytest
 from redis.asyncio import Redis
 
 from runyard.domain.states import RunStatus
-from runyard.support.failpoints import VARIABLE
+from runyard.support.failpoints import MOMENTS, VARIABLE
 from tests.support.agents.tree import BRANCHES, LEAVES, NOTES
 from tests.support.fleet import Fleet, WorkerProcess, until
 
 TREE = "tests.support.agents.tree:app"
-DEADLY = (
-    *("start_child.before+2", "start_child.after+4", "suspend.before+1", "suspend.after+3"),
-    *("complete.before+1", "complete.after+1"),
-)
-"""Writes at which one worker after the other is killed. The number is that of the writes before."""
+KILLS = int(os.environ.get("RUNYARD_TEST_WAIT_KILLS", "6"))
+"""Workers that are killed, one after the other, at one of their writes."""
+WRITES = ("start_child", "suspend", "start_step", "complete", "finish_step", "append")
 BOUND = 300.0
+
+
+def deadly() -> list[str]:
+    """Return the points at which the workers die: before and after each write by turns, and after some writes of the kind."""
+    moments = [[f"{verb}.{MOMENTS[(n + turn) % 2]}" for n, verb in enumerate(WRITES)] for turn in range(2)]
+    points = islice(cycle(chain(*moments)), KILLS)
+    return [f"runs.{point}=crash+{n % 3}" for n, point in enumerate(points)]
 
 
 async def pass_time(postgres: str) -> None:
@@ -33,13 +40,13 @@ async def pass_time(postgres: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(400 + 10 * KILLS)
 async def test_i3_fifty_children_in_three_levels_under_kills(fleet: Fleet, tmp_path: Path) -> None:
     """I3, K1 to K3: A run sleeps three days, takes a signal, and runs 54 children in three levels, while workers are killed
-    at their writes. Each child runs once, and the signal is taken once."""
+    at their writes. Each child runs once, and the signal is taken once. The only worker has one slot, which no parent holds."""
     notes = tmp_path / "notes"
     fleet.environment = {NOTES: str(notes)}
-    first = await fleet.start(app=TREE)
+    first = await fleet.start(app=TREE, slots=1)
     client = fleet.client
     handle = await client.enqueue("t", "go", "r", agent="root")
 
@@ -51,19 +58,19 @@ async def test_i3_fifty_children_in_three_levels_under_kills(fleet: Fleet, tmp_p
     await client.signal("t", "go", "x", signal_id="s")
     await pass_time(fleet.postgres)
     deaths = 0
-    for point in DEADLY:
-        write, _, before = point.partition("+")
-        fleet.environment = {NOTES: str(notes), VARIABLE: f"runs.{write}=crash+{before}"}
-        process = fleet.processes[await fleet.start(app=TREE)]
+    for point in deadly():
+        fleet.environment = {NOTES: str(notes), VARIABLE: point}
+        process = fleet.processes[await fleet.start(app=TREE, slots=1)]
 
         async def died_or_done(process: WorkerProcess = process) -> bool:
             return process.returncode is not None or (await handle.run()).ended
 
         await until(died_or_done, 60)
         deaths += process.returncode is not None
-    assert deaths == len(DEADLY)
+    print(f"\n{deaths} workers died")
+    assert deaths == KILLS
     fleet.environment = {NOTES: str(notes)}
-    await fleet.start(app=TREE)
+    await fleet.start(app=TREE, slots=1)
     result = await handle.result(BOUND)
     leaves = [f"x-{n}-{m}" for n in range(BRANCHES) for m in range(LEAVES)]
     assert (result.status, result.text.split()) == (RunStatus.COMPLETED, leaves)
@@ -87,7 +94,7 @@ async def test_k1_a_thousand_sleepers_hold_nothing(fleet: Fleet) -> None:
     async def nothing_scheduled() -> bool:
         async with Redis.from_url(fleet.redis, decode_responses=True) as redis:
             kinds = {key.split(":")[2] async for key in redis.scan_iter(count=1000)}
-        return not kinds & {"job", "later", "due", "lock", "wait"}
+        return not kinds & {"job", "queue", "later", "due", "lock", "wait"}
 
     async def no_run_in_hand() -> bool:
         return (await fleet.metric("runyard_slots_in_use"))[pid] == 0
