@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -380,7 +381,7 @@ class StoreMachine(ThreadRules, WaitRules, RuleBasedStateMachine):
 
 
 STEPS = settings(
-    max_examples=20,
+    max_examples=int(os.environ.get("RUNYARD_TEST_SEQUENCES", "20")),
     phases=(Phase.reuse, Phase.generate),  # shrinking would take longer than reading thirty steps
     stateful_step_count=30,
     deadline=None,
@@ -413,7 +414,7 @@ def test_memory_against_itself() -> None:
     run_state_machine_as_test(StoreMachine, settings=settings(STEPS, max_examples=5))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(400 + 10 * STEPS.max_examples)
 @pytest.mark.usefixtures("loop")
 def test_postgres_against_memory(module_postgres_url: str) -> None:
     """S1, S2: levels and cutoffs show what copies show, whatever happened."""
