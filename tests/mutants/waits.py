@@ -134,8 +134,8 @@ WAITING: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "repeated_signal",
     ),
     mutant(
-        "an agent gets a value that does not fit", DOMAIN,
-        "answer_schema=schema)", "answer_schema=None)",
+        "an agent gets a value that does not fit", PARKING,
+        "timeout=after), schema)", "timeout=after), None)",
         AGENTS, "-k", "does_not_fit",
     ),
     mutant(
