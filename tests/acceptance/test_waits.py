@@ -22,9 +22,10 @@ KILLS = int(os.environ.get("RUNYARD_TEST_WAIT_KILLS", "6"))
 COMMITS = ("start_child", "suspend", "finish_step", "complete")
 """Writes after which another attempt goes on at a later place."""
 MOMENTS = (
-    *("start_child.before", "suspend.after", "start_step.before", "complete.after", "finish_step.before"),
-    *("start_child.after", "complete.before", "finish_step.after", "suspend.before", "start_step.after"),
+    *("start_child.before", "suspend.after", "start_child.after", "suspend.before", "start_step.before", "complete.after"),
+    *("finish_step.before", "complete.before", "finish_step.after", "start_step.after"),
 )
+"""Points in an order in which each is reached: all children are started before most of them run."""
 BOUND = 300.0
 
 
