@@ -96,7 +96,7 @@ class TestTimelines:
         """R24: Pages of a run with more entries than one page, also if many entries have the same time."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [m for n in range(5) for m in (call(f"c{n}"), result(f"c{n}"))])
-        for key in ("b", "é", "B", "k" * 900, "a\u2028b"):
+        for key in ("b", "é", "B", "k" * 900, "x", "é" * 450, "a\u2028b"):
             await world.runs.finish_step(attempt, key, None)
         whole = await timeline(world)
         paged, cursor = [], None
