@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -14,12 +16,23 @@ from tests.support.agents.tree import BRANCHES, LEAVES, NOTES
 from tests.support.fleet import Fleet, WorkerProcess, until
 
 TREE = "tests.support.agents.tree:app"
-DEADLY = (
-    *("start_child.before+2", "start_child.after+4", "suspend.before+1", "suspend.after+3"),
-    *("complete.before+1", "complete.after+1"),
+KILLS = int(os.environ.get("RUNYARD_TEST_WAIT_KILLS", "6"))
+"""Workers that are killed, one after the other, at one of their writes."""
+COMMITS = ("start_child", "suspend", "finish_step", "complete")
+"""Writes after which another attempt goes on at a later place."""
+MOMENTS = (
+    *("start_child.before", "suspend.after", "start_child.after", "suspend.before", "start_step.before", "complete.after"),
+    *("finish_step.before", "complete.before", "finish_step.after", "start_step.after"),
 )
-"""Writes at which one worker after the other is killed. The number is that of the writes before."""
+"""Points in an order in which each is reached: all children are started before most of them run."""
 BOUND = 300.0
+
+
+def deadly() -> Iterator[str]:
+    """Yield the points at which the workers die: first each of MOMENTS, then the first commit of each worker."""
+    for n in range(KILLS):
+        points = [f"{MOMENTS[n]}=crash+{n % 2}"] if n < len(MOMENTS) else [f"{write}.after=crash" for write in COMMITS]
+        yield ";".join(f"runs.{point}" for point in points)
 
 
 async def pass_time(postgres: str) -> None:
@@ -32,13 +45,13 @@ async def pass_time(postgres: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(400 + 10 * KILLS)
 async def test_i3_fifty_children_in_three_levels_under_kills(fleet: Fleet, tmp_path: Path) -> None:
     """I3, K1 to K3: A run sleeps three days, takes a signal, and runs 54 children in three levels, while workers are killed
-    at their writes. Each child runs once, and the signal is taken once."""
+    at their writes. Each child runs once, and the signal is taken once. The only worker has one slot, which no parent holds."""
     notes = tmp_path / "notes"
     fleet.environment = {NOTES: str(notes)}
-    first = await fleet.start(app=TREE)
+    first = await fleet.start(app=TREE, slots=1)
     client = fleet.client
     handle = await client.enqueue("t", "go", "r", agent="root")
 
@@ -50,19 +63,21 @@ async def test_i3_fifty_children_in_three_levels_under_kills(fleet: Fleet, tmp_p
     await client.signal("t", "go", "x", signal_id="s")
     await pass_time(fleet.postgres)
     deaths = 0
-    for point in DEADLY:
-        write, _, before = point.partition("+")
-        fleet.environment = {NOTES: str(notes), VARIABLE: f"runs.{write}=crash+{before}"}
-        process = fleet.processes[await fleet.start(app=TREE)]
+    for point in deadly():
+        fleet.environment = {NOTES: str(notes), VARIABLE: point}
+        process = fleet.processes[await fleet.start(app=TREE, slots=1)]
 
         async def died_or_done(process: WorkerProcess = process) -> bool:
             return process.returncode is not None or (await handle.run()).ended
 
         await until(died_or_done, 60)
-        deaths += process.returncode is not None
-    assert deaths == len(DEADLY)
+        if process.returncode is None:
+            break
+        deaths += 1
+    print(f"\n{deaths} workers died")
+    assert deaths >= min(KILLS, len(MOMENTS))
     fleet.environment = {NOTES: str(notes)}
-    await fleet.start(app=TREE)
+    await fleet.start(app=TREE, slots=1)
     result = await handle.result(BOUND)
     leaves = [f"x-{n}-{m}" for n in range(BRANCHES) for m in range(LEAVES)]
     assert (result.status, result.text.split()) == (RunStatus.COMPLETED, leaves)

@@ -93,7 +93,8 @@ class Told:
 
 @dataclass(slots=True)
 class Seen:
-    """What the clients saw. ``complaints``: errors that nobody should get; ``followed``: live readers that came to an end."""
+    """What the clients saw. ``complaints``: errors that nobody should get; ``followed``: live readers that came to an end;
+    ``signals``: thread and id of each signal that was acknowledged."""
 
     accepts: list[Accept] = field(default_factory=list)
     cancels: list[Cancel] = field(default_factory=list)
@@ -101,12 +102,14 @@ class Seen:
     forks: list[Fork] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
     followed: list[tuple[Key, list[Told]]] = field(default_factory=list)
+    signals: list[tuple[str, str]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in Postgres. ``cutoff``: the last completion that it sees."""
+    """A run in Postgres. ``cutoff``: the last completion that it sees. ``parent``: the run of which it is a child. ``ended``:
+    the wall clock's time of its end."""
 
     key: Key
     lane: str | None
@@ -117,6 +120,8 @@ class RunRow:
     completion_seq: int | None = None
     error: str | None = None
     cutoff: int | None = None
+    parent: Key | None = None
+    ended: float | None = None
 
     @property
     def parallel(self) -> bool:
@@ -150,6 +155,16 @@ class RequestRow:
     response: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class SignalRow:
+    """A signal in Postgres. ``number``: its place among all signals. ``run``: the run that took it."""
+
+    id: str
+    thread: str
+    number: int
+    run: str | None
+
+
 @dataclass(slots=True)
 class History:
     """Everything the checker judges.
@@ -158,7 +173,8 @@ class History:
     that count; ``steps``: (run, step key) → the fence that recorded
     its result; ``attempts``: (run, fence) → how it ended, where it did not complete; ``streams``: each run's events, read after
     everything had settled; ``host_rows``: runs that the host's own table holds; ``leftovers``: keys of Redis that should be
-    gone; ``pauses``: SIGSTOPs past the death limit; ``stale_writes``: writes that workers counted as refused.
+    gone; ``waits``: open waits of runs that ended; ``pauses``: SIGSTOPs past the death limit; ``stale_writes``: writes that
+    workers counted as refused.
     """
 
     seen: Seen = field(default_factory=Seen)
@@ -170,6 +186,8 @@ class History:
     steps: dict[tuple[Key, str], int] = field(default_factory=dict)
     attempts: dict[tuple[Key, int], str] = field(default_factory=dict)
     requests: list[RequestRow] = field(default_factory=list)
+    signals: list[SignalRow] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
     streams: dict[Key, list[Told]] = field(default_factory=dict)
     host_rows: set[Key] = field(default_factory=set)
     leftovers: list[str] = field(default_factory=list)
@@ -228,7 +246,12 @@ def _notes(trace: Path) -> list[Note]:
     return sorted((Note(**json.loads(line)) for line in lines), key=lambda note: note.at)
 
 
-RUNS: Final = "SELECT * FROM runyard.runs WHERE kind = 'prompt'"
+RUNS: Final = """
+    SELECT r.*, p.thread_id AS parent_thread, p.run_id AS parent_run, extract(epoch FROM r.finished_at)::float8 AS ended
+    FROM runyard.runs r
+    LEFT JOIN runyard.runs p ON p.thread_key = r.started_by_key AND p.run_id = r.started_by_run_id AND p.kind = 'prompt'
+    WHERE r.kind = 'prompt'
+"""
 MESSAGES: Final = """
     SELECT t.thread_id, m.seq, m.message_id::text AS id, m.run_id, split_part(m.event_id, '-', 1)::bigint AS fence,
            extract(epoch FROM m.created_at)::float8 AS at
@@ -246,6 +269,14 @@ REQUESTS: Final = """
     SELECT h.request_id, t.thread_id, h.run_id, h.response_id
     FROM runyard.hitl_requests h JOIN runyard.threads t USING (thread_key)
 """
+SIGNALS: Final = """
+    SELECT s.signal_id, t.thread_id, s.signal_no, s.run_id FROM runyard.signals s JOIN runyard.threads t USING (thread_key)
+    ORDER BY s.signal_no
+"""
+WAITS: Final = """
+    SELECT w.kind || ' ' || w.wait_id AS wait FROM runyard.waits w JOIN runyard.runs r USING (thread_key, run_id)
+    WHERE w.ended_at IS NULL AND w.kind <> 'child' AND r.finished_at IS NOT NULL
+"""
 
 
 async def _read_rows(connection: asyncpg.Connection, history: History) -> None:
@@ -260,6 +291,8 @@ async def _read_rows(connection: asyncpg.Connection, history: History) -> None:
             completion_seq=row["completion_seq"],
             error=row["error"],
             cutoff=row["snapshot_cutoff"],
+            parent=(row["parent_thread"], row["parent_run"]) if row["parent_run"] is not None else None,
+            ended=row["ended"],
         )
     for row in await connection.fetch(MESSAGES):
         message = MessageRow(row["thread_id"], row["seq"], row["id"], row["run_id"], row["fence"], row["at"])
@@ -269,6 +302,11 @@ async def _read_rows(connection: asyncpg.Connection, history: History) -> None:
     history.requests = [
         RequestRow(row["request_id"], _key(row), row["response_id"]) for row in await connection.fetch(REQUESTS)
     ]
+    history.signals = [
+        SignalRow(row["signal_id"], row["thread_id"], row["signal_no"], row["run_id"])
+        for row in await connection.fetch(SIGNALS)
+    ]
+    history.waits = [row["wait"] for row in await connection.fetch(WAITS)]
     history.host_rows = {(row["thread"], row["run"]) for row in await connection.fetch("SELECT thread, run FROM host_rows")}
 
 

@@ -25,10 +25,11 @@ from runyard.errors import (
     HitlStaleAnswerError,
     RunEndedError,
     RunyardError,
+    ThreadNotFoundError,
 )
 from runyard.models import ForkOnceResult, RetryPolicy, new_id
 from tests.chaos.history import Accept, Answer, Cancel, Fork, Key, Probe, Seen, Told, path_of
-from tests.support.agents.chaos import Plan
+from tests.support.agents.chaos import SIGNAL, Plan
 from tests.support.event_streams import TERMINAL
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Load:
     _beside: set[Key] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
     _readers: set[asyncio.Task[None]] = field(default_factory=set)
+    _senders: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self) -> None:
         """Work until :attr:`calm` is set, then only answer questions; never returns."""
@@ -83,6 +85,8 @@ class Load:
                 self._until_calm(self._probe, 2.0),
                 self._until_calm(self._follow, 0.5),
             )
+            while self._senders:
+                await asyncio.wait([*self._senders])
             self.quiet.set()
 
     async def readers_ended(self) -> None:
@@ -116,6 +120,10 @@ class Load:
             sleep=self.random.uniform(0.05, 0.5) if chance() < 0.5 else 0.0,
             block=self.random.uniform(0.02, 0.2) if chance() < 0.05 else 0.0,
             error=self.random.choice(("passing", "lasting")) if chance() < 0.08 else None,
+            nap=self.random.uniform(0.1, 1.5) if chance() < 0.08 else 0.0,
+            signal=chance() < 0.1,
+            children=self.random.randint(1, 3) if chance() < 0.05 else 0,
+            levels=self.random.choice((1, 1, 2)),
         )
 
     async def _produce(self) -> None:
@@ -133,6 +141,10 @@ class Load:
                 multitask_strategy=strategy, parallel=parallel, connection=connection,
             )  # fmt: skip
 
+        if plan.signal:
+            task = asyncio.create_task(self._signal(thread, run_id))
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
         sent = time.monotonic()
         how = self.random.random()
         if how < 0.1:
@@ -145,6 +157,27 @@ class Load:
             self._beside.add((thread, run_id))
         told = time.monotonic()
         self.seen.accepts.append(Accept((thread, run_id), plan, sent, told, late=late, host=how < 0.1, parallel=parallel))
+
+    async def _signal(self, thread: str, run_id: str) -> None:
+        """Send a signal for a run that waits or will wait, twice. Another run of the thread may take it, and leave its own."""
+        signal_id = f"signal-{run_id}"
+
+        async def send() -> None:
+            while True:
+                try:
+                    await self._answered(lambda: self.client.signal(thread, SIGNAL, signal_id, signal_id=signal_id))
+                except ThreadNotFoundError:  # the first run of the thread is not admitted
+                    await asyncio.sleep(self.random.uniform(*RETRY))
+                else:
+                    return
+
+        await asyncio.sleep(self.random.uniform(0.0, 1.5))
+        try:
+            await asyncio.gather(send(), send())
+        except RunyardError as error:
+            self.seen.complaints.append(f"signal: {error!r}")
+        else:
+            self.seen.signals.append((thread, signal_id))
 
     async def _in_a_transaction(
         self, enqueue: Callable[[asyncpg.Connection], Awaitable[None]], thread: str, run_id: str

@@ -39,6 +39,9 @@ def table(report: Report) -> str:
         "forks": len(history.seen.forks),
         "probes": len(history.seen.probes),
         "cancels": len(history.seen.cancels),
+        "sleeps": len({(note.thread, note.run) for note in history.notes if note.what == "awake"}),
+        "signals taken": sum(signal.run is not None for signal in history.signals),
+        "children": sum(run.parent is not None for run in history.runs.values()),
         "live readers": len(history.seen.followed),
         "lost": rules["I1"],
         "duplicated effects": rules["I3"],
@@ -74,6 +77,8 @@ def story(history: History, key: Key) -> list[str]:
     lines += _attempts(history, key)
     lines += [str(message) for message in history.messages.get(thread, []) if message.run == run]
     lines += [f"step {call} recorded under {fence}" for (one, call), fence in history.steps.items() if one == key]
+    lines += [f"child {run}" for run in history.runs.values() if run.parent == key]
+    lines += [f"signal {signal}" for signal in history.signals if (signal.thread, signal.run) == key]
     lines += [f"request {request}" for request in history.requests if request.key == key]
     lines += [f"events {_line(history.streams.get(key, []))}"]
     lines += [f"followed {_line(said)}" for one, said in history.seen.followed if one == key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,18 @@ from tests.chaos.report import failure, table
 SECONDS, SEED = 60.0, 20
 RUNS = 300
 """At least so many runs, or the minute proves nothing; an idle machine does twice as many."""
+WAITS = 10
+"""At least so many sleeps, waits for signals, and waits for children that end."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_minute_of_chaos_breaks_no_rule(tmp_path: Path) -> None:
-    """I1 to I9, R7, H1: under kills, pauses, lost servers and bad wires."""
+    """I1 to I9, K1 to K3, R7, H1: under kills, pauses, lost servers and bad wires."""
     report = await run_chaos(SECONDS, SEED, tmp_path)
     print(table(report))
     assert not report.violations, failure(report)
     assert len(report.history.runs) >= RUNS
+    ended = Counter(note.what for note in report.history.notes)
+    assert min(ended[what] for what in ("awake", "signal", "children")) >= WAITS
     assert counts(report.struck).keys() == EVERY.keys()

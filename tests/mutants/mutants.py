@@ -10,6 +10,8 @@ from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
 from tests.mutants.plain_runs import PLAIN_RUNS
+from tests.mutants.timelines import TIMELINES
+from tests.mutants.waits import WAITING
 
 SQL: Final = "backends/runyard_backends/postgres"
 APPEND: Final = f"{SQL}/functions/append.sql"
@@ -502,4 +504,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *PLAIN_RUNS,
     *DEPLOYMENT,
     *FAILOVERS,
+    *WAITING,
+    *TIMELINES,
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,13 +30,14 @@ from runyard_backends.postgres.backend import connect as connect_postgres
 from tests.stateful.choices import EXTERNALS, RUNS, THREADS
 from tests.stateful.thread_rules import ThreadRules
 from tests.stateful.two_stores import Connect, Key, Side, Sides
+from tests.stateful.wait_rules import WaitRules
 
 ERROR = ErrorInfo(code="boom", message="boom")
 
 examples = itertools.count(1)
 
 
-class StoreMachine(ThreadRules, RuleBasedStateMachine):
+class StoreMachine(ThreadRules, WaitRules, RuleBasedStateMachine):
     """Draws from small pools, so that ids collide; prefers what exists, so that most verbs succeed."""
 
     runs_of_interest = (*RUNS, *EXTERNALS)
@@ -56,7 +58,7 @@ class StoreMachine(ThreadRules, RuleBasedStateMachine):
             Side("left", Sides.runner.run(connect(Sides.left()))),
             Side("right", Sides.runner.run(connect(Sides.right()))),
         ]
-        self.seen = {}
+        self.seen, self.started = {}, {}
         self.texts = itertools.count()
         self.hire()
         for tenant in self.tenants:
@@ -64,7 +66,7 @@ class StoreMachine(ThreadRules, RuleBasedStateMachine):
 
     def furnish(self, key: Key) -> None:
         """Something to begin with: plain messages, completed runs, one that goes on, interleaved external runs of which one
-        completed after the other began and one is open, a fork after the first run.
+        completed after the other began and one is open, a fork after the first run, a run that waits for its child.
         """
         thread_id = key[1]
 
@@ -87,6 +89,7 @@ class StoreMachine(ThreadRules, RuleBasedStateMachine):
         plain("x2", None)
         external("x1", complete=True)
         self.compare(key)
+        self.furnish_family((key[0], "c"), (key[0], "d"))
 
     # what the rules share
 
@@ -214,7 +217,7 @@ class StoreMachine(ThreadRules, RuleBasedStateMachine):
         (claim,) = await self.any(side).runs.claim(self.worker, [RunRef(thread_key or -1, run_id)])
         if claim.attempt is not None:
             side.attempts.setdefault((key, run_id), []).append(claim.attempt)
-            return [claim, await self.any(side).runs.context(claim.attempt)]
+            return [claim, await self.any(side).runs.context(claim.attempt), await self.waited(side, claim.attempt)]
         return claim
 
     @rule(data=st.data())
@@ -270,7 +273,7 @@ class StoreMachine(ThreadRules, RuleBasedStateMachine):
                 case "fail":
                     return await runs.fail(Write(attempt=held, messages=messages, extra={"p": 9}), ERROR)
                 case "context":
-                    return [await runs.context(held), sorted((await runs.ledger(held)).requests)]
+                    return [await runs.context(held), sorted((await runs.ledger(held)).requests), await self.waited(side, held)]
                 case "step":
                     step = await runs.start_step(held, "k")
                     await runs.finish_step(held, "k", 1)
@@ -378,7 +381,7 @@ class StoreMachine(ThreadRules, RuleBasedStateMachine):
 
 
 STEPS = settings(
-    max_examples=20,
+    max_examples=int(os.environ.get("RUNYARD_TEST_SEQUENCES", "20")),
     phases=(Phase.reuse, Phase.generate),  # shrinking would take longer than reading thirty steps
     stateful_step_count=30,
     deadline=None,
@@ -411,7 +414,7 @@ def test_memory_against_itself() -> None:
     run_state_machine_as_test(StoreMachine, settings=settings(STEPS, max_examples=5))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(400 + 10 * STEPS.max_examples)
 @pytest.mark.usefixtures("loop")
 def test_postgres_against_memory(module_postgres_url: str) -> None:
     """S1, S2: levels and cutoffs show what copies show, whatever happened."""

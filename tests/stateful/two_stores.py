@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from hypothesis import event
 
+from runyard.domain.waits import Signal, Wait
 from runyard.errors import RunyardError
 from runyard.models import ErrorInfo, HitlRequest, Message, Run
 from runyard.ports.commands import Cut
@@ -21,7 +22,17 @@ from runyard.ports.stores import Backend
 Key = tuple[str, str]
 Connect = Callable[[str], Awaitable[Backend]]
 
-OUTCOME_FIELDS = ("kind", "status", "attempt", "error_count", "crash_count", "completion_seq", "result", "worker_id")
+OUTCOME_FIELDS = (
+    "kind",
+    "status",
+    "attempt",
+    "error_count",
+    "crash_count",
+    "completion_seq",
+    "result",
+    "worker_id",
+    "waiting_for",
+)
 REQUEST_FIELDS = ("agent", "queue", "priority", "lane", "parent_id", "after_run_id")
 
 
@@ -107,6 +118,18 @@ class TwoStores:
                 return facts | {"times": times, "error": value.error and value.error.code, "usage": value.usage.input_tokens}
             case HitlRequest():
                 return [value.request_id, value.run_id, value.thread_id, value.answer, value.answered_at is not None]
+            case Wait():
+                return [
+                    value.wait_id,
+                    value.kind,
+                    value.name,
+                    value.due_at is None,
+                    value.ended_at is None,
+                    value.signal_id,
+                    value.value,
+                ]
+            case Signal():
+                return [value.signal_id, value.thread_id, value.name, value.value, value.run_id]
             case Effects():
                 jobs = sorted((job.run_id, job.lane, job.kind, job.delay > 0) for job in value.jobs)
                 events = sorted(e.type + e.ref.run_id for e in value.events)
@@ -126,7 +149,19 @@ class TwoStores:
             case dict():
                 return {key: self.plain(item) for key, item in value.items()}
         if hasattr(value, "effects"):
-            names = ("run", "created", "outcome", "status", "extra", "takeover", "alone", "request", "leaf_id", "error")
+            names = (
+                "run",
+                "created",
+                "outcome",
+                "status",
+                "extra",
+                "takeover",
+                "alone",
+                "request",
+                "leaf_id",
+                "error",
+                "signal",
+            )
             return {name: self.plain(getattr(value, name)) for name in (*names, "effects") if hasattr(value, name)}
         return value
 

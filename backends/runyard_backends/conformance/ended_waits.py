@@ -36,8 +36,27 @@ class TestEndedWaits:
         assert (await world.runs.release(attempt)).status is RunStatus.CANCELLED
         assert (await park(world, await world.start("r2"), signal())).status is RunStatus.RUNNING
 
+    async def test_k2_a_signal_of_a_name_for_which_nobody_waits_stays(self, world: World) -> None:
+        """K2: It neither wakes the run that waits for another name, nor is it lost."""
+        await park(world, await world.start("r1"), signal())
+        assert (await world.runs.signal(T, "due", 1, signal_id="s")).signal.run_id is None
+        assert await world.status("r1") is RunStatus.SUSPENDED
+        assert (await world.runs.signal(T, "paid", 2, signal_id="t")).signal.run_id == "r1"
+        attempt = await world.take("r1")
+        assert (await park(world, attempt, signal("v", "due"))).status is RunStatus.RUNNING
+
 
 class TestEndedChildren:
+    async def test_k3_a_verb_on_a_cancelled_parents_thread_leaves_the_children_to_cancel(self, world: World) -> None:
+        """K3: The verb ends the due waits of its thread. The wait for a child that is to be cancelled is not one of them."""
+        attempt = await world.start("r1")
+        await start_child(world, attempt)
+        await park(world, attempt, child())
+        await world.runs.cancel(T, "r1")
+        await world.runs.signal(T, "paid", 1, signal_id="s")
+        await world.runs.admit()
+        assert await world.status("c1", "child") is RunStatus.CANCELLED
+
     @pytest.mark.parametrize("what", ["run", "thread", "live thread"])
     async def test_k3_a_cancel_reaches_children_of_deleted_parents(self, world: World, what: str) -> None:
         """K3, D1: Also if the deletion follows before the children are cancelled."""

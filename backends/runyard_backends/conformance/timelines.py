@@ -96,7 +96,7 @@ class TestTimelines:
         """R24: Pages of a run with more entries than one page, also if many entries have the same time."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [m for n in range(5) for m in (call(f"c{n}"), result(f"c{n}"))])
-        for key in ("b", "é", "B", "k" * 900, "a\u2028b"):
+        for key in ("b", "é", "B", "k" * 900, "x", "é" * 450, "a\u2028b"):
             await world.runs.finish_step(attempt, key, None)
         whole = await timeline(world)
         paged, cursor = [], None
@@ -115,14 +115,17 @@ class TestTimelines:
         attempt = await world.start("r1", "x" * 100_000)
         await world.runs.append(attempt, [said("y" * 400_000) for _ in range(4)])
         await world.runs.finish_step(attempt, "large", "z" * 100_000)
-        found, cursor = [], None
+        found, cursor, pages = [], None, 0
         while True:
             page = await timeline(world, cursor=cursor)
             found += page.entries
+            pages += 1
             assert len(page.model_dump_json()) < 10_000
             if (cursor := page.next) is None:
                 break
-        assert {e.id: e.output for e in found}["large"] is not None
+        assert pages > 1, "a page reads about TIMELINE_BYTES"
+        large = {e.id: e.output for e in found}["large"]
+        assert large is not None and "zzz" not in large, "the result is not read"
         assert [len(e.output or "") for e in found if e.type == "message"] == [300] * 5
         await world.finish(attempt, said("w" * 100_000), result="r" * 50_000)
         end = await timeline(world, limit=1)

@@ -133,6 +133,7 @@ class _GraphRun:
         if graphs.attempt is None:
             stable = [name for name, sub in self._served.graph.get_subgraphs() if getattr(sub, "checkpointer", None) is True]
             saver: BaseCheckpointSaver[Any]
+            reader: BaseCheckpointSaver[Any]
             start: GraphStart | GraphState
             saver, start = await probe_saver(graphs.store, self._ctx.thread_id, candidates, ["", *stable])
             reader = saver

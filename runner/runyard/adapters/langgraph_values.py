@@ -74,13 +74,11 @@ def encode_list(
         found = _stretches(items, known)
         if len(kept_segments := _segments(found, known.stored.segments)) <= 3 * MAX_SEGMENTS:
             stretches, segments = found, kept_segments
-    copies: list[Any] | None = []
-    for start, first, last in stretches:
-        more = copied(items[first:last]) if start is None or known is None else known.copies[start : start + last - first]
-        if more is None:
-            copies = None
-            break
-        copies += more
+    copied_stretches = [
+        copied(items[first:last]) if start is None or known is None else known.copies[start : start + last - first]
+        for start, first, last in stretches
+    ]
+    copies = None if None in copied_stretches else [item for part in copied_stretches for item in part or ()]
     serialised = [serde.dumps_typed(item) for start, first, last in stretches if start is None for item in items[first:last]]
     stream, length = (known.stored.stream, known.stored.length) if known is not None else (None, 0)
     made = NewValue(

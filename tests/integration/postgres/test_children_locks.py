@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runyard.domain.waits import Wait
-from runyard.errors import BackendUnavailableError
+from runyard.errors import BackendUnavailableError, CancelRequestedError
 from runyard.models import ErrorInfo, Message
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import RunFilter
@@ -224,6 +224,21 @@ async def test_a_deletion_beside_such_a_batch_never_deadlocks(backend: PostgresB
     await task
     assert await s.db.pool.fetchval("SELECT count(*) FROM runyard.waits") == 0
     assert await s.db.pool.fetchval("SELECT count(*) FROM runyard.removals") == 0
+
+
+async def test_a_child_that_is_started_beside_a_cancel_is_refused(backend: PostgresBackend) -> None:
+    """R10, K3: The start of the child waits for the thread of the child while the parent is cancelled. No child is left."""
+    s = Stores.on(backend.db)
+    family = await prepare(s, "t", "running")
+    request = AcceptRequest(thread_id=family.of_child("c1"), run_id="late", input=Message.user("go"), job=family.attempt.ref)
+    async with backend.db.transaction() as transaction:
+        await end_first(Stores.on(transaction), family)
+        task = asyncio.create_task(s.runs.start_child(family.attempt, request))
+        assert await blocked_or_done(backend.db, task)
+        await cancel(s, family)
+    with pytest.raises(CancelRequestedError):
+        await task
+    assert await s.runs.run(family.of_child("c1"), "late") is None
 
 
 async def test_the_reconciler_looks_at_children_of_cancelled_runs_only(backend: PostgresBackend) -> None:

@@ -103,6 +103,7 @@ HOSTILE: dict[str, Callable[[list[Any]], int]] = {
     "a line that is no text": added("thread", b"\xff\xfe\n"),
     "a deep line": added("thread", b"[" * 100_000 + b"\n"),
     "many values": added("thread", b"[" + b"0," * records.MAX_LINE_VALUES + b"0]\n"),
+    "many values of an extra": changed("thread", extra={"a": [0] * records.MAX_LINE_VALUES}),
     "a long number": added("thread", b'{"type": "end", "lines": ' + b"9" * 10_000 + b"}\n"),
     "an unknown type": added("thread", {"type": "tenant", "tenant": "victim"}),
     "no type": added("thread", {"tenant": "victim"}),

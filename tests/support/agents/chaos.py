@@ -22,6 +22,8 @@ from runyard.execution.context import RunContext
 from runyard.models import Message, ToolCallPart, ToolResultPart
 
 TRACE_VARIABLE: Final = "CHAOS_TRACE"
+SIGNAL: Final = "go"
+"""The name of the signals for which runs wait."""
 
 
 class PassingError(Exception):
@@ -37,7 +39,10 @@ class LastingError(Exception):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of one run. ``approve``: the step that waits for a human. ``sleep`` and ``block``: seconds before each step.
-    ``probe``: True for a probe, which writes no trace. Its last message names the messages that it saw."""
+    ``probe``: True for a probe, which writes no trace. Its last message names the messages that it saw.
+
+    Before its steps, the run sleeps for ``nap`` seconds, waits for the signal SIGNAL if ``signal`` is True, and runs
+    ``children`` children, which have children of their own in ``levels`` levels."""
 
     steps: int = 2
     approve: int | None = None
@@ -46,6 +51,15 @@ class Plan:
     block: float = 0.0
     error: str | None = None
     probe: bool = False
+    nap: float = 0.0
+    signal: bool = False
+    children: int = 0
+    levels: int = 1
+
+    def child(self) -> Plan:
+        """Return the plan of each child."""
+        below = self.children if self.levels > 1 else 0
+        return Plan(steps=1, sleep=self.sleep, nap=self.nap, children=below, levels=self.levels - 1)
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -103,6 +117,7 @@ async def chaotic(ctx: RunContext) -> None:
         done = {str(message.metadata.get("mark")) for message in history if message.run_id == ctx.run_id}
         if plan.error == "passing" and ctx.attempt == 1:
             raise PassingError("passes")
+        await _wait(ctx, plan, trace)
         for n in range(plan.steps):
             if f"result-{n}" not in done:
                 await _act(ctx, plan, n, done, trace)
@@ -115,6 +130,22 @@ async def chaotic(ctx: RunContext) -> None:
             await ctx.append(Message.assistant(shown if plan.probe else "done", metadata={"mark": "final"}))
     finally:
         trace("end")
+
+
+async def _wait(ctx: RunContext, plan: Plan, trace: Trace) -> None:
+    """Sleep, wait for a signal and run children, as the plan says."""
+    if plan.nap:
+        trace("nap")
+        await ctx.sleep(plan.nap, key="nap")
+        trace("awake", seconds=plan.nap)
+    if plan.signal:
+        trace("signal", id=await ctx.wait_for(SIGNAL, key="signal"))
+    if plan.children:
+        text = plan.child().text()
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(ctx.run(None, text, key=f"child-{n}")) for n in range(plan.children)]
+        found = [task.result() for task in started]
+        trace("children", runs=[[child.thread_id, child.run_id] for child in found], texts=[child.text for child in found])
 
 
 async def _act(ctx: RunContext, plan: Plan, n: int, done: set[str], trace: Trace) -> None:

@@ -278,6 +278,19 @@ class TestChildren:
             await harness.client.redrive("t", "r")
             assert (await harness.result("t", "r")).text == "mended"
 
+    async def test_k3_the_result_of_a_child_outlives_the_thread_of_the_child(self) -> None:
+        """K3: A later attempt of the parent replays the recorded result."""
+
+        async def parent(ctx: RunContext) -> None:
+            found = await ctx.run("c", "a", agent="worker", key="once")
+            await say(ctx, f"{await ctx.wait_for('go')} {found.text} {found.value}")
+
+        async with Harness(App({"parent": parent, "worker": worker})) as harness:
+            assert (await harness.prompt("t", "hi", "r", agent="parent")).status is RunStatus.SUSPENDED
+            await harness.client.delete_thread("c")
+            await harness.client.signal("t", "go", "so")
+            assert (await harness.result("t", "r")).text == "so did a 1"
+
     async def test_k3_no_step_has_the_key_of_a_child(self) -> None:
         """K3, R20: A step with any other key is no child, and a key of a child is refused."""
 
