@@ -41,6 +41,10 @@ def check_file(file: BinaryIO) -> Family:
     for number, line in lines(file):
         if family is None:
             assert isinstance(line, Family)
+            try:
+                check_id(line.thread_id, "thread_id")
+            except InvalidInputError as error:
+                raise refused(number, error.message) from None
             family = line
         else:
             check.take(number, line)

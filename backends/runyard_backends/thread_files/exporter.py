@@ -17,7 +17,7 @@ from runyard.ports.stores import Backend
 
 from .heads import last_visible
 from .marks import origin_of
-from .order import BranchOrder, ForkPoint, RunFacts, survey
+from .order import ENDED_WITHOUT_COMPLETION, BranchOrder, ForkPoint, Forks, RunFacts, survey
 from .records import (
     MAX_LINE_BYTES,
     MAX_LINES,
@@ -25,6 +25,8 @@ from .records import (
     MAX_RUNS,
     MAX_THREADS,
     BranchLine,
+    CancelLine,
+    CompleteLine,
     EndLine,
     Family,
     ForkLine,
@@ -148,7 +150,7 @@ class Export:
                 closing=closing,
             )
         )
-        async for line in section.lines(children, len(closing)):
+        async for line in section.lines(children, closing):
             match line.type:
                 case "message":
                     self.report.messages += 1
@@ -176,30 +178,37 @@ class _Section:
         self.lost: set[str] = set()
         """The ids of the forks whose cuts were not found."""
 
-    async def lines(self, children: list[Thread], skipped: int) -> AsyncIterator[Line]:
-        """Yield the lines. ``children``: the forks with a section. ``skipped``: the number of messages that repair the
-        thread's fork."""
+    async def lines(self, children: list[Thread], closing: list[str]) -> AsyncIterator[Line]:
+        """Yield the lines. ``children``: the forks with a section. ``closing``: the id of the message that repairs the thread's
+        fork. The file does not have this message."""
         await self._read_runs()
         flat = self._first and self._thread.parent_thread_id is not None
-        forks = [await self._fork_point(child, flat=flat) for child in children]
+        forks = Forks([await self._fork_point(child, flat, closing) for child in children])
+        answered = await self._read_answered()
         base = await self.cut()
         if flat:
             self._notes.append(
                 f"the lineage to thread {self._thread.parent_thread_id}, which was deleted; its messages are the thread's own"
             )
         keys = await self._branches.branch_keys(self._id)
-        readers = [self._reader(key, base if flat and n == 0 else None, skipped if n == 0 else 0) for n, key in enumerate(keys)]
+        readers = [
+            self._reader(key, base if flat and n == 0 else None, len(closing) if n == 0 else 0) for n, key in enumerate(keys)
+        ]
         runs = [await survey(read(), self._runs) for read in readers]
         if runs:  # a run without messages is repeated on the first branch
             runs[0] += [run for run in self._runs.values() if run.first is None]
         for n, (read, mine) in enumerate(zip(readers, runs, strict=True)):
             begin = [message.parent_id async for message in _first(read())]
             if begin or n == 0:
-                at = begin[0] if begin else (await self.closing() or [base])[-1]
+                at = begin[0] if begin else (closing or [base])[-1]
                 yield BranchLine(at=None if flat and n == 0 else at)
                 async for line in BranchOrder(read, self._runs, mine, forks).lines():
+                    if isinstance(line, CompleteLine | CancelLine):
+                        for request_id in answered.get(line.run_id, ()):  # the end of a run closes its pending requests
+                            if (request := await self._backend.runs.request(request_id)) is not None:
+                                yield RequestLine(request=request)
                     yield line
-        self.lost = {fork.line.thread_id for fork in forks}
+        self.lost = forks.lost
         self._notes += [f"the fork {thread_id}: its cut was not found" for thread_id in sorted(self.lost)]
         async for line in self._ending():
             yield line
@@ -292,7 +301,7 @@ class _Section:
         elif run.status in LIVE and run.kind == "prompt":
             self._notes.append(f"run {run.run_id} is {run.status} and becomes an external run that is not completed")
 
-    async def _fork_point(self, child: Thread, *, flat: bool) -> ForkPoint:
+    async def _fork_point(self, child: Thread, flat: bool, closing: list[str]) -> ForkPoint:
         """Return the cut of a fork of this thread. ``flat``: the file has the inherited messages as the thread's own."""
         line = ForkLine(thread_id=child.thread_id, origin=origin_of(child), agent=child.agent)
         if child.forked_after_run_id is not None:
@@ -302,7 +311,7 @@ class _Section:
         line.repair = bool(await section.closing())
         line.at_message_id = await section.cut()
         inherited = line.at_message_id is not None and (child.forked_at_seq or 0) <= (self._thread.forked_at_seq or 0)
-        return ForkPoint(line, child.created_at, inherited and not flat)
+        return ForkPoint(line, child.created_at, (inherited and not flat) or line.at_message_id in closing)
 
     async def closing(self) -> list[str]:
         """Return the id of the message with which the thread's fork was repaired, if it was."""
@@ -321,13 +330,29 @@ class _Section:
         for note in self._notes:
             yield NoteLine(what=shortened(note, MAX_NOTE))
 
+    def _ends(self, run_id: str | None) -> bool:
+        """Return whether the file has the end of a run."""
+        run = self._runs.get(run_id or "")
+        return run is not None and (run.place is not None or run.status in ENDED_WITHOUT_COMPLETION)
+
+    async def _read_answered(self) -> dict[str, list[str]]:
+        """Return the ids of the answered requests of the runs that have ended, by run."""
+        found: dict[str, list[str]] = {}
+        async for request in self._all_requests(pending=False):
+            if request.run_id is not None and self._ends(request.run_id) and request.answered_at is not None:
+                found.setdefault(request.run_id, []).append(request.request_id)
+        return found
+
     async def _requests(self) -> AsyncIterator[HitlRequest]:
-        """Yield the answered requests, then the pending ones. Those without a run come first."""
+        """Yield the answered requests, then the pending ones, without those of runs that have ended. Those without a run come
+        first."""
         pending = {request.request_id async for request in self._all_requests(pending=True)}
         for of_run in (False, True):
             for waits in (False, True):
                 async for request in self._all_requests(pending=waits):
                     if (request.run_id is not None) is not of_run or (not waits and request.answered_at is None):
+                        continue
+                    if self._ends(request.run_id):
                         continue
                     if request.run_id is not None and request.run_id not in self._runs:
                         self._notes.append(f"the request {request.request_id} of a run that the file lacks")

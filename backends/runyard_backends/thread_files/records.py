@@ -185,6 +185,20 @@ def text_of(line: Line) -> bytes:
 def lines(file: BinaryIO) -> Iterator[tuple[int, Line]]:
     """Yield the lines of a file with their numbers. Only one line is in memory. Raises InvalidInputError with the number of
     the ``line``."""
+    for number, text in _texts(file):
+        yield number, _line(number, text)
+
+
+def copy_lines(source: BinaryIO, target: BinaryIO) -> None:
+    """Copy a file that has no end of its own, such as a pipe. Raises InvalidInputError as :func:`lines` does for the sizes, and
+    for a first line that does not begin a file of threads."""
+    for number, text in _texts(source):
+        if number == 1:
+            _line(number, text)
+        target.write(text)
+
+
+def _texts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number = 0
     while text := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -192,7 +206,7 @@ def lines(file: BinaryIO) -> Iterator[tuple[int, Line]]:
             raise refused(number, f"the line has more than {MAX_LINE_BYTES} bytes", most=MAX_LINE_BYTES)
         if number > MAX_LINES:
             raise refused(number, f"the file has more than {MAX_LINES} lines", most=MAX_LINES)
-        yield number, _line(number, text)
+        yield number, text
 
 
 def _line(number: int, text: bytes) -> Line:

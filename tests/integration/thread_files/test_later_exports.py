@@ -280,7 +280,8 @@ async def test_open_runs_and_requests_of_an_import_go_on(source: Backend, target
     await source.checkpointer.mark_run_complete("t", "open")
     await source.checkpointer.save_pending_request("t", HitlRequest(request_id="next"))
     report = await import_threads(target, await exported(source, "t"))
-    assert report.outcomes == {"added": 1} and report.answers == 1 and report.messages == 1 and report.requests == 1
+    assert report.outcomes == {"added": 1}, report.notes
+    assert (report.answers, report.messages, report.requests) == (1, 1, 1)
     expected, found = await shown(source, "t"), await shown(target, "t")
     assert found["paths"] == expected["paths"] and found["snapshots"] == expected["snapshots"]
     pending = await target.checkpointer.load_pending_request("t")
