@@ -39,7 +39,8 @@ async def import_threads(backend: Backend, file: BinaryIO, *, new_ids: bool = Fa
     """Import the threads of ``file``, which must be seekable, into the tenant of ``backend``.
 
     The whole file is checked first. ``new_ids``: give all threads, runs, messages and requests new ids, which are derived from
-    the export. ``dry_run``: write nothing. An import can be repeated.
+    the export. ``dry_run``: write nothing. An import can be repeated. The numbers of the report count what this call has added,
+    or would add.
 
     Raises InvalidInputError for a file that is not seekable, and with the number of the ``line`` before anything is written.
     Raises LockedError while another import works in the tenant. Raises BackendUnavailableError and LockedError for a store that

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from runyard.domain.validation import check_label
 from runyard.errors import InvalidInputError
 from runyard.models import check_id, check_tags, check_uuid
 
@@ -92,8 +93,12 @@ class FileCheck:
                 if at is not None:
                     check_uuid(at, "at")
                 self.in_branch = True
-            case LeafLine(message_id=message_id):
+            case LeafLine(message_id=message_id, labels=labels, labelled=labelled):
                 check_uuid(message_id, "message_id")
+                for label in labels:
+                    check_label(label)
+                if labels:
+                    check_uuid(labelled, "labelled")
             case HeadLine(message_id=message_id):
                 check_uuid(message_id, "message_id")
                 if self.head:
@@ -111,11 +116,9 @@ class FileCheck:
         check_id(line.thread_id, "thread_id")
         check_tags(line.tags, line.title)
         self._close(number)
-        if line.thread_id in self.threads:
-            raise refused(number, f"the thread {line.thread_id!r} has two sections")
         fork = self.forks.pop(line.thread_id, None)
         if self.threads and fork is None:
-            raise refused(number, f"the thread {line.thread_id!r} is not a fork of a thread above it")
+            raise refused(number, f"the thread {line.thread_id!r} is not a fork of a thread above it, or has two sections")
         if fork is not None and (fork.origin, fork.agent, fork.repair) != (line.origin, line.agent, bool(line.closing)):
             raise refused(number, f"the thread {line.thread_id!r} differs from its line of the type fork")
         self.threads.add(line.thread_id)

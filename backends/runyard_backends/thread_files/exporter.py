@@ -10,7 +10,7 @@ from typing import BinaryIO, Final, cast
 from runyard.domain.states import LIVE
 from runyard.domain.tool_cycles import FORKED
 from runyard.errors import DataCorruptedError, InvalidInputError, ThreadNotFoundError
-from runyard.models import Branch, HitlRequest, Message, Run, Thread, new_id
+from runyard.models import ROOT_ID, Branch, HitlRequest, Message, Run, Thread, new_id
 from runyard.ports.branches import BranchStore
 from runyard.ports.queries import PageRequest, PathRequest, RunFilter, ThreadFilter
 from runyard.ports.stores import Backend
@@ -60,7 +60,6 @@ class Export:
 
     def __init__(self, backend: Backend, file: BinaryIO) -> None:
         self._backend, self._file = backend, file
-        self._branches = cast(BranchStore, backend.threads)
         self._lines, self._thread_id = 0, ""
         self.report = Exported()
 
@@ -70,19 +69,20 @@ class Export:
         Raises ThreadNotFoundError, InvalidInputError for a family that exceeds the bounds of a file, DataCorruptedError, and
         CapabilityMissingError over HTTP.
         """
-        line = [await self._known(thread_id)]
-        while (parent_id := line[0].parent_thread_id) is not None:
-            if (parent := await self._parent(line[0], parent_id)) is None:
+        lineage = [await self._known(thread_id)]
+        while (parent_id := lineage[-1].parent_thread_id) is not None:
+            if (parent := await self._parent(lineage[-1], parent_id)) is None:
                 break
-            line.insert(0, parent)
+            lineage.append(parent)
+        lineage.reverse()
         self._write(Family(export_id=new_id(), thread_id=thread_id))
-        for thread, child in itertools.pairwise(line):
-            if await self._section(thread, [child], thread is line[0]):
+        for thread, child in itertools.pairwise(lineage):
+            if await self._section(thread, [child], thread is lineage[0]):
                 raise DataCorruptedError(
                     f"the cut of the fork {child.thread_id!r} was not found in its parent {thread.thread_id!r}",
                     thread_id=child.thread_id,
                 )
-        waiting = [(line[-1], len(line) == 1)]
+        waiting = [(lineage[-1], len(lineage) == 1)]
         while waiting:
             thread, first = waiting.pop()
             children = await self._children(thread) if forks else []
@@ -325,7 +325,13 @@ class _Section:
         async for request in self._requests():
             yield RequestLine(request=request)
         async for leaf in self._leaves():
-            yield LeafLine(message_id=leaf.message_id, depth=leaf.depth, labels=leaf.labels)
+            at = leaf.message_id
+            if leaf.labels and leaf.run_status in LIVE:  # an import shows no message of a run that has not ended
+                at = await last_visible(self._backend.threads, self._id, self._thread.forked_at_seq, at)
+            if at == ROOT_ID:
+                self._notes.append(f"the labels {', '.join(leaf.labels)} of a branch without visible messages")
+            labels = [] if at == ROOT_ID else leaf.labels
+            yield LeafLine(message_id=leaf.message_id, depth=leaf.depth, labels=labels, labelled=at if labels else None)
         yield HeadLine(message_id=await last_visible(self._backend.threads, self._id, self._thread.forked_at_seq))
         for note in self._notes:
             yield NoteLine(what=shortened(note, MAX_NOTE))

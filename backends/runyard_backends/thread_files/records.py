@@ -118,12 +118,14 @@ class RequestLine(StrictModel):
 
 
 class LeafLine(StrictModel):
-    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares it."""
+    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares it. ``labels``: the labels of the
+    branch of the message ``labelled``."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str
     depth: int = Field(ge=0)
     labels: list[str] = Field(default_factory=list, max_length=MAX_LABELS)
+    labelled: str | None = None
 
 
 class HeadLine(StrictModel):

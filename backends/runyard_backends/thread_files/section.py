@@ -171,8 +171,7 @@ class Section:
 
     async def _branch(self, at: str | None) -> None:
         await self.flush()
-        at = None if at == ROOT_ID else self.message_id(at)
-        self._leaf, self._leaf_number, self._last = at, 0, {}
+        self._leaf, self._leaf_number, self._last = self.message_id(at), 0, {}
         self._placed = self._first_branch and not self.again
         self._first_branch = False
 
@@ -340,9 +339,9 @@ class Section:
         if depth != line.depth and not self.added:
             found = f"{depth} messages" if depth is not None else "no path"
             self.report.note(self.id, f"the path to message {message_id} has {found} instead of {line.depth}")
-        for label in line.labels if depth is not None else ():
+        for label in line.labels:
             if not (self.added and label in self._labels):
-                await self.backend.threads.set_label(self.id, label, message_id)
+                await self.backend.threads.set_label(self.id, label, self.message_id(line.labelled))
 
     async def _read_leaves(self) -> dict[str, int]:
         """Return the depths of the leaves."""

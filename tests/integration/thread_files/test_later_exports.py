@@ -10,16 +10,17 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
+import asyncpg
 import pytest
 
-from runyard.errors import InvalidInputError, LockedError
+from runyard.errors import BackendUnavailableError, InvalidInputError, LockedError
 from runyard.models import ROOT_ID, HitlRequest, Message, new_id
 from runyard.ports.stores import Backend
 from runyard.support.backend_urls import connect
 from runyard_backends.conformance.world import World
 from runyard_backends.import_report import Report
 from runyard_backends.memory import connect as connect_memory
-from runyard_backends.thread_files import import_threads
+from runyard_backends.thread_files import import_threads, importer
 from tests.support.thread_families import exported, fork, furnish, shown, turn
 
 
@@ -193,6 +194,27 @@ async def test_a_lock_is_released(two: tuple[Backend, Backend]) -> None:
         with pytest.raises(LockedError, match="another import"):
             await second.threads.lock_imports()  # type: ignore[attr-defined]
         await lock.release()
+
+
+async def test_a_lost_lock_ends_the_import(source: Backend, postgres_url: str) -> None:
+    """F10: An import that has lost its lock stops. The next import continues it."""
+    await furnish(source)
+    file = await exported(source, "t", forks=True)
+    one = await connect(postgres_url)
+    append = one.checkpointer.append
+
+    async def losing(*args: Any) -> None:
+        await append(*args)
+        killer = await asyncpg.connect(postgres_url)
+        await killer.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        await killer.close()
+
+    often, lost = patch.object(importer, "CHECK_SECONDS", 0), patch.object(one.checkpointer, "append", losing)
+    with often, lost, pytest.raises(BackendUnavailableError):
+        await import_threads(one, file)
+    assert (await import_threads(one, file)).complete
+    await same(source, one, "deeper")
+    await one.close()
 
 
 def strange(lines: list[dict[str, Any]], run_id: str, *more: dict[str, Any]) -> io.BytesIO:
