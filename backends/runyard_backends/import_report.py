@@ -51,5 +51,5 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every thread of the database is in the deployment."""
+        """Whether every thread of the source is in the deployment."""
         return not (self.outcomes.get("refused") or self.outcomes.get("failed"))

@@ -259,6 +259,7 @@ class Database:
         self.agents: dict[str, str] = {}
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
+        self.importing: set[str] = set()
         self.limits: dict[tuple[LimitName, str | None], int] = {}
         self.turns: dict[tuple[Permit, str], int] = {}
         self.keys: dict[str, tuple[ApiKey, bytes]] = {}
@@ -269,8 +270,7 @@ class Database:
         self.webhook_keys: dict[str, SigningKey] = {}
         self.rotations: dict[str, str | None] = {}
         self.deliveries: list[DeliveryState] = []
-        self.fence = 0
-        self.numbers = 0
+        self.fence = self.numbers = 0
         self._listeners: list[asyncio.Queue[Effects]] = []
 
     @contextmanager

@@ -32,6 +32,7 @@ from ..lineage import ancestors
 from ..paging import page_of, within
 from . import execution, lanes, limits, tree, waits
 from .erasure import erase_extra, erased
+from .import_lock import MemoryImportLock
 from .state import Branch, Database, Entry, ThreadState
 from .values import check_json, check_messages, copied, patched
 
@@ -192,6 +193,10 @@ class MemoryThreadStore:
     async def set_head(self, thread_id: str, message_id: str) -> None:
         """Make the branch that ends at a message the head. If no branch ends there, open one."""
         execution.branch_at(self.db, self.db.get(self.tenant, thread_id), check_uuid(message_id, "message_id"), "")
+
+    async def lock_imports(self) -> MemoryImportLock:
+        """Take the lock of the tenant's imports. Raises LockedError if another import holds it."""
+        return MemoryImportLock(self.db, self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Set a label to the branch of a message, or to the head (B9)."""

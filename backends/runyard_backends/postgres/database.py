@@ -153,6 +153,10 @@ class Database:
             if await connection.fetchval(TAKES_NO_WRITES):
                 raise asyncpg.ReadOnlySQLTransactionError("the server is a standby or read-only")
 
+    async def connect_alone(self) -> asyncpg.Connection:
+        """Open a connection that the pool does not have. Raises the errors of the driver."""
+        return await self._connector(statement_cache_size=0)
+
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
         """Return a database whose reads, inside the block, all see one state."""

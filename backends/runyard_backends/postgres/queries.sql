@@ -270,6 +270,10 @@ FROM (
 WHERE m.place = 1 OR m.bytes <= $6
 ORDER BY m.seq
 
+-- name: import_lock
+-- Take the lock of a tenant's imports until this transaction ends. Return whether the lock was free.
+SELECT pg_try_advisory_xact_lock(hashtext('runyard.import'), hashtext($1))
+
 -- name: set_head
 -- Make the branch that ends at a message the head.
 SELECT runyard.set_head($1, $2, $3)

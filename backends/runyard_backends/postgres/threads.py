@@ -23,6 +23,7 @@ from .. import cursors
 from ..lineage import ancestors
 from . import codec, history
 from .database import Database
+from .import_lock import PostgresImportLock
 
 log = logging.getLogger("runyard.postgres")
 
@@ -169,6 +170,10 @@ class PostgresThreadStore:
     async def set_head(self, thread_id: str, message_id: str) -> None:
         """Make the branch that ends at a message the head. If no branch ends there, open one."""
         await self.db.row("set_head", self.tenant, thread_id, check_uuid(message_id, "message_id"))
+
+    async def lock_imports(self) -> PostgresImportLock:
+        """Take the lock of the tenant's imports. Raises LockedError if another import holds it."""
+        return await PostgresImportLock.take(self.db, self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Set a label to the branch of a message, or to the head (B9)."""

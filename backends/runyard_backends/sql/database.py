@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from runyard.errors import InvalidInputError
+from runyard.ports.branches import ImportLock
 
 from ..statements import named_statements
 
@@ -111,7 +112,8 @@ class Database(Protocol):
 
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
     ``long``: the verb may take longer than others, because its time grows with the thread. Both methods raise LockedError if
-    other transactions hold a lock for too long, and BackendUnavailableError if the database does not answer.
+    other transactions hold a lock for too long, and BackendUnavailableError if the database does not answer. ``lock_imports``
+    takes the lock of a tenant's imports, or raises LockedError.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Database(Protocol):
 
     async def read(self, verb: Callable[[Transaction], Awaitable[T]]) -> T: ...
     async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False) -> T: ...
+    async def lock_imports(self, tenant: str) -> ImportLock: ...
     async def check(self) -> None: ...
     async def close(self) -> None: ...
 

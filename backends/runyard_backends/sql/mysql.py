@@ -13,7 +13,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -35,6 +35,7 @@ from runyard.support.store_retries import LOCKED_SECONDS, MAX_LOCKED_PAUSE_SECON
 
 from .database import DuplicateKeyError, Sent, Transaction, Values, moment, statements
 from .migrate import Migrated, check_schema, migrations, pending, schema_state
+from .mysql_import_lock import MySqlImportLock
 
 T = TypeVar("T")
 
@@ -200,12 +201,12 @@ class MySqlTransaction(Transaction):
 
 
 class MySqlDatabase:
-    """A pool of connections to one database."""
+    """A pool of connections to one database. ``connect`` opens a connection that the pool does not have."""
 
     name = "MySQL"
 
-    def __init__(self, pool: Any, packet: int, page_bytes: int) -> None:
-        self.pool, self.packet, self.page_bytes = pool, packet, page_bytes
+    def __init__(self, pool: Any, connect: Callable[[], Awaitable[Any]], packet: int, page_bytes: int) -> None:
+        self.pool, self._connect, self.packet, self.page_bytes = pool, connect, packet, page_bytes
 
     async def read(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         """Call ``verb`` in a transaction that reads one state of the database."""
@@ -278,6 +279,15 @@ class MySqlDatabase:
             connection.close()
         self.pool.release(connection)
 
+    async def lock_imports(self, tenant: str) -> MySqlImportLock:
+        """Take the lock of the tenant's imports on a connection of its own. Raises LockedError if another import holds it."""
+        try:
+            return await MySqlImportLock.take(await self._connect(), tenant)
+        except (errors.MySQLError, *_BROKEN) as error:
+            if (mapped := translate(error)) is None:
+                raise
+            raise mapped from error
+
     async def check(self) -> None:
         """Check that the server answers, and that this code can run on the schema."""
         await self.read(check_schema)
@@ -317,7 +327,8 @@ async def open_database(url: str, *, min_pool_size: int, max_pool_size: int, pag
         if (mapped := translate(error)) is None:
             raise
         raise mapped from error
-    database = MySqlDatabase(pool, 2**20, page_bytes)
+    connect = partial(asyncmy.connect, **options, **session, connect_timeout=CONNECT_SECONDS)
+    database = MySqlDatabase(pool, connect, 2**20, page_bytes)
     try:
         [(database.packet,)] = await database.read(lambda tx: _asked(tx, "SELECT @@max_allowed_packet"))
     except BaseException:

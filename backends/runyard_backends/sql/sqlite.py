@@ -29,6 +29,7 @@ from runyard.ports.results import PAGE_BYTES
 from runyard.support.store_retries import LOCKED_SECONDS, jittered
 
 from .database import DuplicateKeyError, Sent, Transaction, Values, statements
+from .import_lock import SqliteImportLock
 from .migrate import Migrated, Migration, check_schema, migrations, pending, schema_state
 from .sqlite_path import path_of
 
@@ -195,6 +196,11 @@ class SqliteDatabase:
             with translated():
                 async with _transaction(writer, "BEGIN IMMEDIATE") as transaction:
                     return await verb(transaction)
+
+    async def lock_imports(self, tenant: str) -> SqliteImportLock:
+        """Take the lock of all imports into the file. Raises LockedError if another import holds it."""
+        with translated():
+            return await SqliteImportLock.take(self.path)
 
     async def check(self) -> None:
         """Check that the file can be read. Raises BackendUnavailableError, SchemaMismatch."""

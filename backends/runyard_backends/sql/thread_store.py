@@ -8,6 +8,7 @@ from typing import Unpack
 from runyard.domain.states import RunStatus
 from runyard.domain.validation import check_label
 from runyard.models import Branch, JsonObject, Message, Thread, check_id, check_uuid
+from runyard.ports.branches import ImportLock
 from runyard.ports.commands import Cut, ForkRequest, ThreadChanges, ThreadRequest
 from runyard.ports.queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from runyard.ports.results import Created, Forked, Page
@@ -132,6 +133,10 @@ class SqlThreadStore:
         """Make the branch that ends at a message the head. If no branch ends there, open one."""
         at = check_uuid(message_id, "message_id")
         await self.db.write(lambda tx: forks.set_head(tx, self.tenant, thread_id, at))
+
+    async def lock_imports(self) -> ImportLock:
+        """Take the lock of the tenant's imports. Raises LockedError if another import holds it."""
+        return await self.db.lock_imports(self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Set a label to the branch of a message, or to the head (B9)."""

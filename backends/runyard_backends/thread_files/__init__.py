@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import BinaryIO, Final
 
+from runyard.errors import InvalidInputError
 from runyard.ports.stores import Backend
 
 from ..import_report import Report
@@ -11,9 +12,9 @@ from .checks import check_file
 from .exporter import Export, Exported
 from .importer import FileImport
 from .new_ids import Ids
-from .records import VERSION, lines
+from .records import VERSION, copy_lines, lines
 
-__all__ = ["ALWAYS", "Exported", "Report", "export_threads", "import_threads"]
+__all__ = ["ALWAYS", "Exported", "Report", "copy_lines", "export_threads", "import_threads"]
 
 ALWAYS: Final = (
     "The times of messages, runs and threads.",
@@ -28,7 +29,8 @@ ALWAYS: Final = (
 async def export_threads(backend: Backend, thread_id: str, file: BinaryIO, *, forks: bool = False) -> Exported:
     """Write a thread and its ancestors to ``file`` as JSON Lines. ``forks``: also its forks, and their forks.
 
-    Raises ThreadNotFoundError, CapabilityMissingError for a store without branches, and BackendUnavailableError.
+    Raises ThreadNotFoundError, InvalidInputError for a family that exceeds the bounds of a file, DataCorruptedError,
+    CapabilityMissingError for a store without branches, and BackendUnavailableError.
     """
     return await Export(backend, file).family(thread_id, forks=forks)
 
@@ -37,12 +39,16 @@ async def import_threads(backend: Backend, file: BinaryIO, *, new_ids: bool = Fa
     """Import the threads of ``file``, which must be seekable, into the tenant of ``backend``.
 
     The whole file is checked first. ``new_ids``: give all threads, runs, messages and requests new ids, which are derived from
-    the export. ``dry_run``: write nothing. An import can be repeated.
+    the export. ``dry_run``: write nothing. An import can be repeated. The numbers of the report count what this call has added,
+    or would add.
 
-    Raises InvalidInputError with the number of the ``line`` before anything is written. Raises BackendUnavailableError and
-    LockedError, after which the same import continues. Any other error of the store ends the import of its thread. The report
-    has a note about it.
+    Raises InvalidInputError for a file that is not seekable, and with the number of the ``line`` before anything is written.
+    Raises LockedError while another import works in the tenant. Raises BackendUnavailableError and LockedError for a store that
+    cannot be used, after which the same import continues. Any other error of the store ends the import of its thread. The
+    report has a note about it.
     """
+    if not file.seekable():
+        raise InvalidInputError("an import reads its file twice; copy a pipe to a file first", field="file")
     file.seek(0)
     family = check_file(file)
     report = Report(dry_run, VERSION)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from runyard.domain.validation import check_label
 from runyard.errors import InvalidInputError
-from runyard.models import check_id, check_uuid
+from runyard.models import check_id, check_tags, check_uuid
 
 from .records import (
+    MAX_RUNS,
+    MAX_THREADS,
     BranchLine,
     CancelLine,
     ClaimLine,
@@ -39,6 +42,10 @@ def check_file(file: BinaryIO) -> Family:
     for number, line in lines(file):
         if family is None:
             assert isinstance(line, Family)
+            try:
+                check_id(line.thread_id, "thread_id")
+            except InvalidInputError as error:
+                raise refused(number, error.message) from None
             family = line
         else:
             check.take(number, line)
@@ -50,13 +57,15 @@ def check_file(file: BinaryIO) -> Family:
 @dataclass
 class FileCheck:
     """The state of the check. ``forks``: the forks whose sections have not begun. ``threads``: the threads with a section.
-    ``open``, ``over``: the runs of the present section that are claimed, and that have ended."""
+    ``open``, ``over``: the runs of the present section that are claimed, and that have ended. ``in_branch``, ``head``: whether
+    the present section has a branch, and a head."""
 
     forks: dict[str, ForkLine] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)
     open: set[str] = field(default_factory=set)
     over: set[str] = field(default_factory=set)
     in_branch: bool = False
+    head: bool = False
     ended: bool = False
 
     def take(self, number: int, line: Line) -> None:
@@ -84,27 +93,41 @@ class FileCheck:
                 if at is not None:
                     check_uuid(at, "at")
                 self.in_branch = True
-            case HeadLine(message_id=message_id) | LeafLine(message_id=message_id):
+            case LeafLine(message_id=message_id, labels=labels, labelled=labelled):
                 check_uuid(message_id, "message_id")
+                for label in labels:
+                    check_label(label)
+                if labels:
+                    check_uuid(labelled, "labelled")
+            case HeadLine(message_id=message_id):
+                check_uuid(message_id, "message_id")
+                if self.head:
+                    raise refused(number, "the thread has two lines of the type head")
+                self.head = True
             case ForkLine():
                 self._fork(number, line)
             case RequestLine(request=request):
-                if request.run_id is not None and request.run_id not in self.open | self.over:
-                    raise refused(number, f"the request {request.request_id} belongs to a run that the thread does not have")
+                if request.run_id is not None and request.run_id not in self.open and request.run_id not in self.over:
+                    raise refused(number, "the request belongs to a run that the thread does not have")
             case ClaimLine() | CompleteLine() | CancelLine() | MessageLine():
                 self._event(number, line)
 
     def _thread(self, number: int, line: ThreadLine) -> None:
         check_id(line.thread_id, "thread_id")
-        if line.thread_id in self.threads:
-            raise refused(number, f"the thread {line.thread_id!r} has two sections")
+        check_tags(line.tags, line.title)
+        self._close(number)
         fork = self.forks.pop(line.thread_id, None)
         if self.threads and fork is None:
-            raise refused(number, f"the thread {line.thread_id!r} is not a fork of a thread above it")
+            raise refused(number, f"the thread {line.thread_id!r} is not a fork of a thread above it, or has two sections")
         if fork is not None and (fork.origin, fork.agent, fork.repair) != (line.origin, line.agent, bool(line.closing)):
             raise refused(number, f"the thread {line.thread_id!r} differs from its line of the type fork")
         self.threads.add(line.thread_id)
-        self.open, self.over, self.in_branch = set(), set(), False
+        self.open, self.over, self.in_branch, self.head = set(), set(), False, False
+
+    def _close(self, number: int) -> None:
+        """Check that the present section is complete."""
+        if self.threads and not self.head:
+            raise refused(number, "the thread above this line has no line of the type head")
 
     def _fork(self, number: int, line: ForkLine) -> None:
         check_id(line.thread_id, "thread_id")
@@ -114,6 +137,8 @@ class FileCheck:
             raise refused(number, "a fork has either after_run_id or at_message_id")
         if line.at_message_id is not None:
             check_uuid(line.at_message_id, "at_message_id")
+        if len(self.threads) + len(self.forks) >= MAX_THREADS:
+            raise refused(number, f"the file has more than {MAX_THREADS} threads", most=MAX_THREADS)
         self.forks[line.thread_id] = line
 
     def _event(self, number: int, line: ClaimLine | CompleteLine | CancelLine | MessageLine) -> None:
@@ -129,6 +154,8 @@ class FileCheck:
             case ClaimLine():
                 if run_id in self.open:
                     raise refused(number, f"the run {run_id!r} is claimed twice")
+                if len(self.open) + len(self.over) >= MAX_RUNS:
+                    raise refused(number, f"the thread has more than {MAX_RUNS} runs", most=MAX_RUNS)
                 self.open.add(run_id)
             case CompleteLine() | CancelLine():
                 if run_id not in self.open:
@@ -139,6 +166,7 @@ class FileCheck:
     def _end(self, number: int, line: EndLine) -> None:
         if not self.threads:
             raise refused(number, "the file has no thread")
+        self._close(number)
         if self.forks:
             raise refused(number, f"the fork {next(iter(self.forks))!r} has no section")
         if line.lines != number - 1:

@@ -7,16 +7,38 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, cast
 
-from runyard.domain.derived_ids import digest
+from runyard.domain.states import LIVE
 from runyard.domain.tool_cycles import FORKED
-from runyard.errors import ThreadNotFoundError
-from runyard.models import HitlRequest, Message, Run, Thread, new_id
+from runyard.errors import DataCorruptedError, InvalidInputError, ThreadNotFoundError
+from runyard.models import ROOT_ID, Branch, HitlRequest, Message, Run, Thread, new_id
 from runyard.ports.branches import BranchStore
 from runyard.ports.queries import PageRequest, PathRequest, RunFilter, ThreadFilter
 from runyard.ports.stores import Backend
 
-from .order import BranchOrder, ForkPoint, RunFacts, survey
-from .records import BranchLine, EndLine, Family, ForkLine, HeadLine, LeafLine, Line, NoteLine, RequestLine, ThreadLine, text_of
+from .heads import last_visible
+from .marks import origin_of
+from .order import ENDED_WITHOUT_COMPLETION, BranchOrder, ForkPoint, Forks, RunFacts, survey
+from .records import (
+    MAX_LINE_BYTES,
+    MAX_LINES,
+    MAX_NOTE,
+    MAX_RUNS,
+    MAX_THREADS,
+    BranchLine,
+    CancelLine,
+    CompleteLine,
+    EndLine,
+    Family,
+    ForkLine,
+    HeadLine,
+    LeafLine,
+    Line,
+    NoteLine,
+    RequestLine,
+    ThreadLine,
+    shortened,
+    text_of,
+)
 
 MESSAGES_PER_READ: Final = 100
 
@@ -38,30 +60,34 @@ class Export:
 
     def __init__(self, backend: Backend, file: BinaryIO) -> None:
         self._backend, self._file = backend, file
-        self._branches = cast(BranchStore, backend.threads)
-        self._lines = 0
+        self._lines, self._thread_id = 0, ""
         self.report = Exported()
 
     async def family(self, thread_id: str, *, forks: bool) -> Exported:
         """Export a thread and its ancestors. ``forks``: also the forks of the thread, and their forks.
 
-        Raises ThreadNotFoundError, and CapabilityMissingError over HTTP.
+        Raises ThreadNotFoundError, InvalidInputError for a family that exceeds the bounds of a file, DataCorruptedError, and
+        CapabilityMissingError over HTTP.
         """
-        line = [await self._known(thread_id)]
-        while (parent_id := line[0].parent_thread_id) is not None:
-            if (parent := await self._parent(line[0], parent_id)) is None:
+        lineage = [await self._known(thread_id)]
+        while (parent_id := lineage[-1].parent_thread_id) is not None:
+            if (parent := await self._parent(lineage[-1], parent_id)) is None:
                 break
-            line.insert(0, parent)
+            lineage.append(parent)
+        lineage.reverse()
         self._write(Family(export_id=new_id(), thread_id=thread_id))
-        for thread, child in zip(line, [*line[1:], None], strict=True):
-            if child is not None:
-                await self._section(thread, [child], thread is line[0])
-        waiting = [(line[-1], len(line) == 1)]
+        for thread, child in itertools.pairwise(lineage):
+            if await self._section(thread, [child], thread is lineage[0]):
+                raise DataCorruptedError(
+                    f"the cut of the fork {child.thread_id!r} was not found in its parent {thread.thread_id!r}",
+                    thread_id=child.thread_id,
+                )
+        waiting = [(lineage[-1], len(lineage) == 1)]
         while waiting:
             thread, first = waiting.pop()
             children = await self._children(thread) if forks else []
-            await self._section(thread, children, first)
-            waiting += [(child, False) for child in children]
+            lost = await self._section(thread, children, first)
+            waiting += [(child, False) for child in children if child.thread_id not in lost]
         self._write(EndLine(lines=self._lines))
         return self.report
 
@@ -88,14 +114,30 @@ class Export:
                 return found
 
     def _write(self, line: Line) -> None:
-        self._file.write(text_of(line))
+        text = text_of(line)
+        self._check("bytes of a line", len(text), MAX_LINE_BYTES)
+        self._check("lines", self._lines, MAX_LINES)
+        self._file.write(text)
         self._lines += 1
 
-    async def _section(self, thread: Thread, children: list[Thread], first: bool) -> None:
-        """Write the lines of a thread. ``first``: it has no parent in the file."""
+    def _check(self, what: str, got: int, most: int) -> None:
+        """Raise InvalidInputError for a number that an import refuses."""
+        if got > most:
+            raise InvalidInputError(
+                f"the thread {self._thread_id!r} cannot be exported, because a file has at most {most} {what}",
+                thread_id=self._thread_id,
+                most=most,
+            )
+
+    async def _section(self, thread: Thread, children: list[Thread], first: bool) -> set[str]:
+        """Write the lines of a thread. Return the ids of the ``children`` whose cuts were not found. ``first``: the thread has
+        no parent in the file."""
+        self._thread_id = thread.thread_id
+        self._check("threads", self.report.threads + 1, MAX_THREADS)
         thread = await self._known(thread.thread_id)  # a list leaves large values out
         section = _Section(self._backend, thread, first)
         closing = [] if first else await section.closing()
+        runs = self.report.runs
         self._write(
             ThreadLine(
                 thread_id=thread.thread_id,
@@ -108,23 +150,20 @@ class Export:
                 closing=closing,
             )
         )
-        async for line in section.lines(children, len(closing)):
+        async for line in section.lines(children, closing):
             match line.type:
                 case "message":
                     self.report.messages += 1
                 case "claim":
                     self.report.runs += 1
+                    self._check("runs of a thread", self.report.runs - runs, MAX_RUNS)
                 case "request":
                     self.report.requests += 1
             if isinstance(line, NoteLine):
                 self.report.notes.append((thread.thread_id, line.what))
             self._write(line)
         self.report.threads += 1
-
-
-def origin_of(thread: Thread) -> str:
-    """Return the digest by which a repeated import recognises its thread."""
-    return digest([thread.thread_id, thread.created_at.isoformat()])
+        return section.lost
 
 
 class _Section:
@@ -136,36 +175,50 @@ class _Section:
         self._first = first
         self._runs: dict[str, RunFacts] = {}
         self._notes: list[str] = []
+        self.lost: set[str] = set()
+        """The ids of the forks whose cuts were not found."""
 
-    async def lines(self, children: list[Thread], skipped: int) -> AsyncIterator[Line]:
-        """Yield the lines. ``children``: the forks with a section. ``skipped``: the number of messages that repair the
-        thread's fork."""
+    async def lines(self, children: list[Thread], closing: list[str]) -> AsyncIterator[Line]:
+        """Yield the lines. ``children``: the forks with a section. ``closing``: the id of the message that repairs the thread's
+        fork. The file does not have this message."""
         await self._read_runs()
-        forks = [await self._fork_point(child) for child in children]
         flat = self._first and self._thread.parent_thread_id is not None
+        forks = Forks([await self._fork_point(child, flat, closing) for child in children])
+        answered = await self._read_answered()
+        base = await self.cut()
         if flat:
             self._notes.append(
                 f"the lineage to thread {self._thread.parent_thread_id}, which was deleted; its messages are the thread's own"
             )
         keys = await self._branches.branch_keys(self._id)
-        readers = [self._reader(key, flat and n == 0, skipped if n == 0 else 0) for n, key in enumerate(keys)]
+        readers = [
+            self._reader(key, base if flat and n == 0 else None, len(closing) if n == 0 else 0) for n, key in enumerate(keys)
+        ]
         runs = [await survey(read(), self._runs) for read in readers]
         if runs:  # a run without messages is repeated on the first branch
             runs[0] += [run for run in self._runs.values() if run.first is None]
         for n, (read, mine) in enumerate(zip(readers, runs, strict=True)):
             begin = [message.parent_id async for message in _first(read())]
             if begin or n == 0:
-                yield BranchLine(at=begin[0] if begin and not flat else None)
+                at = begin[0] if begin else (closing or [base])[-1]
+                yield BranchLine(at=None if flat and n == 0 else at)
                 async for line in BranchOrder(read, self._runs, mine, forks).lines():
+                    if isinstance(line, CompleteLine | CancelLine):
+                        for request_id in answered.get(line.run_id, ()):  # the end of a run closes its pending requests
+                            if (request := await self._backend.runs.request(request_id)) is not None:
+                                yield RequestLine(request=request)
                     yield line
-        self._notes += [f"the fork {fork.line.thread_id}: its cut was not found" for fork in forks]
+        self.lost = forks.lost
+        self._notes += [f"the fork {thread_id}: its cut was not found" for thread_id in sorted(self.lost)]
         async for line in self._ending():
             yield line
 
-    def _reader(self, branch: int, flat: bool, skipped: int) -> Callable[[], AsyncIterator[Message]]:
+    def _reader(self, branch: int, inherited: str | None, skipped: int) -> Callable[[], AsyncIterator[Message]]:
+        """Return a function that reads a branch. ``inherited``: the last of the messages before those of the branch."""
+
         async def read() -> AsyncIterator[Message]:
-            if flat:
-                async for message in self._inherited():
+            if inherited is not None:
+                async for message in self._inherited(inherited):
                     yield message
             number = after = 0
             while page := await self._branches.branch_messages(self._id, branch, after=after, limit=MESSAGES_PER_READ):
@@ -177,17 +230,14 @@ class _Section:
 
         return read
 
-    async def _inherited(self) -> AsyncIterator[Message]:
-        """Yield the messages that the thread inherited."""
-        last, cursor = self._thread.forked_at_seq or 0, None
-        leaf = await self._trunk_leaf()
-        while leaf is not None:
+    async def _inherited(self, last: str) -> AsyncIterator[Message]:
+        """Yield the messages that the thread inherited. ``last``: the id of the last one."""
+        cursor: str | None = None
+        while True:
             page = await self._backend.threads.messages(
-                self._id, PathRequest(leaf_id=leaf, limit=MESSAGES_PER_READ, cursor=cursor)
+                self._id, PathRequest(leaf_id=last, limit=MESSAGES_PER_READ, cursor=cursor)
             )
             for message in page.items:
-                if (message.seq or 0) > last:
-                    return
                 if message.run_id is not None:  # the file completes inherited runs, in the order of their last messages
                     run = self._runs.setdefault(message.run_id, RunFacts(message.run_id, "completed", None, None, None))
                     run.place = (0, message.seq or 0)
@@ -195,18 +245,35 @@ class _Section:
             if (cursor := page.next) is None:
                 return
 
-    async def _trunk_leaf(self) -> str | None:
-        async for leaf in self._leaves():
-            if leaf.trunk:
-                return leaf.message_id
+    async def cut(self) -> str | None:
+        """Return the id of the last message that the thread inherited, or None.
+
+        It is the parent of a first message of one of the branches, or the leaf of the first branch.
+        """
+        if (last := self._thread.forked_at_seq) is None:
+            return None
+        async for message_id in self._bases():
+            path = PathRequest(leaf_id=message_id, limit=1, newest_first=True)
+            page = await self._backend.threads.messages(self._id, path)
+            if page.items and page.items[0].seq == last:
+                return message_id
         return None
 
-    async def _leaves(self) -> AsyncIterator[_Leaf]:
+    async def _bases(self) -> AsyncIterator[str]:
+        for key in await self._branches.branch_keys(self._id):
+            for message in await self._branches.branch_messages(self._id, key, limit=1):
+                if message.parent_id is not None:
+                    yield message.parent_id
+        async for leaf in self._leaves():
+            if leaf.trunk:
+                yield leaf.message_id
+
+    async def _leaves(self) -> AsyncIterator[Branch]:
         cursor: str | None = None
         while True:
             page = await self._backend.threads.branches(self._id, PageRequest(cursor=cursor))
             for leaf in page.items:
-                yield _Leaf(leaf.message_id, leaf.depth, leaf.labels, leaf.head, leaf.trunk)
+                yield leaf
             if (cursor := page.next) is None:
                 return
 
@@ -231,55 +298,67 @@ class _Section:
             self._notes.append(f"the error of run {run.run_id}, which is {run.status}; an import makes it cancelled")
         elif run.status == "cancelled" and place is not None:
             self._notes.append(f"the status cancelled of run {run.run_id}, whose messages are kept; an import completes it")
-        elif run.status in ("queued", "running", "suspended") and run.kind == "prompt":
+        elif run.status in LIVE and run.kind == "prompt":
             self._notes.append(f"run {run.run_id} is {run.status} and becomes an external run that is not completed")
 
-    async def _fork_point(self, child: Thread) -> ForkPoint:
-        """Return the cut of a fork of this thread."""
+    async def _fork_point(self, child: Thread, flat: bool, closing: list[str]) -> ForkPoint:
+        """Return the cut of a fork of this thread. ``flat``: the file has the inherited messages as the thread's own."""
         line = ForkLine(thread_id=child.thread_id, origin=origin_of(child), agent=child.agent)
         if child.forked_after_run_id is not None:
             line.after_run_id = child.forked_after_run_id
-            inherited = child.forked_after_run_id not in self._runs
-            return ForkPoint(line, child.created_at, inherited)
+            return ForkPoint(line, child.created_at, not flat and child.forked_after_run_id not in self._runs)
         section = _Section(self._backend, child, False)
         line.repair = bool(await section.closing())
-        thread: Thread | None = self._thread
-        while thread is not None and child.forked_at_seq is not None:
-            for branch in await self._branches.branch_keys(thread.thread_id):
-                found = await self._branches.branch_messages(thread.thread_id, branch, after=child.forked_at_seq - 1, limit=1)
-                if found and found[0].seq == child.forked_at_seq:
-                    line.at_message_id = found[0].id
-                    return ForkPoint(line, child.created_at, thread is not self._thread)
-            parent_id = thread.parent_thread_id
-            thread = await self._backend.threads.thread(parent_id) if parent_id is not None else None
-        return ForkPoint(line, child.created_at)
+        line.at_message_id = await section.cut()
+        inherited = line.at_message_id is not None and (child.forked_at_seq or 0) <= (self._thread.forked_at_seq or 0)
+        return ForkPoint(line, child.created_at, (inherited and not flat) or line.at_message_id in closing)
 
     async def closing(self) -> list[str]:
-        """Return the ids of the messages with which the thread's fork was repaired."""
+        """Return the id of the message with which the thread's fork was repaired, if it was."""
+        if self._thread.forked_after_run_id is not None:
+            return []
         keys = await self._branches.branch_keys(self._id)
-        first = await self._branches.branch_messages(self._id, keys[0], limit=MESSAGES_PER_READ) if keys else []
-        made = itertools.takewhile(lambda message: message.run_id is None and _repairs(message), first)
-        return [message.id for message in made]
+        first = await self._branches.branch_messages(self._id, keys[0], limit=1) if keys else []
+        return [message.id for message in first if message.run_id is None and _repairs(message)]
 
     async def _ending(self) -> AsyncIterator[Line]:
         async for request in self._requests():
             yield RequestLine(request=request)
-        head: str | None = None
         async for leaf in self._leaves():
-            head = leaf.message_id if leaf.head else head
-            yield LeafLine(message_id=leaf.message_id, depth=leaf.depth, labels=leaf.labels)
-        if head is not None:
-            yield HeadLine(message_id=head)
+            at = leaf.message_id
+            if leaf.labels and leaf.run_status in LIVE:  # an import shows no message of a run that has not ended
+                at = await last_visible(self._backend.threads, self._id, self._thread.forked_at_seq, at)
+            if at == ROOT_ID:
+                self._notes.append(f"the labels {', '.join(leaf.labels)} of a branch without visible messages")
+            labels = [] if at == ROOT_ID else leaf.labels
+            yield LeafLine(message_id=leaf.message_id, depth=leaf.depth, labels=labels, labelled=at if labels else None)
+        yield HeadLine(message_id=await last_visible(self._backend.threads, self._id, self._thread.forked_at_seq))
         for note in self._notes:
-            yield NoteLine(what=note)
+            yield NoteLine(what=shortened(note, MAX_NOTE))
+
+    def _ends(self, run_id: str | None) -> bool:
+        """Return whether the file has the end of a run."""
+        run = self._runs.get(run_id or "")
+        return run is not None and (run.place is not None or run.status in ENDED_WITHOUT_COMPLETION)
+
+    async def _read_answered(self) -> dict[str, list[str]]:
+        """Return the ids of the answered requests of the runs that have ended, by run."""
+        found: dict[str, list[str]] = {}
+        async for request in self._all_requests(pending=False):
+            if request.run_id is not None and self._ends(request.run_id) and request.answered_at is not None:
+                found.setdefault(request.run_id, []).append(request.request_id)
+        return found
 
     async def _requests(self) -> AsyncIterator[HitlRequest]:
-        """Yield the answered requests, then the pending ones. Those without a run come first."""
+        """Yield the answered requests, then the pending ones, without those of runs that have ended. Those without a run come
+        first."""
         pending = {request.request_id async for request in self._all_requests(pending=True)}
         for of_run in (False, True):
             for waits in (False, True):
                 async for request in self._all_requests(pending=waits):
                     if (request.run_id is not None) is not of_run or (not waits and request.answered_at is None):
+                        continue
+                    if self._ends(request.run_id):
                         continue
                     if request.run_id is not None and request.run_id not in self._runs:
                         self._notes.append(f"the request {request.request_id} of a run that the file lacks")
@@ -297,15 +376,6 @@ class _Section:
                 yield request
             if (cursor := page.next) is None:
                 return
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    message_id: str
-    depth: int
-    labels: list[str]
-    head: bool
-    trunk: bool
 
 
 def _repairs(message: Message) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runyard.domain.derived_ids import derived_id
-from runyard.models import HitlRequest, Message
+from runyard.models import ROOT_ID, HitlRequest, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Ids:
         return self.run_of(run_id) if run_id is not None else None
 
     def message_of(self, message_id: str) -> str:
-        return self._of("message", message_id)
+        return message_id if message_id == ROOT_ID else self._of("message", message_id)
 
     def message(self, message_id: str | None) -> str | None:
         return self.message_of(message_id) if message_id is not None else None

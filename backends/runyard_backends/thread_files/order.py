@@ -8,7 +8,9 @@ visible message comes directly before the first line that needs it. Times only o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -46,25 +48,58 @@ class ForkPoint:
     inherited: bool = False
 
 
+class Forks:
+    """The forks of a thread that have no line so far. A fork can have its line when the lines have passed its cut."""
+
+    def __init__(self, forks: Iterable[ForkPoint]) -> None:
+        self._waiting: dict[str | None, list[ForkPoint]] = {}
+        self._passed: list[tuple[datetime, str, ForkPoint]] = []
+        for fork in forks:
+            if fork.inherited:
+                self._pass(fork)
+            else:
+                self._waiting.setdefault(fork.line.after_run_id or fork.line.at_message_id, []).append(fork)
+
+    def _pass(self, fork: ForkPoint) -> None:
+        heapq.heappush(self._passed, (fork.made, fork.line.thread_id, fork))
+
+    def passed(self, cut: str) -> None:
+        """Note that the lines have passed a message or the completion of a run."""
+        for fork in self._waiting.pop(cut, ()):
+            self._pass(fork)
+
+    def before(self, moment: datetime | None) -> list[ForkLine]:
+        """Return the lines of the forks that were made before ``moment`` and can have a line. None: those made at any time."""
+        made: list[ForkLine] = []
+        while self._passed and (moment is None or self._passed[0][0] < moment):
+            made.append(heapq.heappop(self._passed)[2].line)
+        return made
+
+    @property
+    def lost(self) -> set[str]:
+        """The ids of the forks that have no line."""
+        waiting = {fork.line.thread_id for forks in self._waiting.values() for fork in forks}
+        return waiting | {thread_id for _, thread_id, _ in self._passed}
+
+
 @dataclass
 class BranchOrder:
     """Makes the lines of one branch. ``read``: returns the branch's messages from the beginning, in order. ``runs``: the runs
-    of the thread by their ids. ``mine``: those of the branch. ``forks``: the forks without a line so far. A fork that gets its
-    line is removed from it."""
+    of the thread by their ids. ``mine``: those of the branch. ``forks``: the forks of the thread."""
 
     read: Callable[[], AsyncIterator[Message]]
     runs: Mapping[str, RunFacts]
     mine: Sequence[RunFacts]
-    forks: list[ForkPoint]
+    forks: Forks
     _leaf: str | None = None
     _leaf_seq: int = 0
-    _waiting: list[RunFacts] = field(default_factory=list)
+    _waiting: deque[RunFacts] = field(default_factory=deque)
     _claims: dict[str | None, list[RunFacts]] = field(default_factory=dict)
-    _passed: set[str] = field(default_factory=set)
 
     async def lines(self) -> AsyncIterator[Line]:
         """Yield the lines. Only one page of the messages is in memory."""
-        self._waiting = sorted((run for run in self.mine if run.place is not None), key=lambda run: run.place or (0, 0))
+        completed = (run for run in self.mine if run.place is not None)
+        self._waiting = deque(sorted(completed, key=lambda run: run.place or (0, 0)))
         for run in sorted((run for run in self.mine if run.first is not None), key=lambda run: run.first or 0):
             self._claims.setdefault(run.parent, []).append(run)
         began = False
@@ -74,8 +109,7 @@ class BranchOrder:
             for line in self._before(message):
                 yield line
             yield MessageLine(message=message.model_copy(update={"seq": None, "run_status": None}))
-            if any(fork.line.at_message_id == message.id for fork in self.forks):
-                self._passed.add(message.id)
+            self.forks.passed(message.id)
             if message.run_id is None:
                 self._leaf, self._leaf_seq = message.id, message.seq or 0
         for line in self._rest():
@@ -109,13 +143,12 @@ class BranchOrder:
         return first if first is not None and first.last < seq else None
 
     def _complete(self) -> list[Line]:
-        run = self._waiting.pop(0)
+        run = self._waiting.popleft()
         made = self._claim_here() if run.last > self._leaf_seq else []
         made += self._claim(run)
-        made += self._forks_before(run.ended)
+        made += self.forks.before(run.ended)
         made.append(CompleteLine(run_id=run.run_id))
-        if any(fork.line.after_run_id == run.run_id for fork in self.forks):
-            self._passed.add(run.run_id)
+        self.forks.passed(run.run_id)
         if run.last > self._leaf_seq:
             self._leaf, self._leaf_seq = run.last_id, run.last
         return made
@@ -129,25 +162,13 @@ class BranchOrder:
         claimed, run.claimed = run.claimed, True
         return [] if claimed else [ClaimLine(run_id=run.run_id)]
 
-    def _forks_before(self, moment: datetime | None) -> list[Line]:
-        """Return the forks that were made before ``moment`` and whose cut exists. None: those made at any time."""
-        made = [
-            fork
-            for fork in self.forks
-            if (moment is None or fork.made < moment)
-            and (fork.inherited or fork.line.after_run_id in self._passed or fork.line.at_message_id in self._passed)
-        ]
-        for fork in made:
-            self.forks.remove(fork)
-        return [fork.line for fork in made]
-
     def _rest(self) -> list[Line]:
         made: list[Line] = []
         while self._waiting:
             made += self._complete()
         for run in self.mine:
             made += self._claim(run)
-        made += self._forks_before(None)
+        made += self.forks.before(None)
         for run in self.mine:
             if run.place is None and run.status in ENDED_WITHOUT_COMPLETION:
                 made.append(CancelLine(run_id=run.run_id))

@@ -15,8 +15,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from runyard.domain.base_models import StrictModel
 from runyard.domain.json_text import Shape, read
 from runyard.domain.quoting import brief
-from runyard.domain.size_limits import MESSAGE_BYTES
-from runyard.domain.validation import first_problem
+from runyard.domain.size_limits import MAX_EXTRA, MESSAGE_BYTES
+from runyard.domain.validation import MAX_LABELS, first_problem
 from runyard.errors import InvalidInputError
 from runyard.models import HitlRequest, JsonObject, Message
 
@@ -24,8 +24,16 @@ VERSION: Final = 1
 """The version of the lines."""
 MAX_LINE_BYTES: Final = 6 * MESSAGE_BYTES + 2**22
 """Most bytes of a line. JSON needs up to six bytes for one byte of a message."""
-MAX_LINE_VALUES: Final = 100_000
-"""Most values in a line."""
+MAX_LINE_VALUES: Final = MAX_EXTRA + 100_000
+"""Most values in a line. A value takes at least two bytes of the extra and of the config of a thread."""
+MAX_LINES: Final = 100_000_000
+"""Most lines of a file."""
+MAX_THREADS: Final = 100_000
+"""Most threads of a file. A check has the ids of all threads in memory."""
+MAX_RUNS: Final = 1_000_000
+"""Most runs of a thread. A check has the ids of the runs of one thread in memory."""
+MAX_NOTE: Final = 1000
+"""Most characters of a note."""
 
 
 class Family(StrictModel):
@@ -34,13 +42,13 @@ class Family(StrictModel):
 
     type: Literal["family"] = "family"
     version: int = VERSION
-    export_id: str = Field(min_length=1, max_length=64)
+    export_id: str = Field(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
     thread_id: str
 
 
 class ThreadLine(StrictModel):
-    """The begin of a section. ``origin``: a digest by which a repeated import recognises its own thread. ``closing``: the ids
-    of the messages with which the fork to this thread was repaired. An import repairs the fork anew."""
+    """The begin of a section. ``origin``: a digest by which a repeated import recognises its own thread. ``closing``: the id
+    of the message with which the fork to this thread was repaired, if it was. An import repairs the fork anew."""
 
     type: Literal["thread"] = "thread"
     thread_id: str
@@ -50,12 +58,12 @@ class ThreadLine(StrictModel):
     tags: dict[str, str] = Field(default_factory=dict)
     extra: JsonObject = Field(default_factory=dict)
     config: JsonObject = Field(default_factory=dict)
-    closing: list[str] = Field(default_factory=list, max_length=1000)
+    closing: list[str] = Field(default_factory=list, max_length=1)
 
 
 class BranchLine(StrictModel):
     """The following lines belong to a branch that begins after the message ``at``. None: before the first message of the
-    thread. The first branch of a fork begins after the inherited messages."""
+    thread."""
 
     type: Literal["branch"] = "branch"
     at: str | None = None
@@ -110,16 +118,19 @@ class RequestLine(StrictModel):
 
 
 class LeafLine(StrictModel):
-    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares it."""
+    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares it. ``labels``: the labels of the
+    branch of the message ``labelled``."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str
-    depth: int
-    labels: list[str] = Field(default_factory=list)
+    depth: int = Field(ge=0)
+    labels: list[str] = Field(default_factory=list, max_length=MAX_LABELS)
+    labelled: str | None = None
 
 
 class HeadLine(StrictModel):
-    """The branch that ends at the message is the head."""
+    """The branch that ends at the message is the head. The nil UUID is the place before the first message. Each section has
+    one such line."""
 
     type: Literal["head"] = "head"
     message_id: str
@@ -129,14 +140,14 @@ class NoteLine(StrictModel):
     """Data of the thread that was not exported."""
 
     type: Literal["note"] = "note"
-    what: str
+    what: str = Field(max_length=MAX_NOTE)
 
 
 class EndLine(StrictModel):
     """The last line. ``lines``: the number of lines before it. A file without it is not complete."""
 
     type: Literal["end"] = "end"
-    lines: int
+    lines: int = Field(ge=0, le=MAX_LINES)
 
 
 Line: TypeAlias = (
@@ -163,6 +174,11 @@ def refused(number: int, why: str, **details: Any) -> InvalidInputError:
     return InvalidInputError(f"line {number}: {why}", **{"field": "file", **details, "line": number})
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """Return the first characters of ``text``."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def text_of(line: Line) -> bytes:
     """Return a line as JSON of printable ASCII, with its end. A terminal that shows it is safe from its text."""
     return json.dumps(line.model_dump(mode="json"), separators=(",", ":")).replace("\x7f", "\\u007f").encode() + b"\n"
@@ -171,12 +187,28 @@ def text_of(line: Line) -> bytes:
 def lines(file: BinaryIO) -> Iterator[tuple[int, Line]]:
     """Yield the lines of a file with their numbers. Only one line is in memory. Raises InvalidInputError with the number of
     the ``line``."""
+    for number, text in _texts(file):
+        yield number, _line(number, text)
+
+
+def copy_lines(source: BinaryIO, target: BinaryIO) -> None:
+    """Copy a file that has no end of its own, such as a pipe. Raises InvalidInputError as :func:`lines` does for the sizes, and
+    for a first line that does not begin a file of threads."""
+    for number, text in _texts(source):
+        if number == 1:
+            _line(number, text)
+        target.write(text)
+
+
+def _texts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number = 0
     while text := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(text) > MAX_LINE_BYTES:
             raise refused(number, f"the line has more than {MAX_LINE_BYTES} bytes", most=MAX_LINE_BYTES)
-        yield number, _line(number, text)
+        if number > MAX_LINES:
+            raise refused(number, f"the file has more than {MAX_LINES} lines", most=MAX_LINES)
+        yield number, text
 
 
 def _line(number: int, text: bytes) -> Line:
@@ -191,7 +223,7 @@ def _line(number: int, text: bytes) -> Line:
         return _LINE.validate_python(value)
     except ValidationError as error:
         where, why, _ = first_problem(error)
-        raise refused(number, f"{where or 'the line'}: {why}") from None
+        raise refused(number, f"{shortened(where) or 'the line'}: {shortened(why)}") from None
 
 
 def _check_version(value: Any) -> None:

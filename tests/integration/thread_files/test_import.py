@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -257,6 +259,21 @@ async def test_the_commands(source: Backend, tmp_path: Path, capsysbinary: pytes
     assert code == 0 and json.loads(out)["complete"] and json.loads(out)["outcomes"] == {"imported": 6}
     code, out, _ = await run("target", "import", str(file))
     assert code == 0 and b"6 unchanged" in out
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(file)
+    for place in (fifo, Path("/dev/zero"), tmp_path, link):
+        code, _, why = await run("source", "export", "t", str(place))
+        assert code == 2 and b"no regular file" in why and (place is not link or link.is_symlink())
+        code, _, why = await run("target", "import", str(place))
+        assert code == (0 if place is link else 2), why
+        assert place is link or b"regular file" in why or b"cannot read" in why
+    for text, line in ((b"\0" * 2**20, b"line 1"), (b"x" * 10, b"line 1")):
+        with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(text))):
+            code, _, why = await run("target", "import", "-")
+        assert code == 2 and line in why
+    with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes()))):
+        assert (await run("target", "import", "-"))[0] == 0
     assert (await run("source", "export", "nowhere", str(tmp_path / "none")))[0] == 3
     assert (await run("target", "import", str(tmp_path / "absent")))[0] == 2
     file.write_bytes(file.read_bytes()[:-10])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -77,6 +77,8 @@ def _written(name: str) -> Iterator[BinaryIO]:
         return
     path = Path(name)
     try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise InvalidInputError(f"{name!r} is no regular file; use - for standard output", field="file")
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
                 yield file  # type: ignore[misc]
@@ -92,11 +94,20 @@ def _written(name: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
-    """Yield a file to read twice. Standard input is copied to a file first."""
+    """Yield a regular file to read twice. Standard input is copied to a file first."""
+    from runyard_backends.thread_files import copy_lines
+
     try:
-        with tempfile.TemporaryFile() if name == "-" else Path(name).open("rb") as file:
+        with tempfile.TemporaryFile() if name == "-" else open(name, "rb", opener=_without_waiting) as file:
             if name == "-":
-                shutil.copyfileobj(sys.stdin.buffer, file)
+                copy_lines(sys.stdin.buffer, file)
+            elif not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidInputError(f"{name!r} is no regular file; use - for standard input", field="file")
             yield file
     except OSError as error:
         raise InvalidInputError(f"cannot read {name!r}: {error.strerror}", field="file") from None
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    """Open a file. Do not wait for the writer of a FIFO."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -1,0 +1,40 @@
+"""The lock of a tenant's imports in SQLite. A file has one lock for all tenants."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+from ..import_locks import taken
+
+
+class SqliteImportLock:
+    """A transaction on a second file beside the store, which stays empty. The operating system releases the lock when the
+    process ends."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def take(cls, path: Path) -> SqliteImportLock:
+        """Take the lock of the store in the file ``path``. Raises LockedError, sqlite3.Error."""
+        return cls(await asyncio.to_thread(_locked, path.with_name(f"{path.name}-import")))
+
+    async def check(self) -> None:
+        """Do nothing, because the lock cannot be lost."""
+
+    async def release(self) -> None:
+        await asyncio.to_thread(self._connection.close)
+
+
+def _locked(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise taken() from None
+        raise
+    return connection

@@ -1,0 +1,55 @@
+"""The lock of a tenant's imports in MySQL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from runyard.domain.derived_ids import digest
+from runyard.errors import BackendUnavailableError
+
+from ..import_locks import taken
+
+REPLY_SECONDS = 10.0
+"""Seconds within which the server must answer."""
+
+
+class MySqlImportLock:
+    """A lock of a session on a connection of its own. The server releases it when the connection is lost."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def take(cls, connection: Any, tenant: str) -> MySqlImportLock:
+        """Take the lock on ``connection``, and close the connection if this fails. Raises LockedError and errors of the
+        driver."""
+        lock = cls(connection)
+        try:  # locks of sessions are common to all databases of a server
+            free = await lock._ask(
+                "SELECT GET_LOCK(CONCAT('runyard_import_', MD5(CONCAT(DATABASE(), %s))), 0)", (digest(tenant),)
+            )
+            if not free:
+                raise taken()
+        except BaseException:
+            connection.close()
+            raise
+        return lock
+
+    async def _ask(self, statement: str, values: tuple[str, ...] | None = None) -> Any:
+        async with asyncio.timeout(REPLY_SECONDS):
+            cursor = self._connection.cursor()
+            await cursor.execute(statement, values)
+            [(found,)] = await cursor.fetchall()
+            return found
+
+    async def check(self) -> None:
+        """Raise BackendUnavailableError if the lock was lost."""
+        try:
+            await self._ask("SELECT 1")
+        except Exception as error:
+            raise BackendUnavailableError(f"the lock of the import was lost: {error}; import again") from error
+
+    async def release(self) -> None:
+        """Close the connection."""
+        self._connection.close()
