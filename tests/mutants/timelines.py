@@ -76,23 +76,23 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "an import writes to a thread with the same id", f"{FILES}/importer.py",
-        "if mark is not None and mark[0] != line.origin:", "if False:",
+        "if mark.origin != line.origin:", "if False:",
         IMPORT, "-k", "another_thread_with_an_id",
     ),
     mutant(
-        "an import answers a request of another thread", f"{FILES}/importer.py",
-        "if known is not None and known.thread_id != self.id:", "if False:",
+        "an import answers a request of another thread", f"{FILES}/requests.py",
+        "if known.thread_id != section.id:", "if False:",
         HOSTILE, "-k", "requests_of_another_thread",
     ),
     mutant(
-        "a repeated import appends messages again", f"{FILES}/importer.py",
+        "a repeated import appends messages again", f"{FILES}/section.py",
         "            if not await self._stored(message):\n", "            if True:\n",
         IMPORT, "-k", "interrupted_anywhere or later_export",
     ),
     mutant(
-        "a later import takes back the changes of the deployment", f"{FILES}/importer.py",
-        "        if not self._ended_before:\n            await self._set_extra(",
-        "        if True:\n            await self._set_extra(",
+        "a later import takes back the changes of the deployment", f"{FILES}/section.py",
+        "        if not self.added:\n            await set_extra(",
+        "        if True:\n            await set_extra(",
         IMPORT, "-k", "later_export",
     ),
 )  # fmt: skip
