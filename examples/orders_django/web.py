@@ -73,14 +73,14 @@ def place(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def order(request: HttpRequest, pk: int) -> JsonResponse:
-    """Wait up to five seconds for the run. Return the order, the run's status and, if the run has stopped, the agent's text."""
+    """Wait up to five seconds for the run. Return the order, the run's status and, if it completed, the agent's text."""
     order = get_object_or_404(Order, pk=pk)
     handle = client().handle(f"order-{pk}", f"confirm-{pk}")
     try:
         result = handle.result(timeout=5)
     except TimeoutError:
         return JsonResponse({"item": order.item, "status": str(handle.status())})
-    return JsonResponse({"item": order.item, "status": str(result.status), "words": result.text})
+    return JsonResponse({"item": order.item, "status": str(result.status), "words": result.text if result.ok else None})
 
 
 urlpatterns = [path("orders", place), path("orders/<int:pk>", order)]
