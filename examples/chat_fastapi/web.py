@@ -4,7 +4,7 @@ runyard dev app:app -- uvicorn web:web --port 8080
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS chats (
 
 
 @asynccontextmanager
-async def lifespan(web: FastAPI) -> AsyncIterator[None]:
+async def lifespan(web: FastAPI) -> AsyncGenerator[None]:
     async with asyncpg.create_pool(POSTGRES) as pool, Client.connect(POSTGRES, redis=REDIS) as client:
         await pool.execute(TABLE)
         web.state.pool, web.state.client = pool, client

@@ -6,6 +6,8 @@ curl -d item="a blue cup" http://127.0.0.1:8080/orders
 curl http://127.0.0.1:8080/orders/1
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from functools import cache
@@ -20,7 +22,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from runyard import Client
+from runyard import Client, SyncClient
 
 POSTGRES, REDIS = os.environ["RUNYARD_POSTGRES_URL"], os.environ["RUNYARD_REDIS_URL"]
 url = urlsplit(POSTGRES)
@@ -44,14 +46,14 @@ django.setup()
 
 
 class Order(models.Model):
-    item = models.CharField(max_length=200)
+    item: models.CharField[str, str] = models.CharField(max_length=200)
 
     class Meta:
         app_label = "orders"
 
 
 @cache
-def client():
+def client() -> SyncClient:
     """Return the client of this process. It keeps its connections, and every thread may use it."""
     return Client.sync(POSTGRES, redis=REDIS)
 
