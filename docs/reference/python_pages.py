@@ -23,6 +23,8 @@ MODULES: Final = {
 OTHERS: Final = {
     "runyard_api.http.app": ("asgi_app",),
     "runyard_api.http.principal": ("Principal",),
+    "runyard_api.hosts.starlette": ("sse_response",),
+    "runyard_api.hosts.django": ("sse_response", "blocking_sse_response"),
     "runyard.adapters.functions": ("message_agent",),
     "runyard.adapters.cubeloop_agent": ("serve",),
     "runyard.adapters.cubeloop_checkpointer": ("RunyardCheckpointer",),

@@ -45,7 +45,9 @@ def test_mypy_accepts_documents_and_examples(strict: Path, tmp_path: Path) -> No
     """One call: most of its time is the reading of what runyard imports. It shares the cache of `make lint`."""
     for page in PAGES:
         if "```python" in page.read_text(encoding="utf-8"):
-            (tmp_path / f"page_{name_of(page)}.py").write_text(module_of(page), encoding="utf-8")
+            module = tmp_path / f"page_{name_of(page)}.py"
+            assert not module.exists(), f"two pages are named {page.name}"
+            module.write_text(module_of(page), encoding="utf-8")
     files = [*sorted(tmp_path.glob("page_*.py")), *strict.glob("*.py")]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "--show-absolute-path", *files],

@@ -211,7 +211,7 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncIterator[None]:
+async def _locked(connection: Connection, lock_timeout: float) -> AsyncIterator[None]:
     """Open a transaction that excludes every other call of :func:`migrate`. Make the tables that record the applied files."""
     sql = statements()
     async with connection.transaction():

@@ -37,8 +37,8 @@ WEBHOOKS: Final = WebhookPolicy()
 class FetchSettings(BaseSettings):
     """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
-    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched, by default none.
-    ``fetch_private``: whether these hosts may have addresses that are not public.
+    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched, by default
+    none. ``fetch_private``: whether these hosts may have addresses that are not public.
     """
 
     model_config = SettingsConfigDict(
