@@ -34,7 +34,7 @@ async def clerk(ctx: RunContext) -> None:
     await ctx.append(Message.assistant(f"done {answer}"))
 
 
-def tested(server: str) -> list[str]:
+def named_versions(server: str) -> list[str]:
     """The versions of a server that the page names."""
     [row] = re.findall(rf"^\| {server} \| [^|]+ \| ([^|]+) \|$", OPERATIONS.read_text(encoding="utf-8"), re.MULTILINE)
     return re.findall(r"[\d.]+", row)
@@ -101,19 +101,19 @@ async def version_of_redis(url: str) -> tuple[str, str]:
 
 async def test_the_page_names_the_versions_of_the_wheels(postgres_url: str, redis_url: str) -> None:
     """The whole suite runs on these."""
-    assert await version_of_postgres(postgres_url) in tested("Postgres")
+    assert await version_of_postgres(postgres_url) in named_versions("Postgres")
     name, version = await version_of_redis(redis_url)
-    assert version in tested(name)
+    assert version in named_versions(name)
 
 
 @pytest.mark.parametrize("own_postgres", OWN_POSTGRES, indirect=True, ids=lambda path: path.parent.name)
 async def test_postgres_of_the_machine(own_postgres: str, redis_url: str) -> None:
-    assert await version_of_postgres(own_postgres) in tested("Postgres")
+    assert await version_of_postgres(own_postgres) in named_versions("Postgres")
     await works(own_postgres, redis_url)
 
 
 @pytest.mark.parametrize("own_redis", OWN_REDIS, indirect=True, ids=lambda path: path.name)
 async def test_redis_of_the_machine(own_redis: str, postgres_url: str) -> None:
     name, version = await version_of_redis(own_redis)
-    assert version in tested(name)
+    assert version in named_versions(name)
     await works(postgres_url, own_redis)
