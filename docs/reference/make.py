@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import python_pages
+import settings_tables
 from prometheus_client.metrics import MetricWrapperBase
 
 from runyard.errors import BY_CODE
@@ -52,8 +54,8 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def parts() -> dict[str, tuple[str, str]]:
-    """Return file name → (marker, generated table). The marker is the text of the comment before the table."""
+def parts() -> Iterator[tuple[str, str, str]]:
+    """Yield file name, marker and generated table. The marker is the text of the comment before the table."""
     codes = table(
         ("code", "name", "meaning"), ((int(code), code.name.lower(), what) for code, what in exit_codes.MEANING.items())
     )
@@ -82,13 +84,15 @@ def parts() -> dict[str, tuple[str, str]]:
             )
         ),
     )
-    return {
-        "http.md": ("routes", routes()),
-        "metrics.md": ("metrics", counted),
-        "cli.md": ("exit codes", codes),
-        "events.md": ("event types", types),
-        "errors.md": ("errors", tree),
-    }
+    yield "http.md", "routes", routes()
+    yield "metrics.md", "metrics", counted
+    yield "cli.md", "exit codes", codes
+    yield "events.md", "event types", types
+    yield "errors.md", "errors", tree
+    for marker, settings in settings_tables.TABLES.items():
+        told = ((name, kind, default, linked(what)) for name, kind, default, what in settings_tables.rows(settings))
+        yield "settings.md", marker, table(("variable", "value", "default", "meaning"), told)
+    yield "settings.md", "others", table(("variable", "read by", "meaning"), settings_tables.other_rows())
 
 
 def routes() -> str:
@@ -114,29 +118,35 @@ def refusals(made: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
         yield from answer.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {})
 
 
-def linked(text: str) -> str:
-    """Return ``text`` with each citation of a rule as a link to that rule."""
-    return RULE.sub(lambda found: f"[{found.group()}](rules.md#{found.group().lower()})", text)
+def linked(text: str, rules: str = "rules.md") -> str:
+    """Return ``text`` with each citation of a rule as a link to that rule. ``rules``: the path to the page of the rules."""
+    return RULE.sub(lambda found: f"[{found.group()}]({rules}#{found.group().lower()})", text)
 
 
-def render(name: str, marker: str, text: str) -> str:
-    """Return the content of the file ``name`` with ``text`` in place of the table after the marker.
+def render(content: str, marker: str, text: str) -> str:
+    """Return ``content`` with ``text`` in place of the table after the marker.
 
     One empty line separates the table from the text after it.
     """
-    before, found, after = (HERE / name).read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
+    before, found, after = content.partition(f"<!-- {marker} -->\n")
     rest = re.sub(r"\A\n*(\|.*\n)*\n*", "", after)
     return f"{before}{found}\n{text}\n" + (f"\n{rest}" if rest else "")
 
 
 def main() -> int:
+    made: dict[str, str] = {}
+    for name, marker, text in parts():
+        made[name] = render(made.get(name) or (HERE / name).read_text(encoding="utf-8"), marker, text)
+    for name, text in python_pages.pages():
+        made[name] = linked(text, "../rules.md")
     stale = []
-    for name, (marker, text) in parts().items():
-        made = render(name, marker, text)
-        if made != (HERE / name).read_text(encoding="utf-8"):
+    for name, text in made.items():
+        file = HERE / name
+        if not file.exists() or text != file.read_text(encoding="utf-8"):
             stale.append(name)
             if "--check" not in sys.argv:
-                (HERE / name).write_text(made, encoding="utf-8")
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(text, encoding="utf-8")
     if stale and "--check" in sys.argv:
         sys.stderr.write(f"out of date: {' '.join(stale)}; run python docs/reference/make.py\n")
         return 1

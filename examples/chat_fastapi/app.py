@@ -5,7 +5,7 @@ import random
 from pydantic_ai import Agent
 
 from runyard import App, default_model
-from runyard.testing import ModelRequested, ScriptedModel, call
+from runyard.testing import ModelRequested, Reply, ScriptedModel, call
 
 STORIES = [
     "Once a lighthouse fell in love with the morning. Every night it wrote her letters of light, and every day she answered "
@@ -16,7 +16,7 @@ STORIES = [
 ]
 
 
-def script(request: ModelRequested):
+def script(request: ModelRequested) -> Reply:
     """Return the reply of the scripted model, which is used if no provider's key is set."""
     if "roll" in request.results:
         return f"It is a {request.results['roll']}. Shall the story go on with that?"

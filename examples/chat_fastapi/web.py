@@ -4,18 +4,17 @@ runyard dev app:app -- uvicorn web:web --port 8080
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
 
 import asyncpg
-from fastapi import FastAPI, Header, Request
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 
 from runyard import Client, RunyardError, new_id
+from runyard_api.hosts.starlette import sse_response
 
 POSTGRES, REDIS = os.environ["RUNYARD_POSTGRES_URL"], os.environ["RUNYARD_REDIS_URL"]
 TABLE = """
@@ -25,7 +24,7 @@ CREATE TABLE IF NOT EXISTS chats (
 
 
 @asynccontextmanager
-async def lifespan(web: FastAPI) -> AsyncIterator[None]:
+async def lifespan(web: FastAPI) -> AsyncGenerator[None]:
     async with asyncpg.create_pool(POSTGRES) as pool, Client.connect(POSTGRES, redis=REDIS) as client:
         await pool.execute(TABLE)
         web.state.pool, web.state.client = pool, client
@@ -51,12 +50,11 @@ async def prompt(chat: str, prompt: Prompt) -> dict[str, str]:
     return {"chat": chat, "run": prompt.run_id}
 
 
-@web.get("/chats/{chat}/runs/{run}/events", response_class=EventSourceResponse)
-async def events(chat: str, run: str, last_event_id: Annotated[str | None, Header()] = None) -> AsyncIterator[ServerSentEvent]:
+@web.get("/chats/{chat}/runs/{run}/events")
+async def events(chat: str, run: str, request: Request) -> Response:
     """Stream the events until the run stops. A browser that reconnects sends the last id that it received and continues
     there."""
-    async for event in web.state.client.stream(chat, run, last_event_id):
-        yield ServerSentEvent(event=event.type, id=event.id, data=event.data)
+    return await sse_response(web.state.client.handle(chat, run), request)
 
 
 @web.post("/chats/{chat}/runs/{run}/branch", status_code=202)

@@ -6,6 +6,8 @@ curl -d item="a blue cup" http://127.0.0.1:8080/orders
 curl http://127.0.0.1:8080/orders/1
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from functools import cache
@@ -20,7 +22,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from runyard import Client
+from runyard import Client, SyncClient
 
 POSTGRES, REDIS = os.environ["RUNYARD_POSTGRES_URL"], os.environ["RUNYARD_REDIS_URL"]
 url = urlsplit(POSTGRES)
@@ -44,14 +46,14 @@ django.setup()
 
 
 class Order(models.Model):
-    item = models.CharField(max_length=200)
+    item: models.CharField[str, str] = models.CharField(max_length=200)
 
     class Meta:
         app_label = "orders"
 
 
 @cache
-def client():
+def client() -> SyncClient:
     """Return the client of this process. It keeps its connections, and every thread may use it."""
     return Client.sync(POSTGRES, redis=REDIS)
 
@@ -73,14 +75,14 @@ def place(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def order(request: HttpRequest, pk: int) -> JsonResponse:
-    """Wait up to five seconds for the run. Return the order, the run's status and, if the run has stopped, the agent's text."""
+    """Wait up to five seconds for the run. Return the order, the run's status and, if it completed, the agent's text."""
     order = get_object_or_404(Order, pk=pk)
     handle = client().handle(f"order-{pk}", f"confirm-{pk}")
     try:
         result = handle.result(timeout=5)
     except TimeoutError:
         return JsonResponse({"item": order.item, "status": str(handle.status())})
-    return JsonResponse({"item": order.item, "status": str(result.status), "words": result.text})
+    return JsonResponse({"item": order.item, "status": str(result.status), "words": result.text if result.ok else None})
 
 
 urlpatterns = [path("orders", place), path("orders/<int:pk>", order)]

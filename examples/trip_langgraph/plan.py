@@ -17,7 +17,7 @@ async def main() -> None:
         await client.respond("trip", True)
         print("trip:", (await handle.result(60)).messages[-1].text)
 
-        fork = await client.fork("trip", after_run_id=handle.id)
+        fork = await client.fork("trip", after_run_id=handle.run_id)
         other = await client.enqueue(fork.thread_id, "And to Rome?")
         print("?", (await other.result(60)).requests[0].payload["question"])
         await client.respond(fork.thread_id, False)

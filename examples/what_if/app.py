@@ -30,6 +30,7 @@ app = App(agents={"planner": planner}, version="1")
 @app.agent
 async def cheapest(ctx: RunContext) -> None:
     """Judge the candidates that succeeded: set the number of the cheapest one as the result."""
+    assert ctx.input is not None
     ctx.result = min(ctx.input.metadata["candidates"], key=lambda candidate: price(candidate["text"]))["number"]
 
 

@@ -75,11 +75,23 @@ async def test_the_command_says_what_it_did(
         assert await asyncio.to_thread(main, ["migrate"]) == exit_codes.Exit.OK
         return " ".join(capsys.readouterr().out.split())
 
-    assert f"went from version 0 to {newest}; {functions} functions made or replaced" in await told()
+    async def planned(*options: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(main, ["migrate", *options])
+        return code, " ".join(capsys.readouterr().out.split())
+
+    for options, expected in ((["--plan"], exit_codes.Exit.OK), (["--check"], exit_codes.Exit.UNAVAILABLE)):
+        code, said = await planned(*options)
+        assert code == expected and f"at version 0, and this code has {newest}; it lacks 0001_threads" in said
+    assert await starts(empty_postgres_url) is SchemaUninitialized, "a plan changes nothing"
+    said = await told()
+    assert f"went from version 0 to {newest}; {functions} functions made or replaced 0001_threads" in said
+    assert "functions/claim.sql" in said
     assert f"up to date, at version {newest}" in await told()
+    assert await planned("--check") == (exit_codes.Exit.OK, f"● the schema is up to date, at version {newest}")
     connection = await asyncpg.connect(empty_postgres_url)
     await connection.execute("UPDATE runyard.schema_functions SET digest = '' WHERE file = 'suspend'")
-    assert f"at version {newest}, as before; 2 functions made or replaced" in await told()
+    assert (await planned("--check"))[0] == exit_codes.Exit.UNAVAILABLE
+    assert (await told()).endswith(f"at version {newest}, as before; 2 functions made or replaced functions/suspend.sql")
     await connection.execute("UPDATE runyard.schema_functions SET release = '{99, 1}' WHERE file = 'suspend'")
     await connection.close()
     assert "those of release 99.1, which is newer" in await told()

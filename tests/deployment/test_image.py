@@ -50,8 +50,15 @@ def values(stage: list[list[str]], instruction: str) -> list[str]:
     return [found[1] for found in stage if found[0] == instruction]
 
 
-def test_hadolint_finds_nothing() -> None:
-    subprocess.run([BIN / "hadolint", ROOT / "Dockerfile"], check=True)
+def test_hadolint_finds_nothing(tmp_path: Path) -> None:
+    """In the image of runyard, in the one of `runyard init`, and in those of the documents."""
+    files = [ROOT / "Dockerfile", ROOT / "api" / "runyard_api" / "cli" / "starter" / "Dockerfile.txt"]
+    for page in (ROOT / "docs").rglob("*.md"):
+        for text in re.findall(r"```dockerfile\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            files.append(tmp_path / f"{page.stem}.{len(files)}.Dockerfile")
+            files[-1].write_text(text, "utf-8")
+    assert len(files) > 2
+    subprocess.run([BIN / "hadolint", *files], check=True)
 
 
 def test_both_stages_begin_with_one_pinned_image() -> None:

@@ -78,7 +78,7 @@ async def started(
         env={
             **{name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CALLER)},
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "PYTHONUNBUFFERED": "1",
             "RUNYARD_POSTGRES_URL": postgres_url,
             "RUNYARD_REDIS_URL": redis_url,

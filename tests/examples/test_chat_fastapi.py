@@ -33,7 +33,7 @@ async def events(web: httpx.AsyncClient, chat: str, run: str, after: str | None 
             if line and name:
                 fields[name] = value
             elif fields.get("event"):
-                told.append((fields["id"], fields["event"], json.loads(fields["data"])))
+                told.append((fields["id"], fields["event"], json.loads(fields["data"])["data"]))
                 fields = {}
     return told
 

@@ -63,7 +63,7 @@ class RunOutcome(BaseModel):
     @classmethod
     def of(cls, result: RunResult) -> RunOutcome:
         """Return the outcome for the result of a handle."""
-        return cls.model_construct(text=result.text, **result.__dict__)
+        return cls.model_construct(text=result.last_text, **result.__dict__)
 
 
 class ProbeAnswer(BaseModel):

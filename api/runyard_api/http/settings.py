@@ -17,11 +17,11 @@ MIN_SECRET_CHARACTERS: Final = 32
 class ApiSettings(EnvFileSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
-    ``host`` and ``port``: the address on which ``runyard api`` listens. ``metrics_port``: a second port, on which it serves
-    ``/metrics`` without a key, for a Prometheus in the same network; without it, only keys with the scope ``admin`` read
-    metrics. ``auth``: ``keys``, or ``off`` for callers on the same
-    machine only. ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated)
-    of the APIs of other systems that are also served (:mod:`runyard_api.http.compat.registry`).
+    ``host``: the address on which ``runyard api`` listens. ``port``: the port on which it listens. ``metrics_port``: a second
+    port, on which it serves ``/metrics`` without a key, for a Prometheus in the same network; without it, only keys with the
+    scope ``metrics`` or ``admin`` read metrics. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
+    ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated) of the APIs of
+    other systems that are also served (:mod:`runyard_api.http.compat.registry`).
     ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
     and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
     ``body_timeout``: longest time until the headers have arrived, and after that until the body has arrived.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -109,11 +109,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """The result of :func:`migrate`.
+    """What :func:`migrate` did, or what it would do (:func:`plan`).
 
     ``before``, ``after``: the versions of the schema before and after the call; 0 without a schema. ``migrations``: the names
     of the applied migrations. ``functions``: the number of functions that were made or replaced. ``newer_release``: the number
-    of a newer release whose functions the database has, or None. The functions of that release were not replaced.
+    of a newer release whose functions the database has, or None. The functions of that release are not replaced. ``files``: the
+    names of the applied files of functions.
     """
 
     before: int
@@ -121,6 +122,12 @@ class Migrated:
     migrations: tuple[str, ...]
     functions: int
     newer_release: str | None
+    files: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was applied."""
+        return bool(self.migrations or self.files)
 
 
 def _texts(folder: str) -> dict[str, str]:
@@ -145,36 +152,66 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
     """
     sql = statements()
     release = release or Release.installed()
-    url, _ = split_url(url)
     before: int | None = None
-    applied: list[str] = []
-    with translated():
-        # Without a cache of statements, the URL may be one of PgBouncer in transaction mode.
-        connect = Connector(url, "runyard-migrate", {"idle_in_transaction_session_timeout": FROZEN_MS})
-        connection = await connect(statement_cache_size=0)
-        try:
-            for migration in release.migrations:
-                async with _locked(connection, lock_timeout):
-                    current = await connection.fetchval(sql["schema_version"]) or 0
-                    before = current if before is None else before
-                    if current < migration.version:
-                        await connection.execute(migration.sql)
-                        await connection.execute(sql["schema_closed"])
-                        await connection.execute(
-                            sql["schema_applied"], migration.version, migration.name, migration.oldest_code
-                        )
-                        applied.append(f"{migration.version:04d}_{migration.name}")
+    applied: list[Migration] = []
+    async with _connected(url) as connection:
+        for migration in release.migrations:
             async with _locked(connection, lock_timeout):
-                newer = await connection.fetchval(sql["functions_of_newer_release"], list(release.number))
-                replaced = 0 if newer else await _replace_functions(connection, release)
-                after = await connection.fetchval(sql["schema_version"])
-        finally:
-            await connection.close()
-    return Migrated(before or 0, after, tuple(applied), replaced, ".".join(map(str, newer)) if newer else None)
+                current = await connection.fetchval(sql["schema_version"]) or 0
+                before = current if before is None else before
+                if current < migration.version:
+                    await connection.execute(migration.sql)
+                    await connection.execute(sql["schema_closed"])
+                    await connection.execute(sql["schema_applied"], migration.version, migration.name, migration.oldest_code)
+                    applied.append(migration)
+        async with _locked(connection, lock_timeout):
+            newer = await connection.fetchval(sql["functions_of_newer_release"], list(release.number))
+            replaced = [] if newer else await _replace_functions(connection, release)
+            after = await connection.fetchval(sql["schema_version"])
+    return _told(before or 0, after, applied, replaced, newer)
+
+
+async def plan(url: str, *, release: Release | None = None) -> Migrated:
+    """Return what :func:`migrate` with the same arguments would do now, and change nothing. Raises BackendUnavailableError."""
+    sql = statements()
+    release = release or Release.installed()
+    async with _connected(url) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        if not await connection.fetchval(sql["schema_exists"]):
+            return _told(0, release.migrations[-1].version, release.migrations, release.functions, None)
+        before = await connection.fetchval(sql["schema_version"]) or 0
+        missing = [migration for migration in release.migrations if migration.version > before]
+        newer = await connection.fetchval(sql["functions_of_newer_release"], list(release.number))
+        changed = [] if newer else await _changed_files(connection, release)
+    return _told(before, missing[-1].version if missing else before, missing, changed, newer)
+
+
+def _told(
+    before: int, after: int, applied: Sequence[Migration], files: Sequence[FunctionFile], newer: Sequence[int] | None
+) -> Migrated:
+    return Migrated(
+        before,
+        after,
+        tuple(f"{each.version:04d}_{each.name}" for each in applied),
+        sum(len(file.functions) for file in files),
+        ".".join(map(str, newer)) if newer else None,
+        tuple(file.name for file in files),
+    )
 
 
 @asynccontextmanager
-async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncIterator[None]:
+async def _connected(url: str) -> AsyncIterator[Connection]:
+    """Connect without a cache of statements, because the URL may be one of PgBouncer in transaction mode."""
+    with translated():
+        connect = Connector(split_url(url)[0], "runyard-migrate", {"idle_in_transaction_session_timeout": FROZEN_MS})
+        connection = await connect(statement_cache_size=0)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def _locked(connection: Connection, lock_timeout: float) -> AsyncIterator[None]:
     """Open a transaction that excludes every other call of :func:`migrate`. Make the tables that record the applied files."""
     sql = statements()
     async with connection.transaction():
@@ -187,24 +224,29 @@ async def _locked(connection: asyncpg.Connection, lock_timeout: float) -> AsyncI
         yield
 
 
-async def _replace_functions(connection: Connection, release: Release) -> int:
-    """Apply each file if its text has changed, or if one of its functions or triggers is missing or was edited by hand. Return
-    the number of functions in these files.
-
-    Bodies are parsed after all functions are made, because a function may come before a function that it calls.
-    """
+async def _changed_files(connection: Connection, release: Release) -> list[FunctionFile]:
+    """Return each file whose text has changed, or of which a function or trigger is missing or was edited by hand."""
     sql = statements()
     applied = await connection.fetch(sql["functions_applied"])
     stored = await connection.fetch(sql["functions_stored"])
     digests, edited = {row["file"]: row["digest"] for row in applied}, set(edited_objects(applied, stored))
-    changed = [file for file in release.functions if file.digest != digests.get(file.name) or edited & set(file.objects)]
+    return [file for file in release.functions if file.digest != digests.get(file.name) or edited & set(file.objects)]
+
+
+async def _replace_functions(connection: Connection, release: Release) -> list[FunctionFile]:
+    """Apply the changed files and return them.
+
+    Bodies are parsed after all functions are made, because a function may come before a function that it calls.
+    """
+    sql = statements()
+    changed = await _changed_files(connection, release)
     if changed:
         await connection.execute("SET LOCAL check_function_bodies = off")
         for file in changed:
             await connection.execute(file.sql)
         await connection.execute("SET LOCAL check_function_bodies = on")
         await connection.execute(sql["functions_parsed"])
-        stored = await connection.fetch(sql["functions_stored"])
+    stored = await connection.fetch(sql["functions_stored"])
     await connection.execute(sql["schema_closed"])  # even if no text changed: a restored dump may lack the revocation
     made = {row["name"]: row["digest"] for row in stored}
     await connection.execute(
@@ -214,7 +256,7 @@ async def _replace_functions(connection: Connection, release: Release) -> int:
         [json.dumps({name: made[name] for name in file.objects}) for file in release.functions],
         list(release.number),
     )
-    return sum(len(file.functions) for file in changed)
+    return changed
 
 
 def edited_objects(applied: Iterable[asyncpg.Record], stored: Iterable[asyncpg.Record]) -> list[str]:

@@ -9,7 +9,7 @@ older code cannot run has the header ``-- oldest code: N``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
@@ -48,8 +48,8 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """The result of a migration. ``before``, ``after``: the versions of the schema, 0 without a schema. ``migrations``: the
-    names of the applied files."""
+    """What a migration did, or what it would do. ``before``, ``after``: the versions of the schema, 0 without a schema.
+    ``migrations``: the names of the applied files."""
 
     before: int
     after: int
@@ -69,6 +69,12 @@ def migrations(database: str) -> list[Migration]:
 def pending(all_of_them: Iterable[Migration], version: int) -> list[Migration]:
     """Return the migrations that a schema of ``version`` lacks."""
     return [migration for migration in all_of_them if migration.version > version]
+
+
+def migrated(before: int, applied: Sequence[Migration]) -> Migrated:
+    """Return the result of a migration that applies ``applied`` to a schema of the version ``before``."""
+    after = applied[-1].version if applied else before
+    return Migrated(before, after, tuple(f"{each.version:04d}_{each.name}" for each in applied))
 
 
 def check_state(state: Mapping[str, int]) -> None:

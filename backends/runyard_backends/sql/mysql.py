@@ -34,7 +34,7 @@ from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_
 from runyard.support.store_retries import LOCKED_SECONDS, MAX_LOCKED_PAUSE_SECONDS, jittered
 
 from .database import DuplicateKeyError, Sent, Transaction, Values, moment, statements
-from .migrate import Migrated, check_schema, migrations, pending, schema_state
+from .migrate import Migrated, check_schema, migrated, migrations, pending, schema_state
 from .mysql_import_lock import MySqlImportLock
 
 T = TypeVar("T")
@@ -371,6 +371,18 @@ async def migrate(url: str) -> Migrated:
         await database.close()
 
 
+async def plan(url: str) -> Migrated:
+    """Return what :func:`migrate` would do now, and change nothing. Raises SchemaMismatch, BackendUnavailableError."""
+    database = await open_database(url, min_pool_size=1, max_pool_size=1)
+    try:
+        before = (await database.read(schema_state))["version"]
+    except SchemaUninitialized:
+        before = 0
+    finally:
+        await database.close()
+    return migrated(before, pending(migrations("mysql"), before))
+
+
 async def _migrate(tx: Transaction) -> Migrated:
     """Apply migrations under a lock of the session. The server commits after each statement that makes a table."""
     assert isinstance(tx, MySqlTransaction)
@@ -388,5 +400,4 @@ async def _migrate(tx: Transaction) -> Migrated:
         await tx.send("schema_applied", migration.version, migration.name, migration.oldest_code)
         await tx.execute("COMMIT")
     await check_schema(tx)
-    after = missing[-1].version if missing else before
-    return Migrated(before, after, tuple(f"{each.version:04d}_{each.name}" for each in missing))
+    return migrated(before, missing)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import aiosqlite
 
@@ -30,7 +31,7 @@ from runyard.support.store_retries import LOCKED_SECONDS, jittered
 
 from .database import DuplicateKeyError, Sent, Transaction, Values, statements
 from .import_lock import SqliteImportLock
-from .migrate import Migrated, Migration, check_schema, migrations, pending, schema_state
+from .migrate import Migrated, Migration, check_schema, migrated, migrations, pending, schema_state
 from .sqlite_path import path_of
 
 T = TypeVar("T")
@@ -214,7 +215,7 @@ class SqliteDatabase:
             with translated():
                 if await _version(writer) >= migrations[-1].version:  # do not wait for the writer of another process
                     await check_schema(SqliteTransaction(writer))
-                    return Migrated(migrations[-1].version, migrations[-1].version, ())
+                    return migrated(migrations[-1].version, [])
                 async with _transaction(writer, "BEGIN IMMEDIATE") as transaction:
                     await writer.execute(_SCHEMA_TABLE)
                     before = (await schema_state(transaction))["version"]
@@ -224,8 +225,7 @@ class SqliteDatabase:
                             await writer.execute(statement)
                         await transaction.send("schema_applied", migration.version, migration.name, migration.oldest_code)
                     await check_schema(transaction)
-        after = missing[-1].version if missing else before
-        return Migrated(before, after, tuple(f"{each.version:04d}_{each.name}" for each in missing))
+        return migrated(before, missing)
 
     def _opened(self) -> aiosqlite.Connection:
         if self._writer is None:
@@ -278,6 +278,16 @@ async def migrate(url: str) -> Migrated:
     database, done = await _migrated(SqliteDatabase(path_of(url)))
     await database.close()
     return done
+
+
+async def plan(url: str) -> Migrated:
+    """Return what :func:`migrate` would do now, and change nothing. A file that does not exist is not made."""
+    path, before = path_of(url), 0
+    if path.exists():
+        with translated():
+            async with aiosqlite.connect(f"file:{quote(str(path))}?mode=ro", uri=True) as connection:
+                before = await _version(connection)
+    return migrated(before, pending(migrations("sqlite"), before))
 
 
 async def _migrated(database: SqliteDatabase) -> tuple[SqliteDatabase, Migrated]:

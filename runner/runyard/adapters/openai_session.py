@@ -95,7 +95,7 @@ class RunyardSession(BranchCalls):
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id = check_id(thread_id, "thread_id")
-        self.session_settings = _settings(session_settings)
+        self.session_settings: SessionSettings | None = _settings(session_settings)
         self.branch = branch
         self._given = client
         self._connections = Own(client, "") if isinstance(client, str) else None
@@ -130,7 +130,7 @@ class RunyardSession(BranchCalls):
 
         Raises the errors of the store.
         """
-        if limit is None:
+        if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is not None and limit <= 0:
             return []

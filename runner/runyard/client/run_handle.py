@@ -59,7 +59,15 @@ class RunResult:
 
     @property
     def text(self) -> str:
-        """The text of the last assistant message, or an empty string if there is no such message."""
+        """The answer: the text of the last assistant message of a completed run, empty if the run wrote none.
+
+        Raises what :meth:`raise_for_status` raises if the run did not complete: its last text is no answer.
+        """
+        return self.raise_for_status().last_text
+
+    @property
+    def last_text(self) -> str:
+        """The text of the last assistant message, whatever the status of the run. Empty if there is no such message."""
         return next((message.text for message in reversed(self.messages) if message.role == "assistant"), "")
 
     def raise_for_status(self) -> RunResult:
@@ -90,16 +98,21 @@ class RunHandle:
     ) -> None:
         self._client = client
         self.thread_id = thread_id
-        self.id = run_id
+        self.run_id = run_id
         self.created = created
         self.accepted = accepted
 
     def __repr__(self) -> str:
-        return f"RunHandle(thread_id={self.thread_id!r}, id={self.id!r})"
+        return f"RunHandle(thread_id={self.thread_id!r}, run_id={self.run_id!r})"
+
+    @property
+    def id(self) -> str:
+        """The same as ``run_id``."""
+        return self.run_id
 
     async def run(self) -> Run:
         """Read the run. Raises RunNotFoundError."""
-        return await self._client.run(self.thread_id, self.id)
+        return await self._client.run(self.thread_id, self.run_id)
 
     async def status(self) -> RunStatus:
         """Read the status of the run. Raises RunNotFoundError."""
@@ -107,15 +120,15 @@ class RunHandle:
 
     async def explain(self) -> str:
         """Return one sentence that explains the present status of the run (R12)."""
-        return await self._client.explain(self.thread_id, self.id)
+        return await self._client.explain(self.thread_id, self.run_id)
 
     async def cancel(self, *, keep: bool = False) -> Run:
         """Cancel the run durably (R10). ``keep``: its messages so far stay in the context of later runs."""
-        return await self._client.cancel(self.thread_id, self.id, keep=keep)
+        return await self._client.cancel(self.thread_id, self.run_id, keep=keep)
 
     def stream(self, last_event_id: str | None = None) -> AsyncGenerator[Event]:
         """Yield the events after ``last_event_id``, live, until the run ends or is suspended (E1, E2)."""
-        return self._client.stream(self.thread_id, self.id, last_event_id)
+        return self._client.stream(self.thread_id, self.run_id, last_event_id)
 
     async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
         """Wait until the run has ended or is suspended. Return its result, which may be a failure (``raise_for_status``).

@@ -122,13 +122,18 @@ class SyncRunHandle:
 
     def __init__(self, portal: Portal, handle: RunHandle) -> None:
         self.portal, self.handle = portal, handle
-        self.thread_id, self.id, self.created = handle.thread_id, handle.id, handle.created
+        self.thread_id, self.run_id, self.created = handle.thread_id, handle.run_id, handle.created
 
     run = _handle_call(RunHandle.run)
     status = _handle_call(RunHandle.status)
     result = _handle_call(RunHandle.result)
     cancel = _handle_call(RunHandle.cancel)
     explain = _handle_call(RunHandle.explain)
+
+    @property
+    def id(self) -> str:
+        """The same as ``run_id``."""
+        return self.run_id
 
     def stream(self, last_event_id: str | None = None) -> Iterator[Event]:
         """Yield the events after ``last_event_id``, live, until the run ends or is suspended."""

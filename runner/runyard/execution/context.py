@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
 from pydantic_core import to_jsonable_python
 
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from ..agents.plain_calls import ModelAnswer
 
 Output = TypeVar("Output")
+R = TypeVar("R")
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 FAIL: Final[JsonObject] = {"fail": True}
 
@@ -134,7 +136,24 @@ class RunContext(Parking):
         """Mark the attempt as stopped. The executor then cancels the agent's task."""
         self._cancelled = True
 
-    async def step(self, fn: Callable[..., Any], *args: Any, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
+    # The last parameter of a function may be `idempotency_key`, a str that the caller does not give.
+    @overload
+    async def step(
+        self, fn: Callable[[*Args], Awaitable[R]], *args: *Args, key: str | None = None, on_unknown: OnUnknown = "retry"
+    ) -> R: ...
+    @overload
+    async def step(
+        self, fn: Callable[[*Args, str], Awaitable[R]], *args: *Args, key: str | None = None, on_unknown: OnUnknown = "retry"
+    ) -> R: ...
+    @overload
+    async def step(
+        self, fn: Callable[[*Args], R], *args: *Args, key: str | None = None, on_unknown: OnUnknown = "retry"
+    ) -> R: ...
+    @overload
+    async def step(
+        self, fn: Callable[[*Args, str], R], *args: *Args, key: str | None = None, on_unknown: OnUnknown = "retry"
+    ) -> R: ...
+    async def step(self, fn: Callable[..., Any], *args: object, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
         """Call ``fn(*args)`` and record its result, a JSON value. A later attempt gets the recorded result without a call.
 
         ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in this

@@ -128,7 +128,7 @@ class ThreadCandidates:
             reason = said or "stop"
         elif run.status is RunStatus.CANCELLED:
             reason = "aborted" if said == "aborted" else "cancelled"
-        return Candidate(result.text, result.messages, reason, run.error, thread_id)
+        return Candidate(result.last_text, result.messages, reason, run.error, thread_id)
 
 
 def _first(runs: dict[int, Run | None]) -> int | None:

@@ -35,7 +35,7 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
         return {"thread_id": forked.thread.thread_id}
     prompt = AcceptRequest(thread_id=request.new, run_id=request.prompt_run_id, input=run.input)
     handle = await accept_request(Client(of_tenant, app_version=run.app_version), prompt)
-    return {"thread_id": forked.thread.thread_id, "run_id": handle.id}
+    return {"thread_id": forked.thread.thread_id, "run_id": handle.run_id}
 
 
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:

@@ -64,8 +64,8 @@ class EnvFileSettings(BaseSettings):
 class FetchSettings(EnvFileSettings):
     """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
-    ``fetch_hosts``: the exact names of the allowed hosts (comma-separated), by default none. ``fetch_private``: allow these
-    hosts to have addresses that are not public.
+    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched, by default
+    none. ``fetch_private``: whether these hosts may have addresses that are not public.
     """
 
     model_config = SettingsConfigDict(
@@ -91,26 +91,32 @@ class FetchSettings(EnvFileSettings):
 class Settings(FetchSettings):
     """Settings of a worker or a server. Durations are in seconds.
 
-    ``postgres_url`` and ``redis_url``: the servers. ``listen_url``: a direct Postgres address for LISTEN, if ``postgres_url``
-    is a transaction pooler. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
+    ``postgres_url``: the Postgres server. ``redis_url``: the Redis server. ``listen_url``: a direct Postgres address for
+    LISTEN, if ``postgres_url`` is a transaction pooler. ``tenant``: the tenant of the command line, and of runs of arq queues
+    without a tenant. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
     ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write ``NAME=TENANT`` if the runs of a queue belong
     to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with these queues, by default ``redis_url``.
     ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the most runs at once. ``grace``:
     the time in which the runs of a stopping worker may finish. ``watchdog``: the time of a blocked main loop after which the
     worker gives up its runs. ``heartbeat_process``: whether a second process sends a worker's heartbeats while native code
-    holds the interpreter (Linux only). ``feed_retention`` and ``result_retention``: the time for which entries of the feed and
-    results of fork jobs are kept. Set the same times in every worker. Set the same stream settings in every process.
-    ``stream_events`` and ``stream_bytes``: about the most events and bytes in the stream of one run. ``stream_retention``: the
-    time after its last event for which a stream is kept. ``stopped_stream_retention``: this time for a run that ended or waits
-    for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the memory of Redis.
-    ``metrics_port`` and ``metrics_host``: the address at which a worker serves health checks and metrics. Port 0 means any free
-    port. Without a port, a worker serves no health checks and metrics. ``remote_stacks``: whether this address also shows
-    stacks to other machines. ``trace_content``: whether spans of models and tools contain messages, arguments and results.
-    ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are
-    derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``: the
-    most tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause between the first and
-    the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks.
-    ``page_bytes``: the most bytes in one page of a list of the HTTP API. A larger entry has a page without other entries.
+    holds the interpreter (Linux only). ``feed_retention``: the time for which entries of the feed are kept. Set the same time
+    in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the same time in every worker.
+    ``stream_events``: about the most events in the stream of one run. Set the same stream settings in every process.
+    ``stream_bytes``: about the most bytes in the stream of one run. ``stream_retention``: the time after its last event for
+    which a stream is kept. ``stopped_stream_retention``: the time after its last event for which the stream of a run is kept
+    that ended or waits for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the
+    memory of Redis. ``min_pool_size``: the fewest connections to Postgres for the calls of one process. ``max_pool_size``: the
+    most connections to Postgres for the calls of one process. ``page_bytes``: the most bytes in one page of a list of the HTTP
+    API. A larger entry has a page without other entries. ``log_level``: the lowest level of the lines that are logged.
+    ``log_format``: ``json``, ``console``, or ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which
+    a worker serves health checks and metrics. Port 0 means any free port. Without a port, a worker serves no health checks and
+    metrics. ``metrics_host``: the address on which a worker, and the second port of the API, serve metrics.
+    ``remote_stacks``: whether the worker's port also shows stacks to other machines. ``trace_content``: whether spans of models
+    and tools contain messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that
+    sign webhooks are derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets.
+    ``webhook_tries``: the most tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
+    between the first and the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may
+    receive webhooks.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"

@@ -120,7 +120,7 @@ class Harness:
         Arguments and errors as for :meth:`runyard.Client.enqueue`.
         """
         handle = await self.client.enqueue(thread_id, message, run_id, **how)
-        return await self.result(thread_id, handle.id)
+        return await self.result(thread_id, handle.run_id)
 
     async def respond(
         self, thread_id: str, answer: JsonValue, request_id: str | None = None, response_id: str | None = None

@@ -588,11 +588,34 @@ class TestGraph:
         assert self.lanes(self.turn("5", "gone")) == ["●"]
 
 
+class TestDelete:
+    def test_a_thread_with_a_live_run_is_deleted_only_with_cancel(self, runyard: Command) -> None:
+        runyard("prompt", "t", "hello")
+        assert runyard("threads", "delete", "t")[0] == exit_codes.Exit.CONFLICT
+        assert runyard("threads", "delete", "t", "--cancel")[:2] == (exit_codes.Exit.OK, "deleted\n")
+        assert runyard("threads", "show", "t")[0] == exit_codes.Exit.NOT_FOUND
+        assert runyard("threads", "delete", "t")[0] == exit_codes.Exit.NOT_FOUND
+
+    def test_forks_stay_unless_they_are_named_and_show_what_is_not_erased(self, runyard: Command, world: Backend) -> None:
+        for source, option, left in (("a", "", "secret"), ("b", "--erase", ""), ("c", "--forks", None)):
+            runyard("prompt", source, "secret")
+            serve(world, source)
+            runyard("fork", source, f"{source}2")
+            assert runyard("threads", "delete", source, *([option] if option else []))[0] == exit_codes.Exit.OK
+            code, out, _ = runyard("threads", "show", f"{source}2", "--json")
+            assert code == (exit_codes.Exit.NOT_FOUND if left is None else exit_codes.Exit.OK)
+            assert ("secret" in out) == bool(left)
+        assert runyard("threads", "delete", "a2", "--forks", "--erase")[0] == exit_codes.Exit.USAGE
+
+
 class TestInit:
     def test_makes_a_project_that_loads(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert runyard("init", "shop")[0] == exit_codes.Exit.OK
-        assert {path.name for path in (tmp_path / "shop").iterdir()} == {"app.py", "README.md", ".gitignore"}
-        assert "{project}" not in (tmp_path / "shop" / "app.py").read_text() + (tmp_path / "shop" / "README.md").read_text()
+        written = {path.name: path.read_text() for path in (tmp_path / "shop").iterdir()}
+        assert written.keys() == {"app.py", "README.md", "requirements.txt", "Dockerfile", ".dockerignore", ".gitignore"}
+        assert not [name for name, text in written.items() if re.search(r"\{(project|version)\}", text)]
+        assert re.fullmatch(r"runyard\[http\]==\d+\.\d+\S*\n", written["requirements.txt"])
+        assert {".env", ".runyard/"} <= set(written[".dockerignore"].split()), "secrets and data stay out of the image"
         from runyard.app import App
 
         space: dict[str, object] = {"__name__": "starter"}

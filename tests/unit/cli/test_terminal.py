@@ -62,6 +62,7 @@ SHOW: dict[str, list[str]] = {
     "threads store": [ID, HOSTILE],
     "threads lineage": [f"{ID}2"],
     "threads diff": [ID, f"{ID}2"],
+    "threads delete": [ID, "--cancel"],
     "threads export": [ID],
     "threads import": [HOSTILE],
     "runs list": [],

@@ -222,8 +222,12 @@ class TestResult:
         result = await handle.result(timeout=5)
         assert result.status is RunStatus.SUSPENDED
         assert [request.payload["question"] for request in result.requests] == ["sure?"]
+        assert handle.run_id == result.run.run_id == handle.id
         with pytest.raises(errors.RunNotCompletedError):
             result.raise_for_status()
+        with pytest.raises(errors.RunNotCompletedError, match="suspended"):
+            print(result.text)
+        assert result.last_text == ""
 
         await client.respond("t", "yes")
         waiting = asyncio.create_task(handle.result(timeout=5))
@@ -239,6 +243,8 @@ class TestResult:
         assert not result.ok
         with pytest.raises(errors.QueueFullError, match="no room"):
             result.raise_for_status()
+        with pytest.raises(errors.QueueFullError, match="no room"):
+            print(result.text)
 
     async def test_the_wait_is_bounded(self, client: Client) -> None:
         handle = await client.enqueue("t", "hello")
@@ -449,7 +455,7 @@ class TestRespondAndCancel:
         aborted = await client.abort_pending("t", "nobody answers")
         assert aborted is not None and aborted.run_id == "waits"
         result = await waits.result(5)
-        assert (result.status, result.text) == (RunStatus.CANCELLED, "aborted: nobody answers")
+        assert (result.status, result.last_text) == (RunStatus.CANCELLED, "aborted: nobody answers")
         assert types(await _all(client.stream("t", "waits")))[-1] == "run.cancelled"
         assert await client.abort_pending("t", "again") is None
         await hand.claim("t", "next")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import itertools
 import re
@@ -83,6 +84,29 @@ def test_the_reference_is_current() -> None:
         cwd=ROOT,
     )
     assert made.returncode == 0, made.stderr
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    """A variable that code reads, and that no class of settings has, must be named by hand."""
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(RUNYARD_\w+)` \|.*\| (.*) \|$", text, re.MULTILINE)
+    assert [name for name, meaning in rows if not meaning] == []
+    read: set[str] = set()
+    for folder in ("runner", "backends", "api"):
+        for file in (ROOT / folder).rglob("*.py"):
+            read |= set(re.findall(r"\bRUNYARD_[A-Z][A-Z_]*[A-Z]\b", file.read_text(encoding="utf-8")))
+    assert read - {name for name, _ in rows} == set()
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    """With words: a name without a docstring is a type or a constant."""
+    found = {"errors"}
+    for module in ("runyard", "runyard.models", "runyard.hitl", "runyard.checkpointer", "runyard.testing"):
+        text = (ROOT / "docs" / "reference" / "python" / f"{module}.md").read_text(encoding="utf-8")
+        found |= set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
+        assert set(importlib.import_module(module).__all__) - found == set(), module
+        silent = re.findall(r"^#{3,4} ([\w.]+)\n\n```py\n(?:async )?(?:def|class) [^`]*```\n\n(?=#|\Z)", text, re.MULTILINE)
+        assert silent == [], module
 
 
 def test_every_command_is_in_the_reference() -> None:

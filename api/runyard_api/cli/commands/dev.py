@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,12 +13,12 @@ import typer
 from rich.console import Console
 
 from runyard import Client
-from runyard.errors import BackendUnavailableError, InvalidInputError, from_dict
+from runyard.errors import BackendUnavailableError
 from runyard.support import dev_file, location
 
 from .. import deployment
-from ..dev import app_check
 from ..dev.api_process import ApiProcess
+from ..dev.app_files import AppFiles
 from ..dev.servers import check_servers, forget, named_servers, private_servers
 from ..dev.user_program import user_program
 from ..dev.watch import watch
@@ -45,7 +42,9 @@ def dev(
     command: CommandArg = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Number of worker processes.")] = 1,
     arq_queues: ArqQueues = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Restart the workers when a Python file changes.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart the workers when a Python file changes that the app imports.")
+    ] = False,
     port: Annotated[
         int,
         typer.Option(
@@ -67,7 +66,7 @@ def dev(
     console = output.console()
     dev_file.check(folder)
     check_servers(configured=configured)
-    _check_app(app)
+    files = AppFiles(app)
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(_terminable())
@@ -93,7 +92,7 @@ def dev(
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
         code = 0
         try:
-            code = watch(pool, api, program, console, reload=reload)
+            code = watch(pool, api, program, console, files=files if reload else None)
         except KeyboardInterrupt:
             where = "the servers of the environment keep their data" if named_servers() else "the data stays in .runyard/"
             console.print(f"\n[bright_black]stopping; {where}[/]")
@@ -118,19 +117,6 @@ def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_
         deployment.wait(go())
     except BackendUnavailableError as error:
         console.print(f"[red]●[/] {escape(error.message)}")
-
-
-def _check_app(app: str) -> None:
-    """Raise the error of :func:`runyard.app.load_app` if the app cannot be loaded, before any server is started.
-
-    Loads the app in a process of its own, so that this process imports no module of the project.
-    """
-    module = "runyard_api.cli.dev.app_check"
-    done = subprocess.run([sys.executable, "-P", "-m", module, app], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode == app_check.REFUSED:
-        raise from_dict(json.loads(done.stdout.splitlines()[-1]))
-    if done.returncode:
-        raise InvalidInputError(f"the import of {app} ended its process with status {done.returncode}", field="app")
 
 
 @contextmanager

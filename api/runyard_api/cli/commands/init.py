@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,7 +14,14 @@ from runyard.errors import InvalidInputError
 from ..view import output
 from ..view.output import escape
 
-STARTER: Final = {"app.py": "app.py.txt", "README.md": "README.md.txt", ".gitignore": "gitignore.txt"}
+STARTER: Final = {
+    "app.py": "app.py.txt",
+    "README.md": "README.md.txt",
+    "requirements.txt": "requirements.txt",
+    "Dockerfile": "Dockerfile.txt",
+    ".dockerignore": "dockerignore.txt",
+    ".gitignore": "gitignore.txt",
+}
 """File of the project → file in the package. Build tools would apply a `.gitignore` in the package to the package."""
 
 
@@ -25,7 +33,7 @@ def init(
         ),
     ],
 ) -> None:
-    """Create a starter project: an agent, a README and a .gitignore."""
+    """Create a starter project: an agent, a README, and a Dockerfile for its image."""
     if directory.exists() and not directory.is_dir():
         raise InvalidInputError(f"{directory} is a file; name a folder", path=str(directory))
     if taken := [name for name in STARTER if (directory / name).exists()]:
@@ -33,7 +41,8 @@ def init(
     directory.mkdir(parents=True, exist_ok=True)
     for name, source in STARTER.items():
         text = (files("runyard_api.cli") / "starter" / source).read_text(encoding="utf-8")
-        (directory / name).write_text(text.replace("{project}", directory.resolve().name), encoding="utf-8")
+        text = text.replace("{project}", directory.resolve().name).replace("{version}", version("runyard"))
+        (directory / name).write_text(text, encoding="utf-8")
     output.console().print(
         f"[green]●[/] {escape(str(directory))} has an agent in [bold]app.py[/]\n\n"
         f"  cd {escape(str(directory))}\n  runyard dev app:app --reload\n\n"

@@ -1,19 +1,26 @@
-"""The command ``migrate``: bring the database's schema up to this version."""
+"""The command ``migrate``: bring the database's schema up to this version, or say what that would change."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from runyard.errors import InvalidInputError
+from runyard.errors import InvalidInputError, SchemaMismatch
 
 from .. import deployment
 from ..view import output
+from ..view.output import escape
 
 if TYPE_CHECKING:
     from runyard_backends.postgres.migrate import Migrated
     from runyard_backends.sql.migrate import Migrated as MigratedTables
+
+POSTGRES: Final = ("postgresql", "postgres")
+TABLES: Final = ("sqlite", "mysql", "mariadb")
+"""The schemes of databases whose schema is tables only."""
 
 
 def migrate(
@@ -25,25 +32,36 @@ def migrate(
             help="Role of the workers and API processes. It gets the rights that they need, and loses other grants.",
         ),
     ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="List what would be applied, and change nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="As --plan, and exit with 5 if the schema lacks something that this version has.")
+    ] = False,
 ) -> None:
-    """Create or upgrade the schema. Safe to repeat, and safe while workers of the previous version run."""
+    """Create or upgrade the schema, and list what was applied. Safe to repeat, and safe while workers of the previous version
+    run."""
     url = deployment.target(context).url or deployment.target(context).locate().url
     scheme = url.partition(":")[0]
-    if grant_to is not None and scheme not in ("postgresql", "postgres"):
-        raise InvalidInputError(f"only roles of Postgres get rights; got {scheme}://", field="grant_to")
-    if scheme in ("postgresql", "postgres"):
-        line = summary(run(url))
-        if grant_to is not None:
-            line = f"{line}; {grant(url, grant_to)}"
-    elif scheme in ("sqlite", "mysql", "mariadb"):
-        line = summary_of_tables(run_tables(url))
-    else:
+    if scheme not in (*POSTGRES, *TABLES):
         raise InvalidInputError(f"only a database has a schema to migrate; got {scheme}://", field="url")
-    output.console().print(f"[green]●[/] {line}")
+    if grant_to is not None and scheme not in POSTGRES:
+        raise InvalidInputError(f"only roles of Postgres get rights; got {scheme}://", field="grant_to")
+    if plan or check:
+        if grant_to is not None:
+            raise InvalidInputError("--plan and --check change nothing; leave out --grant-to", field="grant_to")
+        _show_plan(url, check=check)
+        return
+    if scheme in POSTGRES:
+        done = run(url)
+        _show(summary(done), done)
+        if grant_to is not None:
+            output.console().print(f"[green]●[/] {escape(grant(url, grant_to))}")
+    else:
+        tables = deployment.wait(_module(url).migrate(url))
+        _show(summary_of_tables(tables), tables)
 
 
 def run(url: str) -> Migrated:
-    """Migrate the database at ``url``."""
+    """Migrate the Postgres database at ``url``."""
     from runyard_backends.postgres.migrate import migrate as apply
 
     return deployment.wait(apply(url))
@@ -57,15 +75,6 @@ def grant(url: str, role: str) -> str:
     return f"{role} has the rights of workers and API processes"
 
 
-def run_tables(url: str) -> MigratedTables:
-    """Migrate the SQLite, MySQL or MariaDB database at ``url``. Raises ExtraMissingError if its driver is not installed."""
-    from runyard.support import optional_imports
-
-    module = "sqlite" if url.startswith("sqlite:") else "mysql"
-    done: MigratedTables = deployment.wait(optional_imports.load(f"runyard_backends.sql.{module}").migrate(url))
-    return done
-
-
 def summary_of_tables(done: MigratedTables) -> str:
     """Return one line about the changes of a migration that has no functions."""
     if not done.migrations:
@@ -75,11 +84,53 @@ def summary_of_tables(done: MigratedTables) -> str:
 
 def summary(done: Migrated) -> str:
     """Return one line about the changes of a migration."""
-    functions = f"{done.functions} function{'' if done.functions == 1 else 's'} made or replaced"
+    functions = f"{_functions(done)} made or replaced"
     if done.newer_release is not None:
         functions = f"the functions are those of release {done.newer_release}, which is newer, and stay as they are"
-    elif not done.migrations and not done.functions:
+    elif not done.changed:
         return f"the schema is up to date, at version {done.after}"
     if not done.migrations:
         return f"the schema is at version {done.after}, as before; {functions}"
     return f"the schema went from version {done.before} to {done.after}; {functions}"
+
+
+def _module(url: str) -> ModuleType:
+    """Return the module that migrates a SQLite, MySQL or MariaDB database. Raises ExtraMissingError without its driver."""
+    from runyard.support import optional_imports
+
+    return optional_imports.load(f"runyard_backends.sql.{'sqlite' if url.startswith('sqlite:') else 'mysql'}")
+
+
+def _show_plan(url: str, *, check: bool) -> None:
+    """Print what :func:`migrate` would apply. Raises SchemaMismatch if ``check`` and it would apply anything."""
+    if url.partition(":")[0] in POSTGRES:
+        from runyard_backends.postgres.migrate import plan
+
+        found: Migrated | MigratedTables = deployment.wait(plan(url))
+    else:
+        found = deployment.wait(_module(url).plan(url))
+    if not list(_applied(found)):
+        output.console().print(f"[green]●[/] the schema is up to date, at version {found.after}")
+        return
+    output.console().print(f"[yellow]●[/] the schema is at version {found.before}, and this code has {found.after}; it lacks")
+    for line in _applied(found):
+        output.console().print(f"  {line}")
+    if check:
+        raise SchemaMismatch("the schema is out of date; run `runyard migrate`", schema=found.before, newest=found.after)
+
+
+def _show(line: str, done: Migrated | MigratedTables) -> None:
+    output.console().print(f"[green]●[/] {escape(line)}")
+    for applied in _applied(done):
+        output.console().print(f"  {applied}")
+
+
+def _applied(done: Migrated | MigratedTables) -> Iterator[str]:
+    """Yield a line for each migration, and one for the functions of each file."""
+    yield from done.migrations
+    for name in getattr(done, "files", ()):
+        yield f"functions/{name}.sql"
+
+
+def _functions(done: Migrated) -> str:
+    return f"{done.functions} function{'' if done.functions == 1 else 's'}"

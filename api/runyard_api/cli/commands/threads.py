@@ -1,4 +1,4 @@
-"""The commands ``threads list``, ``show``, ``messages`` and ``tree``."""
+"""The commands ``threads list``, ``show``, ``messages``, ``tree`` and ``delete``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from runyard.domain.states import RunStatus
+from runyard.errors import InvalidInputError
 from runyard.formats.conversion import Format
 from runyard.formats.pages import FormattedPage, formatted
 from runyard.models import Message, TextPart, ToolResultPart
@@ -109,6 +110,31 @@ def messages(
         return await formatted(page.items, chosen, page.next)
 
     output.print_json(deployment.wait(go()).__dict__)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    forks: Annotated[bool, typer.Option("--forks", help="First delete its forks and their forks.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="First cancel its live runs.")] = False,
+    erase: Annotated[
+        bool, typer.Option("--erase", help="Also blank the thread's own messages in every fork that shows them.")
+    ] = False,
+) -> None:
+    """Delete a thread. Its forks keep the messages that they show, unless --erase is given."""
+    if forks and erase:
+        raise InvalidInputError("give --forks or --erase, not both: no fork is left to show a message")
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            if erase:
+                await client.erase_thread(thread, cancel=cancel)
+            else:
+                await client.delete_thread(thread, cancel=cancel, descendants=forks)
+
+    deployment.wait(go())
+    output.console().print("deleted")
 
 
 @app.command()

@@ -90,7 +90,8 @@ async def approval(stage: Stage, client: Client) -> None:
     stage.say(f"[magenta]? {escape(question(asked[0]))}[/]")
     await client.respond(FORK, True, response_id="ok-1")
     result = await handle.result(RUN_SECONDS)
-    stage.check(result.ok and "berth 31" in _results(result), f"after the approval the run continued: “{escape(result.text)}”")
+    said = f"after the approval the run continued: “{escape(result.last_text)}”"
+    stage.check(result.ok and "berth 31" in _results(result), said)
     await client.respond(FORK, True, asked[0].request_id, response_id="ok-1")
     stage.check((await handle.run()).attempt == 2, "the same answer again changes nothing")
 

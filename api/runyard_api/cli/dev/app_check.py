@@ -1,26 +1,66 @@
 """Load an app in a process of its own: ``python -m runyard_api.cli.dev.app_check module:app``.
 
-If the app cannot be loaded, the last line of standard output is the error as JSON, and the exit status is REFUSED.
+The last line of standard output is a JSON object. ``files``: the files of the working directory that the app imports.
+``error``: the error if the app cannot be loaded, otherwise null.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
-from typing import Final
+from collections.abc import Iterator
+from pathlib import Path
 
 from runyard.app import load_app
 from runyard.errors import RunyardError
 
 from ..view import output
 
-REFUSED: Final = 9
-"""Exit status if the app cannot be loaded."""
+
+def imported_files(app: str, folder: Path) -> set[Path]:
+    """Return the files below ``folder`` of the modules that are loaded, and of those that their statements may import later.
+
+    A file that cannot be parsed is one of them if a statement names it. The packages of an environment in ``folder`` are none.
+    """
+    loaded = {Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    found: set[Path] = set()
+    waiting = {*loaded, *places(folder, app.partition(":")[0])}
+    while waiting := {path for path in waiting - found if path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)}:
+        found |= waiting
+        waiting = {path for file in waiting for path in named_in(file, folder)}
+    return found
+
+
+def named_in(file: Path, folder: Path) -> Iterator[Path]:
+    """Yield the files below ``folder`` that the import statements of ``file`` name, also those inside functions."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield from places(folder, name.name)
+        elif isinstance(node, ast.ImportFrom) and node.level < len(file.parts):
+            base = file.parents[node.level - 1] if node.level else folder
+            for name in node.names:
+                yield from places(base, f"{node.module or ''}.{name.name}".strip("."))
+
+
+def places(base: Path, name: str) -> Iterator[Path]:
+    """Yield the files of the module ``name`` below ``base``, and of the packages around it."""
+    for part in name.split("."):
+        base = base / part
+        yield from (path for path in (base.with_name(f"{part}.py"), base / "__init__.py") if path.is_file())
+
 
 if __name__ == "__main__":
+    problem: RunyardError | None = None
     try:
         load_app(sys.argv[1])
     except RunyardError as error:
-        output.print_line("")  # ends a line of the app
-        output.print_line(json.dumps(error.to_dict()))
-        sys.exit(REFUSED)
+        problem = error
+    files = sorted(map(str, imported_files(sys.argv[1], Path.cwd().resolve())))
+    output.print_line("")  # ends a line of the app
+    output.print_line(json.dumps({"files": files, "error": problem and problem.to_dict()}))

@@ -1,5 +1,5 @@
-"""Watch over the processes of ``runyard dev``: restart the processes that ended, and restart the workers when a Python file has
-changed."""
+"""Watch over the processes of ``runyard dev``: restart the processes that ended, and restart the workers when a Python file of
+the app has changed."""
 
 from __future__ import annotations
 
@@ -14,39 +14,44 @@ from runyard.support import dev_file
 
 from ..view.output import escape
 from .api_process import ApiProcess
+from .app_files import AppFiles
 from .processes import OwnedProcess
 from .worker_processes import WorkerProcesses
 
 
-def watch(pool: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, reload: bool) -> int:
-    """Replace processes that died, and all workers when a file changed, until Ctrl-C or the end of ``program``.
+def watch(
+    pool: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, files: AppFiles | None
+) -> int:
+    """Replace processes that died, until Ctrl-C or the end of ``program``. Replace all workers when one of ``files`` changed;
+    None for no such files.
 
     Returns the exit code of ``program``.
     """
     pause = 0.0
-    for changed in _changes(reload):
+    for changed in _changes(files):
         if program is not None and (code := program.exit_code) is not None:
             return code if code >= 0 else 128 - code
-        if changed:
+        if files is not None and changed:
             console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
             pool.replace()
+            files.refresh()
             pause = 0.0
             continue
         if (ended := api.revive()) is not None:
             console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
         if codes := pool.dead():
             pause = min(pause * 2 or 0.5, 10.0)
-            again = "when a file changes" if reload else f"in {pause:g} s"
+            again = "when a file changes" if files else f"in {pause:g} s"
             console.print(f"[red]●[/] a worker ended with code {codes[0]}; starting it again {again}")
-        if not reload and len(pool.processes) < pool.count:
+        if files is None and len(pool.processes) < pool.count:
             time.sleep(pause)
             pool.start()
     raise AssertionError("the iterator over changes ended")
 
 
-def _changes(reload: bool) -> Iterator[list[str]]:
-    """Yield the names of changed files as they change, and an empty list about twice a second."""
-    if not reload:
+def _changes(files: AppFiles | None) -> Iterator[list[str]]:
+    """Yield the names of changed files of the app as they change, and an empty list about twice a second."""
+    if files is None:
         while True:
             time.sleep(0.5)
             yield []
@@ -56,4 +61,4 @@ def _changes(reload: bool) -> Iterator[list[str]]:
     here = Path.cwd()
     ignore = PythonFilter(ignore_paths=[here / dev_file.FOLDER])
     for changes in watch_files(here, watch_filter=ignore, rust_timeout=500, yield_on_timeout=True, raise_interrupt=True):
-        yield sorted({os.path.relpath(path, here) for _, path in changes})
+        yield [os.path.relpath(path, here) for path in files.among({Path(path) for _, path in changes})]

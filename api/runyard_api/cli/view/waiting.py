@@ -32,7 +32,7 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
         if as_json:
             output.print_json({**run.model_dump(mode="json"), "created": handle.created})
         else:
-            output.print_line(handle.id)
+            output.print_line(handle.run_id)
             where = escape(handle.thread_id)
             output.notes().print(f"[bright_black]{run.status} on thread {where}; add --wait for the answer[/]")
         return
@@ -65,10 +65,11 @@ async def _print_sentence(handle: RunHandle) -> None:
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
     """Print ``result``, if it was not ``shown`` before, and exit with its code."""
+    text = result.last_text
     if as_json:
-        output.print_json({"run": result.run, "text": result.text, "messages": result.messages, "requests": result.requests})
-    elif not shown and result.text:
-        output.console().print(result.text, markup=False, emoji=False)
+        output.print_json({"run": result.run, "text": text, "messages": result.messages, "requests": result.requests})
+    elif not shown and text:
+        output.console().print(text, markup=False, emoji=False)
     code = exit_codes.of_run(result.run)
     if code is not exit_codes.Exit.OK and not as_json:
         output.notes().print(_reason(result))

@@ -80,7 +80,7 @@ def accepted(caller: Caller, handle: RunHandle) -> Response:
 
 def where(caller: Caller, handle: RunHandle) -> str:
     """Return the path of the run."""
-    return caller.location("threads", handle.thread_id, "runs", handle.id)
+    return caller.location("threads", handle.thread_id, "runs", handle.run_id)
 
 
 async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response:

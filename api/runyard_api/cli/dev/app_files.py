@@ -1,0 +1,44 @@
+"""The files of a project that its app imports. ``dev --reload`` restarts the workers when one of them changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from runyard.errors import InvalidInputError, RunyardError, from_dict
+
+
+class AppFiles:
+    """The files of ``app``, a ``MODULE:APP`` of the working directory.
+
+    The app is loaded in a process of its own, so that this process imports no module of the project. Raises the error of
+    :func:`runyard.app.load_app` if the app cannot be loaded.
+    """
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._files, error = _load(app)
+        if error is not None:
+            raise error
+
+    def among(self, changed: Iterable[Path]) -> list[Path]:
+        """Return those of the ``changed`` files that the app imports."""
+        return sorted(path for path in changed if path.resolve() in self._files)
+
+    def refresh(self) -> None:
+        """Read the imports again. While the app cannot be loaded, the files that it imported before stay: one may be mended."""
+        files, error = _load(self._app)
+        self._files = files if error is None else self._files | files
+
+
+def _load(app: str) -> tuple[set[Path], RunyardError | None]:
+    """Return the files that the app imports, and the error if it cannot be loaded."""
+    module = "runyard_api.cli.dev.app_check"
+    done = subprocess.run([sys.executable, "-P", "-m", module, app], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return set(), InvalidInputError(f"the import of {app} ended its process with status {done.returncode}", field="app")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {Path(file) for file in found["files"]}, from_dict(found["error"]) if found["error"] else None

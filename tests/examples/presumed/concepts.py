@@ -1,0 +1,5 @@
+class Bank:
+    async def refund(self, amount: int, idempotency_key: str) -> str: ...
+
+
+bank: Bank

@@ -1,0 +1,3 @@
+from runyard import Client
+
+client: Client

@@ -1,0 +1,3 @@
+from runyard import App, Message, RunContext
+
+app: App

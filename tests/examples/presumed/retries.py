@@ -1,0 +1,7 @@
+from pydantic_ai import Agent
+
+from runyard import Client
+
+client: Client
+support: Agent
+writer: Agent

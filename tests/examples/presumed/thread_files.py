@@ -1,0 +1,4 @@
+from runyard import Client
+
+client: Client
+other: Client
