@@ -45,7 +45,7 @@ from .fan_out import TestFanOut  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
-from .inheritance import TestInheritance  # noqa: E402
+from .inheritance import TestInheritance, TestInheritedRuns  # noqa: E402
 from .labels import TestDepths, TestLabels  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestPermits  # noqa: E402
@@ -96,6 +96,7 @@ __all__ = [
     "TestHistory",
     "TestHitl",
     "TestInheritance",
+    "TestInheritedRuns",
     "TestKeys",
     "TestLabels",
     "TestLanes",

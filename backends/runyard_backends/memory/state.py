@@ -88,12 +88,13 @@ class Entry:
 class Ancestral:
     """A run that a fork inherited: a completed run, or the run inside which the cut was made.
 
-    ``completion``: the completion number; None for a run that is not completed. ``snapshot``: the messages that were visible
-    after the run, as far as the fork shows them. ``extra``: the thread's extra after the run. ``whole``: True if the fork shows
-    all messages of the run.
+    ``owner``: the key of the run's thread. ``completion``: the completion number; None for a run that is not completed.
+    ``snapshot``: the messages that were visible after the run, as far as the fork shows them. ``extra``: the thread's extra
+    after the run. ``whole``: True if the fork shows all messages of the run.
     """
 
     run_id: str
+    owner: int
     completion: int | None = None
     snapshot: tuple[Entry, ...] = ()
     extra: JsonObject = field(default_factory=dict)

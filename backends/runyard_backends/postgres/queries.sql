@@ -123,9 +123,9 @@ SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.br
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: inherited_run
--- Return the run of an ancestor that a thread shows.
-SELECT (i.run).*, CASE WHEN (i.run).input IS NULL THEN runyard.stored_input((i.run).input_id, (i.run).branch_id) END AS stored_input
-FROM runyard.threads t CROSS JOIN LATERAL runyard.inherited_run(t.thread_key, $3) i
+-- Return the run of an ancestor that a thread shows whole.
+SELECT w.*, CASE WHEN w.input IS NULL THEN runyard.stored_input(w.input_id, w.branch_id) END AS stored_input
+FROM runyard.threads t CROSS JOIN LATERAL runyard.whole_run(t.thread_key, $3) w
 WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: run_statuses

@@ -271,7 +271,7 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return the run, or the run that the thread inherited, or None if it does not exist."""
+        """Return the run, or a run that the thread inherited whole, or None if it does not exist."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None
