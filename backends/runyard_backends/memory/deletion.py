@@ -40,8 +40,8 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def hide_runs(thread: ThreadState, *, erase: bool) -> None:
-    """Delete the content of the runs of a deleted thread. A fork that inherited a run reads the rest: its status, its usage, its
-    last attempt and, unless it is erased, its input, which is one of the messages that the fork shows."""
+    """Delete the content of the runs of a deleted thread. A fork that inherited a run reads the rest: its status, its usage,
+    its last attempt and, unless it is erased, its input, which is one of the messages that the fork shows."""
     for run in thread.runs.values():
         run.request = run.fork = run.words = None
         completed = run.run.completion_seq is not None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 
 from runyard.domain.states import RunStatus
 from runyard.models import check_id
 from runyard.ports.workers import QueueInfo
 
+from . import waits
 from .lanes import must_wait
 from .state import Database, RunState
 
@@ -27,10 +28,11 @@ class MemoryQueueStore:
         names |= {queue for worker in self.db.workers.values() if worker.dead_at is None for queue in worker.queues}
         return [self._info(name, [(key, r) for key, r in live if r.run.queue == name]) for name in sorted(names)]
 
-    def _info(self, name: str, live: Iterable[tuple[int, RunState]]) -> QueueInfo:
+    def _info(self, name: str, live: Sequence[tuple[int, RunState]]) -> QueueInfo:
         now = self.db.now()
         waiting = [(key, r) for key, r in live if r.run.status is RunStatus.QUEUED]
         queued = [(key, r) for key, r in waiting if _since(r) <= now]
+        suspended = [(key, r) for key, r in live if r.run.status is RunStatus.SUSPENDED]
         lanes = Counter((key, r.run.lane) for key, r in queued if r.lane_seq is not None)
         return QueueInfo(
             queue=name,
@@ -40,7 +42,8 @@ class MemoryQueueStore:
             oldest=max(((now - _since(r)).total_seconds() for _, r in queued), default=None),
             scheduled=len(waiting) - len(queued),
             running=sum(r.run.status is RunStatus.RUNNING for _, r in live),
-            suspended=sum(r.run.status is RunStatus.SUSPENDED for _, r in live),
+            suspended=len(suspended),
+            waits_for=dict(Counter(waits.waits_for(self.db, self.db.threads[key], r) for key, r in suspended)),
             workers=sum(w.dead_at is None and not w.draining and name in w.queues for w in self.db.workers.values()),
             paused_at=self.db.paused.get(name),
             known=name in self.db.paused

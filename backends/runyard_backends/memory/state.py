@@ -119,8 +119,7 @@ class RunState:
     cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
     the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
-    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the
-    end of each step."""
+    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the end of each step."""
 
     run: Run
     accept_no: int
@@ -177,12 +176,13 @@ class RunState:
 @dataclass
 class RequestState:
     """A HITL request. ``event_id``: the id of its event; None if a checkpointer stored it. ``closed``: True if its run ended
-    without an answer to it."""
+    without an answer to it. ``received_by``: the fence of the first attempt that had the answer."""
 
     request: HitlRequest
     thread_key: int
     event_id: str | None = None
     closed: bool = False
+    received_by: int | None = None
 
     @property
     def saved(self) -> bool:

@@ -37,8 +37,9 @@ WHERE x.fits ORDER BY x.ordinality
 SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
 
 -- name: run_requests
--- Return the HITL requests of a run, pending or not.
-SELECT q.* FROM runyard.requests q WHERE q.thread_key = $1 AND q.run_id = $2
+-- Return the HITL requests of a run, pending or not. received: true if the attempt with this fence is the first that has the answer.
+SELECT q.*, h.received_by = $3 AS received FROM runyard.requests q JOIN runyard.hitl_requests h USING (tenant, request_id)
+WHERE q.thread_key = $1 AND q.run_id = $2
 
 -- name: outcome_before
 -- Return the outcome of the attempt before an attempt of a run.
@@ -79,7 +80,7 @@ SELECT * FROM runyard.complete($1::runyard.attempt_write[], $2)
 
 -- name: suspend
 -- Suspend an attempt's run until a request is answered or a wait ends. Return the run's new status.
-SELECT * FROM runyard.suspend_v2($1::runyard.attempt_write, $2::runyard.new_request[], $3::runyard.new_wait[])
+SELECT * FROM runyard.suspend_v2($1::runyard.attempt_write, $2::runyard.new_request[], $3::text[], $4::runyard.new_wait[])
 
 -- name: fail
 -- Fail an attempt's run. Return the end of the run.
@@ -523,6 +524,10 @@ SELECT runyard.prune($1, $2, $3, $4)
 -- name: queues
 -- Return every queue that has live runs, is paused or has a live worker.
 SELECT q.* FROM runyard.queue_states() q
+
+-- name: suspended_runs
+-- Return the numbers of suspended runs of each queue, by what they wait for.
+SELECT s.* FROM runyard.suspended_runs() s
 
 -- name: measure
 -- Return the figures of the deployment that only the leader reads.

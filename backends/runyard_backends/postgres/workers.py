@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from runyard.domain.waits import WaitsFor
 from runyard.errors import WorkerDeadError
 from runyard.models import check_id
 from runyard.ports.refs import AttemptToken, RunRef
@@ -159,7 +160,10 @@ class PostgresQueueStore:
     async def queues(self) -> list[QueueInfo]:
         """Return every queue that has live runs, is paused or has a live worker, in the order of their names. The cost grows
         with the number of live runs."""
-        return [QueueInfo(**row) for row in await self.db.rows("queues")]
+        suspended: dict[str, dict[WaitsFor, int]] = {}
+        for row in await self.db.rows("suspended_runs"):
+            suspended.setdefault(row["queue"], {})[row["waiting_for"]] = row["runs"]
+        return [QueueInfo(**row, waits_for=suspended.get(row["queue"], {})) for row in await self.db.rows("queues")]
 
     async def pause(self, queue: str) -> datetime:
         """Stop claims of runs of ``queue``. Return the time at which the pause began."""

@@ -211,14 +211,17 @@ class MySqlDatabase:
         """Call ``verb`` in a transaction that reads one state of the database."""
         return await self._until_done(verb, "START TRANSACTION READ ONLY", COMMAND_SECONDS)
 
-    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False) -> T:
+    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
         """Call ``verb`` in a transaction. Call ``verb`` again if other transactions make the server roll back. ``long``: the
-        verb may take LONG_COMMAND_SECONDS."""
-        return await self._until_done(verb, "START TRANSACTION", LONG_COMMAND_SECONDS if long else COMMAND_SECONDS)
+        verb may take LONG_COMMAND_SECONDS. ``wait``: False to call ``verb`` only once."""
+        seconds = LONG_COMMAND_SECONDS if long else COMMAND_SECONDS
+        return await self._until_done(verb, "START TRANSACTION", seconds, LOCKED_SECONDS if wait else 0.0)
 
-    async def _until_done(self, verb: Callable[[Transaction], Awaitable[T]], begin: str, seconds: float) -> T:
+    async def _until_done(
+        self, verb: Callable[[Transaction], Awaitable[T]], begin: str, seconds: float, patience: float = LOCKED_SECONDS
+    ) -> T:
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + LOCKED_SECONDS, 0.005
+        give_up, pause = loop.time() + patience, 0.005
         while True:
             try:
                 return await self._once(verb, begin, seconds)

@@ -254,8 +254,10 @@ class LocalAttempt:
         self.data = await self.local_thread.load()
         if any(request.answered_at is not None for request in waiting):
             return []
+        known = {request.request_id for request in asked if request.created_at is not None}
         for request in waiting:
-            self.stream.emit(*requested_event(request))
+            if request.request_id not in known:
+                self.stream.emit(*requested_event(request))
         self.stream.emit("run.suspended", {"status": "suspended", "request_ids": [request.request_id for request in waiting]})
         return waiting
 
