@@ -220,6 +220,18 @@ async def test_h5_parallel_approvals_are_each_asked_and_each_applied_to_their_ow
     assert sorted(str(content) for content, _ in await results(cp)) == ["refunded 2", "refunded 3", "too little"]
 
 
+async def test_e1_parallel_questions_and_their_answers_are_announced_once(cp: Checkpointer) -> None:
+    """E1: The run waits twice. The second time it announces neither the open question nor the first answer again."""
+    events: list[Event] = []
+    agent = agent_of(cp, refunding(1, 2), Till())
+    agent.subscribe(events.append)
+    await agent.prompt("go", run_id=R)
+    for request in await agent.pending():
+        await agent.respond(True, request.request_id)
+    told = [event.type for event in events if event.type.startswith("hitl.")]
+    assert sorted(told) == [*["hitl.answered"] * 2, *["hitl.requested"] * 2]
+
+
 @pytest.mark.parametrize("cp_url", ["memory", "sqlite", "postgres", "mysql"], indirect=True)
 async def test_h4_h5_approvals_that_are_answered_at_once_by_two(cp: Checkpointer) -> None:
     """H4, H5, I7: each in its own process; one of them goes on with the run, and each tool runs once."""

@@ -169,7 +169,7 @@ async def test_h7_lists_do_not_wait_for_locked_threads(backend: Backend, other: 
         await store.save_requests(thread, [overdue], run_id="r")
     cursor = other.cursor()
     await cursor.execute("BEGIN")
-    await cursor.execute("SELECT * FROM runyard_threads WHERE thread_id = 't' FOR UPDATE")
+    await cursor.execute("SELECT * FROM runyard_threads WHERE tenant = '' AND thread_id = 't' AND is_live = 1 FOR UPDATE")
     async with asyncio.timeout(LOCK_WAIT_SECONDS):
         assert [request.thread_id for request in (await backend.runs.requests()).items] == ["t"]
         assert {run.thread_id: run.status for run in (await backend.runs.runs()).items} == {"t": "running", "u": "failed"}
