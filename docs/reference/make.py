@@ -28,7 +28,7 @@ RULE = re.compile(r"\b[A-Z]\d{1,2}\b")
 EVENTS = {
     "run.queued": "the run was accepted or redriven; `attempt`",
     "run.started": "the first attempt began; `attempt`",
-    "run.suspended": "the run waits for a human; `status`, `request_ids`",
+    "run.suspended": "the run waits for a human, a time, a signal or a child; `status`, `request_ids`",
     "run.resumed": "an attempt began after an answer; `attempt`, `message_id`",
     "run.completed": "the run completed and its messages became part of the conversation; `status`",
     "run.failed": "the run failed; `status`, `error`",

@@ -220,6 +220,19 @@ async def test_h5_parallel_approvals_are_each_asked_and_each_applied_to_their_ow
     assert sorted(str(content) for content, _ in await results(cp)) == ["refunded 2", "refunded 3", "too little"]
 
 
+async def test_e1_questions_and_answers_are_announced_once(cp: Checkpointer) -> None:
+    """E1: The run waits three times, the second time for the same question. Nothing is announced again."""
+    events: list[Event] = []
+    agent = agent_of(cp, answering(lambda prompt, results: [("ask_user", COLOR)] if len(results) < 2 else "done"))
+    agent.subscribe(events.append)
+    await agent.prompt("go", run_id=R)
+    await agent.resume(R)
+    assert await agent.respond("red") == R
+    assert await agent.respond("blue") == R
+    told = [event.type for event in events if event.type.startswith("hitl.")]
+    assert told == ["hitl.requested", "hitl.answered"] * 2
+
+
 @pytest.mark.parametrize("cp_url", ["memory", "sqlite", "postgres", "mysql"], indirect=True)
 async def test_h4_h5_approvals_that_are_answered_at_once_by_two(cp: Checkpointer) -> None:
     """H4, H5, I7: each in its own process; one of them goes on with the run, and each tool runs once."""

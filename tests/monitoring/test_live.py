@@ -43,7 +43,8 @@ async def test_every_query_answers_on_a_live_deployment(fleet: Fleet, tmp_path: 
 async def measured(scene: Scene) -> bool:
     """Whether the leader has measured what the last round left behind."""
     await asyncio.sleep(0.2)
-    expr = "max(runyard_scheduled_runs) == 2 and max(runyard_suspended_runs) == 2 and sum(runyard_leading) == 1"
+    suspended = 'max(runyard_suspended_runs{waits_for="human"}) == 2'
+    expr = f"max(runyard_scheduled_runs) == 2 and {suspended} and sum(runyard_leading) == 1"
     return bool(await asyncio.to_thread(scene.prometheus.query, expr))
 
 

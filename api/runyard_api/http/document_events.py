@@ -37,7 +37,7 @@ WHEN: Final = {
     "run.failed": "A run failed.",
     "run.cancelled": "A run was cancelled.",
     "run.dead": "A run crashed its workers too often.",
-    "run.suspended": "A run waits for a human.",
+    "run.suspended": "A run waits for a human, a time, a signal or a child.",
     "message.stored": "A message without a run was stored.",
     "thread.forked": "A thread was forked from another one.",
     "thread.deleted": "A thread was deleted.",

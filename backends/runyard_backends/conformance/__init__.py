@@ -18,11 +18,11 @@ store without workers.
 import pytest
 
 MODULES = (
-    "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints", "creation", "cuts",
-    "deletion", "ended_waits", "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history", "inheritance",
-    "labels", "lanes", "limits", "live_turns", "pages", "poison", "queues", "requests", "roots", "runs", "steps", "tenants",
-    "thread_updates", "timelines", "transitions", "tree", "usage", "versions", "waits", "webhooks", "workers", "world",
-    "writers",
+    "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints", "children",
+    "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history",
+    "inheritance", "labels", "lanes", "limits", "live_turns", "pages", "poison", "queues", "requests", "roots", "runs",
+    "steps", "tenants", "thread_updates", "timelines", "transitions", "tree", "usage", "versions", "waits", "webhooks",
+    "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -34,6 +34,7 @@ from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
 from .cancels import TestCancels  # noqa: E402
 from .checkpointer import TestCheckpointer, TestRequests  # noqa: E402
 from .checkpoints import TestCheckpoints, TestNames  # noqa: E402
+from .children import TestChildren  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
@@ -45,7 +46,7 @@ from .fan_out import TestFanOut  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
-from .inheritance import TestInheritance  # noqa: E402
+from .inheritance import TestInheritance, TestInheritedRuns  # noqa: E402
 from .labels import TestDepths, TestLabels  # noqa: E402
 from .lanes import TestLanes  # noqa: E402
 from .limits import TestLimits, TestPermits  # noqa: E402
@@ -64,7 +65,7 @@ from .transitions import TestTransitions  # noqa: E402
 from .tree import TestParallel, TestTree  # noqa: E402
 from .usage import TestUsage  # noqa: E402
 from .versions import TestVersions  # noqa: E402
-from .waits import TestChildren, TestSignals, TestSleep  # noqa: E402
+from .waits import TestSignals, TestSleep  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
@@ -96,6 +97,7 @@ __all__ = [
     "TestHistory",
     "TestHitl",
     "TestInheritance",
+    "TestInheritedRuns",
     "TestKeys",
     "TestLabels",
     "TestLanes",

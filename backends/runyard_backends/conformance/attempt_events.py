@@ -78,6 +78,29 @@ class TestAttemptEvents:
         assert await world.runs.run_events(first.ref, f"{10**30}-{10**30}") == []
         assert await world.runs.run_events(RunRef(first.thread_key, "nowhere")) == []
 
+    async def test_a_request_that_is_waited_for_again_has_one_event(self, world: World) -> None:
+        """E1, H12: A later attempt waits for it without a second event. It still wakes the run, and is answered once."""
+        attempt = await world.start("r1")
+        one, two, three = (HitlRequest(request_id=name, payload={"question": name}) for name in ("one", "two", "three"))
+        await world.ask(attempt, one, two)
+        await world.runs.respond(1, request_id="one")
+        attempt = await world.take("r1")
+        ledger = await world.runs.ledger(attempt)
+        assert set(ledger.received) == {"one"}
+        parked = await world.ask(attempt, ledger.requests["two"], three, first_event=5)
+        assert (parked.status, parked.event_id) == (RunStatus.SUSPENDED, f"{attempt.fence}-6")
+        asked = [event.id for event in await world.runs.run_events(attempt.ref) if event.type == "hitl.requested"]
+        assert len(asked) == 3 and asked[-1] == f"{attempt.fence}-5"
+        await world.runs.respond(2, request_id="two")
+        attempt = await world.take("r1")
+        ledger = await world.runs.ledger(attempt)
+        assert set(ledger.received) == {"two"}
+        await world.runs.respond(3, request_id="three")
+        assert (await world.ask(attempt, ledger.requests["three"])).status is RunStatus.RUNNING
+        assert set((await world.runs.ledger(attempt)).received) == {"two", "three"}
+        await world.runs.release(attempt)
+        assert not (await world.runs.ledger(await world.take("r1"))).received
+
     async def test_deleted_thread_proves_no_events(self, world: World) -> None:
         """E4: A reader of a thread that is deleted meanwhile finds no more proven events."""
         await world.suspended("r1")

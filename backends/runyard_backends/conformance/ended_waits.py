@@ -8,7 +8,8 @@ from runyard.domain.states import RunStatus
 from runyard.models import ErrorInfo, HitlRequest, new_id
 from runyard.ports.commands import Write
 
-from .waits import child, park, signal, sleep, start_child, wake
+from .children import child, start_child
+from .waits import park, signal, sleep, wake
 from .world import T, World, eventually, said
 
 pytestmark = pytest.mark.asyncio

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from runyard import errors
-from runyard.models import RunOptions
+from runyard.models import ErrorInfo, HitlRequest, RunOptions, Usage, new_id
 from runyard.ports.commands import AcceptRequest
 
-from .world import World, said, user
+from .world import T, World, said, user
 
 pytestmark = pytest.mark.asyncio
 
@@ -230,3 +230,77 @@ class TestInheritance(TestInheritanceWithoutWorkers):
             await world.checkpointer.claim_run("d", "r1")
         for run_id in ("r2", "c1"):
             await world.checkpointer.claim_run("d", run_id)
+
+
+class TestInheritedRuns:
+    """The runs that are read through a fork."""
+
+    async def test_a_run_is_read_through_a_fork_that_has_it_whole(self, world: World) -> None:
+        """F8: A cut inside a run hides what comes after the cut, in every read of the run."""
+        attempt = await world.start("r1", "q")
+        (one,) = await world.runs.append(attempt, [said("one")])
+        await world.fork("live", at_message_id=one.id)
+        await world.runs.finish_step(attempt, "step", "secret")
+        await world.finish(attempt, said("two"), result="secret", usage=Usage(requests=3))
+        await world.fork("part", at_message_id=one.id)
+        await world.turn("own", thread="part")
+        await world.fork("part of part", src="part", after_run_id="own")
+        await world.fork("whole", at_message_id=(await world.messages())[-1].id)
+        for fork in ("live", "part", "part of part"):
+            assert await world.texts(fork) == ["q", "one", "own?", "own!"][: 2 if fork == "live" else 4]
+            assert await world.runs.run(fork, "r1") is None
+            for read in (world.runs.explain, world.runs.attempts, world.backend.timelines.timeline):
+                with pytest.raises(errors.RunNotFoundError):
+                    await read(fork, "r1")
+        assert await world.runs.run("whole", "r1") == await world.run("r1")
+        assert (await world.backend.timelines.timeline("whole", "r1")).answer == "two"
+
+    async def test_a_failed_run_is_not_read_through_a_fork(self, world: World) -> None:
+        """F8: Its end is not in the fork, even if the fork shows all its messages."""
+        await world.turn("r1")
+        await world.failed("bad")
+        await world.fork("c", at_message_id=await world.id_of("bad…"))
+        assert await world.texts("c") == ["r1?", "r1!", "bad?", "bad…"]
+        assert await world.runs.run("c", "bad") is None
+
+    async def test_a_run_without_messages(self, world: World) -> None:
+        """F7, F8: A fork has the run and its usage."""
+        await world.turn("r1", usage=Usage(requests=1))
+        parent = await world.store("hello")
+        await world.finish(await world.start("empty", None), usage=Usage(requests=2))
+        await world.fork("c", after_run_id="empty", options={"reset_usage": False})
+        await world.fork("d", src="c", after_run_id="empty", options={"reset_usage": False})
+        await world.fork("before", at_message_id=parent, options={"reset_usage": False})
+        for fork in ("c", "d"):
+            assert await world.runs.run(fork, "empty") == await world.run("empty")
+            thread = await world.threads.thread(fork)
+            assert thread is not None and thread.usage.requests == 3
+
+    @pytest.mark.parametrize("erase", [False, True], ids=["delete", "erase"])
+    async def test_a_deleted_source_leaves_no_content_of_its_runs(self, world: World, erase: bool) -> None:
+        """D2, D3: A fork keeps the messages, and of the run its status, its usage and the times of its last attempt. An erased
+        run has no input."""
+        attempt = await world.start("r1", "secret input", metadata={"k": "secret"})
+        await world.runs.release(attempt, error=ErrorInfo(code="x", message="secret"))
+        attempt = await world.take("r1")
+        await world.runs.finish_step(attempt, "step", "secret")
+        await world.ask(
+            attempt, HitlRequest(request_id=new_id(), payload={"question": "secret"}, timeout=0.0, on_deadline={"answer": 1})
+        )
+        await world.runs.admit()
+        attempt = await world.take("r1")
+        await world.finish(attempt, said("answer"), result="secret", usage=Usage(requests=1))
+        await world.fork("c", after_run_id="r1")
+        before = await world.run("r1", "c")
+        assert before.result == "secret" and before.metadata == {"k": "secret"} and before.input is not None
+        await (world.threads.erase_thread if erase else world.threads.delete_thread)(T)
+        after = await world.run("r1", "c")
+        assert (after.result, after.error, after.metadata) == (None, None, {})
+        assert (after.status, after.usage, after.finished_at) == (before.status, before.usage, before.finished_at)
+        assert (after.input.text if after.input else None) == (None if erase else "secret input")
+        made = (await world.runs.attempts("c", "r1")).items
+        assert [(each.fence, each.outcome, each.error) for each in made] == [(attempt.fence, "completed", None)]
+        found = await world.backend.timelines.timeline("c", "r1")
+        assert [entry.type for entry in found.entries] == ["message", "attempt", "message"]
+        assert ("secret" in found.model_dump_json()) is not erase
+        assert "secret" not in found.model_dump_json().replace("secret input", "")

@@ -7,12 +7,14 @@ import pytest
 from runyard import errors
 from runyard.domain.limits import Limit
 from runyard.domain.states import RunStatus
-from runyard.models import ErrorInfo
+from runyard.models import ErrorInfo, HitlRequest
 from runyard.ports.commands import AcceptRequest, Cut, ForkRequest
 from runyard.ports.queries import PageRequest
 from runyard.ports.workers import QueueInfo, WorkerInfo
 
 from ..cursors import encode
+from .children import child, start_child
+from .waits import park, signal, sleep
 from .world import T, World, eventually
 
 pytestmark = pytest.mark.asyncio
@@ -46,6 +48,25 @@ class TestQueues:
         gpu = await facts(world, "gpu")
         assert (gpu.queued, gpu.waiting, gpu.deepest, gpu.suspended, gpu.workers) == (1, 1, 1, 0, 0)
         assert [info.queue for info in (await world.backend.queues.queues()).items] == ["default", "gpu"]
+
+    async def test_a_queue_tells_what_its_suspended_runs_wait_for(self, world: World) -> None:
+        """A run that asks a human waits for the human, whatever else it waits for. A woken run waits for nothing."""
+        await world.suspended("asks", thread="asks")
+        for thread, *waits in (
+            ("sleeps", sleep(timeout=60), signal()),
+            ("listens", signal(timeout=60), sleep(timeout=60)),
+            ("both", sleep(timeout=60)),
+            ("woken", signal()),
+        ):
+            attempt = await world.start("r", thread=thread)
+            await park(world, attempt, *waits, asks=HitlRequest() if thread == "both" else None)
+        attempt = await world.start("r", thread="starts")
+        await start_child(world, attempt, queue="gpu")
+        await park(world, attempt, child())
+        await world.runs.signal("woken", "paid", 1, signal_id="s")
+        found = await facts(world)
+        assert (found.suspended, found.waits_for) == (5, {"human": 2, "timer": 1, "signal": 1, "child": 1})
+        assert (await facts(world, "gpu")).waits_for == {}
 
     async def test_run_that_waits_for_something_else_does_not_wait_for_a_worker(self, world: World) -> None:
         """A permit, an earlier run of the lane, or the run of a cut. Workers could not start such a run."""

@@ -1,4 +1,4 @@
-"""Waits of runs that no human ends, at the store (K1 to K3)."""
+"""Waits of runs that no human ends, at the store (K1, K2)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from runyard import errors
 from runyard.domain.explanations import moment
 from runyard.domain.states import RunStatus
-from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_OPEN_SIGNALS, MAX_WAITS, Wait
+from runyard.domain.waits import MAX_OPEN_SIGNALS, MAX_WAITS, Wait
 from runyard.models import ErrorInfo, HitlRequest, new_id
-from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.commands import Write
 from runyard.ports.refs import AttemptToken
-from runyard.ports.results import Accepted, Ended
+from runyard.ports.results import Ended
 
-from .world import T, World, eventually, now, said, user
+from .world import T, World, eventually, now, said
 
 pytestmark = pytest.mark.asyncio
 
@@ -233,6 +233,12 @@ class TestSignals:
         with pytest.raises((errors.InvalidInputError, errors.RequestTooLargeError)):
             await world.runs.signal(T, name, value, signal_id="s")
 
+    async def test_a2_the_sender_of_a_signal_has_a_bounded_name(self, world: World) -> None:
+        await world.accept("r1")
+        with pytest.raises(errors.InvalidInputError):
+            await world.runs.signal(T, "paid", 1, signal_id="s", sent_by="x" * 1001)
+        assert (await world.runs.signal(T, "paid", 1, signal_id="s", sent_by="x" * 1000)).signal.sent_by == "x" * 1000
+
     async def test_a2_the_signals_that_nobody_takes_are_bounded(self, world: World) -> None:
         await world.accept("r1")
         for part in range(0, MAX_OPEN_SIGNALS, 100):
@@ -249,146 +255,57 @@ class TestSignals:
         assert (await park(world, await world.start("r1"), signal())).status is RunStatus.SUSPENDED
         assert (await world.runs.signal(T, "paid", 2, signal_id="s")).created
 
+    async def test_d1_deletion_of_a_run_removes_the_signals_that_it_took(self, world: World) -> None:
+        """D1: Other signals of the thread stay."""
+        attempt = await world.start("r1")
+        for n in range(2):
+            await world.runs.signal(T, "paid", n, signal_id=f"s{n}")
+        await park(world, attempt, signal())
+        await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="x", message="x"))
+        await world.runs.delete_run(T, "r1")
+        assert (await world.runs.signal(T, "paid", "other", signal_id="s0")).created
+        assert not (await world.runs.signal(T, "paid", 1, signal_id="s1")).created
+
+    async def test_k2_a_refused_signal_changes_nothing(self, world: World) -> None:
+        """K2: The caller of a refused signal gets no effects. A wait that has ended therefore still wakes its run."""
+        attempt = await world.start("r1")
+        await world.runs.signal(T, "paid", True, signal_id="s")
+        due = now() + timedelta(seconds=0.2)
+        await park(world, attempt, sleep(due_at=due))
+
+        async def passed() -> bool:
+            return now() > due
+
+        await eventually(passed)
+        with pytest.raises(errors.SignalConflictError):
+            await world.runs.signal(T, "paid", 1, signal_id="s")  # 1 == True in Python
+        with pytest.raises(errors.SignalConflictError):
+            await world.runs.signal(T, "paid", [True], signal_id="s")
+        repeated = await world.runs.signal(T, "paid", True, signal_id="s")
+        assert not repeated.created and repeated.effects.jobs == []
+        assert await world.status("r1") is RunStatus.SUSPENDED
+        assert [job.run_id for job in (await world.runs.admit()).effects.jobs] == ["r1"]
+
+    async def test_k2_the_oldest_wait_takes_the_signal(self, world: World) -> None:
+        """K2, R12: The waits of a suspension are as old as the order in which the run asked for them."""
+        names = [f"w{n * 7 % 10}" for n in range(10)]
+        await park(world, await world.start("r1"), *(signal(name) for name in names))
+        for taken in range(3):
+            sent = await world.runs.signal(T, "paid", taken, signal_id=f"s{taken}")
+            assert sent.created
+        waits = (await world.runs.ledger(await world.take("r1"))).waits
+        assert {name: wait.value for name, wait in waits.items() if wait.signal_id} == dict(zip(names, range(3), strict=False))
+
+    async def test_r12_explain_names_the_first_of_several_waits(self, world: World) -> None:
+        names = [f"name{n * 7 % 10}" for n in range(10)]
+        await park(world, await world.start("r1"), *(signal(f"w{name}", name) for name in names))
+        assert (await world.runs.explain(T, "r1")).startswith("waiting for signal name0 since")
+        await world.runs.signal(T, "name0", 1, signal_id="s")
+        await park(world, await world.take("r1"), *(signal(f"w{name}", name) for name in names[1:]))
+        assert (await world.runs.explain(T, "r1")).startswith("waiting for signal name7 since")
+
     async def test_r12_explain_names_the_signal(self, world: World) -> None:
         await park(world, await world.start("r1"), signal())
         since = (await world.run("r1")).suspended_at
         assert since is not None
         assert await world.runs.explain(T, "r1") == f"waiting for signal paid since {moment(since)}"
-
-
-async def start_child(
-    world: World, attempt: AttemptToken, run_id: str = "c1", thread: str = "child", **fields: Any
-) -> Accepted:
-    request = AcceptRequest(thread_id=thread, run_id=run_id, input=user("go"), job=attempt.ref, **fields)
-    return await world.runs.start_child(attempt, request)
-
-
-def child(run_id: str = "c1", thread: str = "child") -> Wait:
-    return Wait(wait_id=run_id, kind="child", name=thread)
-
-
-class TestChildren:
-    async def test_k3_the_end_of_a_child_wakes_its_parent(self, world: World) -> None:
-        """K3: The job of the suspended parent is submitted, and its claim finds the end."""
-        attempt = await world.start("r1")
-        assert (await start_child(world, attempt)).created
-        assert not (await start_child(world, attempt)).created  # the call is repeated after a lost reply
-        assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
-        assert (await world.claim("r1")).outcome == "suspended"
-        assert (await world.runs.explain(T, "r1")).startswith("waiting for its child c1 of thread child since")
-        ended = await world.finish(await world.take("c1", thread="child"), said("done"))
-        assert [job.run_id for job in ended.effects.jobs] == ["r1"]
-        claim = await world.claim("r1")
-        assert claim.attempt is not None and claim.effects.jobs == []  # the claimed run is not offered again
-        ledger = await world.runs.ledger(claim.attempt)
-        assert (ledger.waits["c1"].name, ledger.waits["c1"].ended_at is not None) == ("child", True)
-
-    async def test_k3_the_reconciler_wakes_a_parent_whose_job_was_lost(self, world: World) -> None:
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        await park(world, attempt, child())
-        await world.runs.cancel("child", "c1")
-        await wake(world)
-
-    async def test_h12_a_child_that_ended_before_parks_nothing(self, world: World) -> None:
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        ended = await world.finish(await world.take("c1", thread="child"), said("done"))
-        assert ended.effects.jobs == []  # the parent runs
-        assert (await park(world, attempt, child())).status is RunStatus.RUNNING
-
-    @pytest.mark.parametrize("parked", [True, False], ids=["parked before", "parked after"])
-    async def test_k3_a_redriven_child_is_waited_for(self, world: World, parked: bool) -> None:
-        """K3: A child that was redriven before its parent saw the failure is not a failed child."""
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        if parked:
-            await park(world, attempt, child())
-        await world.runs.fail(Write(attempt=await world.take("c1", thread="child")), ErrorInfo(code="x", message="x"))
-        await world.runs.redrive("child", "c1")
-        if not parked:
-            assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
-        await world.runs.admit()
-        assert (await world.claim("r1")).outcome == "suspended"
-        await world.finish(await world.take("c1", thread="child"), said("done"))
-        await world.take("r1")
-
-    async def test_k3_a_cancel_reaches_children_and_theirs(self, world: World) -> None:
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        await park(world, attempt, child())
-        inner = await world.take("c1", thread="child")
-        await start_child(world, inner, "c2", "grandchild")
-        await park(world, inner, child("c2", "grandchild"))
-        running = await world.take("c2", thread="grandchild")
-        await world.runs.cancel(T, "r1")
-
-        async def asked() -> bool:
-            await world.runs.admit()
-            return (await world.run("c2", "grandchild")).cancel_requested_at is not None
-
-        await eventually(asked)
-        assert await world.status("c1", "child") is RunStatus.CANCELLED
-        assert (await world.finish(running, said("late"))).status is RunStatus.CANCELLED
-        await world.runs.admit()
-        assert (await world.runs.admit()).next_due is None
-
-    async def test_k3_a_failed_run_leaves_its_children(self, world: World) -> None:
-        """K3: A redrive takes their results."""
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="x", message="x"))
-        await world.runs.admit()
-        await world.finish(await world.take("c1", thread="child"), said("done"))
-        await world.runs.redrive(T, "r1")
-        again = await world.take("r1")
-        assert (await park(world, again, child())).status is RunStatus.RUNNING
-
-    async def test_k3_a_child_on_a_thread_that_waits_for_it_is_refused(self, world: World) -> None:
-        """K3: On the parent's own thread, and in a cycle. The refused child leaves nothing behind."""
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        await park(world, attempt, child())
-        inner = await world.take("c1", thread="child")
-        for thread in (T, "child"):
-            with pytest.raises(errors.ChildDeadlockError):
-                await start_child(world, inner, "c2", thread)
-        assert (await world.runs.ledger(inner)).waits == {}
-
-    async def test_k3_children_are_bounded(self, world: World) -> None:
-        attempt = await world.start("r0")
-        for n in range(1, MAX_CHILD_DEPTH + 1):
-            await start_child(world, attempt, f"r{n}", f"t{n}")
-            attempt = await world.take(f"r{n}", thread=f"t{n}")
-        with pytest.raises(errors.TooManyChildrenError):
-            await start_child(world, attempt, "more", "more")
-
-    async def test_i2_an_attempt_without_the_fence_starts_no_child(self, world: World) -> None:
-        """I2, R10: Neither does an attempt whose run was asked to cancel."""
-        attempt = await world.start("r1")
-        await world.bury()
-        other = await world.take("r1", worker="w2")
-        with pytest.raises(errors.StaleFenceError):
-            await start_child(world, attempt)
-        await world.runs.cancel(T, "r1")
-        with pytest.raises(errors.CancelRequestedError):
-            await start_child(world, other)
-        assert await world.threads.thread("child") is None
-
-    async def test_k3_a_deleted_child_thread_ends_the_wait(self, world: World) -> None:
-        attempt = await world.start("r1")
-        await start_child(world, attempt)
-        await park(world, attempt, child())
-        await world.threads.delete_thread("child", cancel=True)
-        await wake(world)
-        assert await world.runs.run("child", "c1") is None
-
-    async def test_k3_a_child_in_a_paused_queue_waits(self, world: World) -> None:
-        attempt = await world.start("r1")
-        await start_child(world, attempt, queue="slow")
-        await park(world, attempt, child())
-        await world.backend.queues.pause("slow")
-        assert (await world.claim("c1", thread="child")).outcome == "paused"
-        await world.runs.cancel(T, "r1")
-        await world.runs.admit()
-        assert await world.status("c1", "child") is RunStatus.CANCELLED

@@ -97,7 +97,7 @@ class HttpRunStore(DirectOnly):
 
     async def signal(self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None) -> Signalled:
         """Send a signal to a thread. An HTTP request whose reply was lost is repeated, because the signal has an id."""
-        check_signal(name, value, signal_id)
+        check_signal(name, value, signal_id, sent_by)
         if sent_by is not None:
             raise InvalidInputError("over HTTP the API key is the sender of a signal", field="sent_by")
         body = {"name": name, "value": value, "signal_id": signal_id}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runyard.domain.states import RunStatus
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, Wait
-from runyard.errors import ChildDeadlockError, TooManyChildrenError
+from runyard.errors import ChildDeadlockError, RunConflictError, TooManyChildrenError
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import Effects
@@ -13,8 +13,8 @@ from . import lanes, waits
 from .state import Database, RunState, ThreadState
 
 
-def check(db: Database, parent: RunState, tenant: str, request: AcceptRequest) -> None:
-    """Raise if the child would wait for its own parent, or if there are too many children."""
+def check(db: Database, tenant: str, parent: RunState, request: AcceptRequest) -> None:
+    """Raise if the child would wait for its own parent, if there are too many children, or if another run has its id."""
     above: RunState | None = parent
     depth = 1
     while above is not None:
@@ -29,6 +29,10 @@ def check(db: Database, parent: RunState, tenant: str, request: AcceptRequest) -
     others = [s for s in db.waits if s.wait.kind == "child" and (s.thread_key, s.run_id) == (request.job.thread_key, parent.id)]
     if sum(s.wait.wait_id != request.run_id for s in others) >= MAX_CHILDREN:
         raise TooManyChildrenError(f"a run has at most {MAX_CHILDREN} children", limit=MAX_CHILDREN)
+    known = db.find_run(tenant, request.thread_id, request.run_id)
+    if known is not None and known.job != request.job:
+        message = f"run id {known.id} is taken by a run that is no child of run {parent.id}; choose another id"
+        raise RunConflictError(message, run_id=known.id, differs=["job"])
 
 
 def starter_of(db: Database, run: RunState) -> RunState | None:
@@ -54,10 +58,11 @@ def end(db: Database, child: RunState) -> None:
 
 
 def doomed(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the live runs of the thread whose parents were cancelled."""
+    """Return the live runs of the thread whose parents were cancelled. A run without a place in its lane is left out."""
     found = []
     for run in thread.runs.values():
-        parent = starter_of(db, run) if run.live and run.run.cancel_requested_at is None else None
+        admitted = run.live and run.lane_seq is not None and run.run.cancel_requested_at is None
+        parent = starter_of(db, run) if admitted else None
         if parent is not None and parent.run.kind == "prompt" and parent.run.status is RunStatus.CANCELLED:
             found.append(run)
     return found

@@ -1,11 +1,10 @@
-"""Deletion of one run's content in the memory store."""
+"""Deletion of the content of runs in the memory store."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from runyard.errors import RunInUseError
-from runyard.models import Run
 
 from . import waits
 from .state import Database, Entry, RunState, ThreadState
@@ -33,15 +32,29 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
     db.waits = [state for state in db.waits if state not in waits.of_run(db, thread, run.id)]
     waits.forget_signals(db, thread.key, run.id)
     run.fork, run.words, run.extra, run.thread_extra, run.snapshot, run.context = None, None, {}, {}, (), ()
-    run.steps.clear()
     run.attempts = [attempt.model_copy(update={"error": None}) for attempt in run.attempts]
-    _empty(run.run)
+    _empty(run)
+    run.run.input = None
+    run.run.options = run.run.options.model_copy(update={"webhook": None})
     run.run.deleted_at = run.run.deleted_at or db.now()
 
 
-def _empty(run: Run) -> None:
-    run.input, run.result, run.error, run.metadata = None, None, None, {}
-    run.options = run.options.model_copy(update={"webhook": None})
+def hide_runs(thread: ThreadState, *, erase: bool) -> None:
+    """Delete the content of the runs of a deleted thread. A fork that inherited a run reads the rest: its status, its usage,
+    its last attempt and, unless it is erased, its input, which is one of the messages that the fork shows."""
+    for run in thread.runs.values():
+        run.request = run.fork = run.words = None
+        completed = run.run.completion_seq is not None
+        run.attempts = run.attempts[-1:] if completed else []
+        _empty(run)
+        if erase or not completed:
+            run.run.input = None
+
+
+def _empty(run: RunState) -> None:
+    run.steps.clear()
+    run.step_times.clear()
+    run.run.result, run.run.error, run.run.metadata = None, None, {}
 
 
 def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:

@@ -15,7 +15,7 @@ from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Claim, Ended
 from runyard.ports.scheduling import Effects
 
-from . import crash_count, lanes, limits, tree, waits
+from . import crash_count, hitl_answers, lanes, limits, tree, waits
 from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
 from .values import check_json, check_messages, copied, merged
 
@@ -105,6 +105,7 @@ def _start(
     limits.take_turn(db, thread, run)
     run.until_fewer = None
     r.started_at, run.changed_at, run.not_before = db.now(), db.now(), None
+    hitl_answers.receive(db, thread, run)
     run.attempts.append(AttemptInfo(fence=r.fence, worker_id=worker_id, started_at=r.started_at, outcome="running"))
     own = run.own()
     if first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer, check_responder
+from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer, check_names
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.errors import (
@@ -20,7 +20,7 @@ from runyard.ports.results import Responded
 from runyard.ports.scheduling import Effects
 
 from . import lanes, waits
-from .state import Database, RequestState, ThreadState
+from .state import Database, RequestState, RunState, ThreadState
 from .values import check_json
 
 
@@ -67,6 +67,13 @@ def record(
         response_id,
     )
     return waits.wake(db, thread, request.run_id)
+
+
+def receive(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Record that the attempt of the run has the answers that no earlier attempt had."""
+    for state in db.requests_of(thread):
+        if state.request.run_id == run.id and state.request.answered_at is not None:
+            state.received_by = state.received_by or run.run.fence
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
@@ -171,7 +178,7 @@ def respond(
     """Store an answer once (I6). Return an equal answer that was stored before. Raises HitlAlreadyAnsweredError if another
     answer was stored before."""
     check_value(answer, "answer")
-    check_responder(by, on_behalf_of)
+    check_names(answered_by=by, on_behalf_of=on_behalf_of)
     request = state.request
     if not state.pending:
         same = request.answer == answer

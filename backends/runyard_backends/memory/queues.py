@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -14,6 +14,7 @@ from runyard.ports.results import Page
 from runyard.ports.workers import QueueInfo
 
 from ..queue_pages import names_after, page_of_names
+from . import waits
 from .lanes import must_wait
 from .state import Database, RunState
 
@@ -35,10 +36,11 @@ class MemoryQueueStore:
         )
         return page_of_names(list(islice((info for info in found if info.known or not known), most)), page)
 
-    def _info(self, name: str, live: Iterable[tuple[int, RunState]]) -> QueueInfo:
+    def _info(self, name: str, live: Sequence[tuple[int, RunState]]) -> QueueInfo:
         now = self.db.now()
         waiting = [(key, r) for key, r in live if r.run.status is RunStatus.QUEUED]
         queued = [(key, r) for key, r in waiting if _since(r) <= now]
+        suspended = [(key, r) for key, r in live if r.run.status is RunStatus.SUSPENDED]
         lanes = Counter((key, r.run.lane) for key, r in queued if r.lane_seq is not None)
         return QueueInfo(
             queue=name,
@@ -48,7 +50,8 @@ class MemoryQueueStore:
             oldest=max(((now - _since(r)).total_seconds() for _, r in queued), default=None),
             scheduled=len(waiting) - len(queued),
             running=sum(r.run.status is RunStatus.RUNNING for _, r in live),
-            suspended=sum(r.run.status is RunStatus.SUSPENDED for _, r in live),
+            suspended=len(suspended),
+            waits_for=dict(Counter(waits.waits_for(self.db, self.db.threads[key], r) for key, r in suspended)),
             workers=sum(w.dead_at is None and not w.draining and name in w.queues for w in self.db.workers.values()),
             paused_at=self.db.paused.get(name),
             known=name in self.db.paused

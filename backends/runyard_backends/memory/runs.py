@@ -176,10 +176,12 @@ class MemoryRunStore:
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
         thread, run = execution.reader(self.db, attempt)
-        asked = [r.request.model_copy(deep=True) for r in self.db.requests_of(thread) if r.request.run_id == run.id]
+        asked = [r for r in self.db.requests_of(thread) if r.request.run_id == run.id]
         waited = {s.wait.wait_id: s.wait.model_copy(deep=True) for s in waits.of_run(self.db, thread, run.id)}
         before = [a.outcome for a in run.attempts[-2:-1]]
-        return Ledger(dict(run.steps), {r.request_id: r for r in asked}, waited, before == ["suspended"])
+        requests = {r.request.request_id: r.request.model_copy(deep=True) for r in asked}
+        received = frozenset(r.request.request_id for r in asked if r.received_by == attempt.fence)
+        return Ledger(dict(run.steps), requests, waited, received, before == ["suspended"])
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
         thread, run = execution.writer(self.db, attempt)
@@ -247,7 +249,7 @@ class MemoryRunStore:
     async def start_child(self, attempt: AttemptToken, request: AcceptRequest) -> Accepted:
         """Accept a child of the attempt's run, together with the wait for its end."""
         _, parent = execution.writer(self.db, attempt)
-        children.check(self.db, parent, self.tenant, request)
+        children.check(self.db, self.tenant, parent, request)
         accepted = await self.accept(request)
         children.begin_wait(self.db, attempt.ref, request)
         parent.progress = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runyard.domain.waits import Signal, check_signal
+from runyard.errors import TooManySignalsError
 from runyard.ports.results import Signalled
 
 from . import hitl_answers, lanes, waits
@@ -13,13 +14,20 @@ from .values import check_json
 
 
 def signal(db: Database, thread: ThreadState, name: str, value: Any, signal_id: str, sent_by: str | None) -> Signalled:
-    """Send a signal to a thread. Raises SignalConflictError, TooManySignalsError, InvalidInputError."""
-    check_signal(name, value, signal_id)
+    """Send a signal to a thread. If the thread has a signal with the same id, return it. Raises SignalConflictError,
+    TooManySignalsError, InvalidInputError."""
+    check_signal(name, value, signal_id, sent_by)
+    if (known := db.signals.get((thread.key, signal_id))) is not None:
+        known.signal.check_same(name, value)
+        return Signalled(known.signal.model_copy(deep=True), False)
     effects = lanes.admit_thread(db, thread)
     effects += hitl_answers.fire_deadlines(db, thread)
     fields = {"signal_id": signal_id, "thread_id": thread.id, "name": name, "sent_by": sent_by, "sent_at": db.now()}
-    sent = waits.send(db, thread, Signal(value=check_json(value, "value"), **fields))
-    sent.signal.check_same(name, value)
+    try:
+        sent = waits.send(db, thread, Signal(value=check_json(value, "value"), **fields))
+    except TooManySignalsError:
+        db.tell(effects)
+        raise
     effects += sent.effects
     sent.effects = effects
     return sent

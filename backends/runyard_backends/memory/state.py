@@ -88,12 +88,13 @@ class Entry:
 class Ancestral:
     """A run that a fork inherited: a completed run, or the run inside which the cut was made.
 
-    ``completion``: the completion number; None for a run that is not completed. ``snapshot``: the messages that were visible
-    after the run, as far as the fork shows them. ``extra``: the thread's extra after the run. ``whole``: True if the fork shows
-    all messages of the run.
+    ``owner``: the key of the run's thread. ``completion``: the completion number; None for a run that is not completed.
+    ``snapshot``: the messages that were visible after the run, as far as the fork shows them. ``extra``: the thread's extra
+    after the run. ``whole``: True if the fork shows all messages of the run.
     """
 
     run_id: str
+    owner: int
     completion: int | None = None
     snapshot: tuple[Entry, ...] = ()
     extra: JsonObject = field(default_factory=dict)
@@ -118,8 +119,7 @@ class RunState:
     cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
     the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
-    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the
-    end of each step."""
+    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the end of each step."""
 
     run: Run
     accept_no: int
@@ -176,12 +176,13 @@ class RunState:
 @dataclass
 class RequestState:
     """A HITL request. ``event_id``: the id of its event; None if a checkpointer stored it. ``closed``: True if its run ended
-    without an answer to it."""
+    without an answer to it. ``received_by``: the fence of the first attempt that had the answer."""
 
     request: HitlRequest
     thread_key: int
     event_id: str | None = None
     closed: bool = False
+    received_by: int | None = None
 
     @property
     def saved(self) -> bool:

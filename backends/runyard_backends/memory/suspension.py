@@ -25,17 +25,18 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest], new_wai
     write = execution.checked(write)
     check_requests(*requests)
     check_waits(new_waits)
-    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(requests)}"
+    new = [request for request in requests if request.created_at is None]
+    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(new)}"
     if run.run.event_id != event:  # an equal id shows a repetition after a lost reply
         execution.apply(db, thread, run, write)
     n = write.first_event + len(write.messages)
-    states = []
-    for request in requests:
-        states.append(hitl_answers.add(db, thread, request, run.id, f"{run.run.fence}-{n}"))
-        n += 1
+    for number, request in enumerate(new, n):
+        hitl_answers.add(db, thread, request, run.id, f"{run.run.fence}-{number}")
+    states = [db.requests[thread.tenant, request.request_id] for request in requests]
     run.run.event_id, run.progress = event, True
     ended = waits.add(db, thread, run, new_waits)
     if ended or any(not state.pending for state in states):
+        hitl_answers.receive(db, thread, run)
         return Ended(RunStatus.RUNNING, event)
     run.run.status, run.run.suspended_at, run.changed_at = RunStatus.SUSPENDED, db.now(), db.now()
     run.run.worker_id, run.run.waiting_for, run.run.error_count = None, "answer" if requests else "wait", 0

@@ -30,7 +30,7 @@ from runyard.ports.scheduling import Effects
 from .. import cursors
 from ..lineage import ancestors
 from ..paging import page_of, within
-from . import execution, lanes, limits, tree, waits
+from . import deletion, execution, lanes, limits, tree, waits
 from .erasure import erase_extra, erased
 from .import_lock import MemoryImportLock
 from .state import Branch, Database, Entry, ThreadState
@@ -307,6 +307,7 @@ class MemoryThreadStore:
             del self.db.requests[key]
         self.db.waits = [state for state in self.db.waits if state.thread_key != thread.key]
         waits.forget_signals(self.db, thread.key)
+        deletion.hide_runs(thread, erase=False)
         return effects
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
@@ -314,6 +315,7 @@ class MemoryThreadStore:
         thread = self.db.get(self.tenant, thread_id)
         effects = await self.delete_thread(thread_id, cancel=cancel, expected=expected)
         thread.erased = True
+        deletion.hide_runs(thread, erase=True)
         erase_extra(thread, self.db.threads.values())
         for other in self.db.threads.values():
             for branch in other.branches:

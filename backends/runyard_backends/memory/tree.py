@@ -174,10 +174,10 @@ def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], li
             mine = {e.place for e in state.own()}
             if not mine or mine & seen:
                 snapshot = frozen(thread, (e for e in state.snapshot if e.place in seen), number)
-                kept[state.id] = Ancestral(state.id, number, snapshot, state.thread_extra, mine <= seen)
+                kept[state.id] = Ancestral(state.id, thread.key, number, snapshot, state.thread_extra, mine <= seen)
     for entry in entries:
         if entry.run_id is not None and entry.run_id not in kept:
-            kept[entry.run_id] = Ancestral(entry.run_id)
+            kept[entry.run_id] = Ancestral(entry.run_id, entry.owner)
     return kept
 
 
@@ -249,20 +249,22 @@ def resolve(thread: ThreadState, cut: Cut) -> CutAt:
 
 def usage_of(db: Database, cut: CutAt) -> Usage:
     """Return the usage of the runs that the cut contains whole."""
-    last = {(e.owner, e.run_id): e.seq for e in cut.entries if e.run_id is not None}
-    found = ((db.threads[owner].runs.get(run_id or ""), seq) for (owner, run_id), seq in last.items())
+    last = {(e.owner, e.run_id): e.seq for e in cut.entries}
+    found = [(db.threads[a.owner].runs.get(a.run_id), last.get((a.owner, a.run_id), 0)) for a in cut.ancestral.values()]
     return sum((r.run.usage for r, seq in found if r is not None and all(e.seq <= seq for e in r.own())), start=Usage())
 
 
 def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadState, RunState]:
-    """Return a run and its thread. It is the thread's own run, or the run of an ancestor of which the thread shows messages.
+    """Return a run and its thread. It is the thread's own run, or a completed run of an ancestor that the thread shows whole.
 
     Raises RunNotFoundError.
     """
-    owners = (db.threads[entry.owner] for entry in thread.root.prefix if entry.run_id == run_id)
-    for owner in (thread, *owners):
-        if run := owner.runs.get(run_id):
-            return owner, run
+    if run := thread.runs.get(run_id):
+        return thread, run
+    old = thread.root.ancestral.get(run_id)
+    if old is not None and old.whole and old.completion is not None:
+        owner = db.threads[old.owner]
+        return owner, owner.runs[run_id]
     raise RunNotFoundError(f"thread {thread.id!r} has no run {run_id!r}", thread_id=thread.id, run_id=run_id)
 
 

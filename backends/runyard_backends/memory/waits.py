@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from runyard.domain.states import RunStatus
-from runyard.domain.waits import MAX_OPEN_SIGNALS, Signal, Wait, check_waits
+from runyard.domain.waits import MAX_OPEN_SIGNALS, Signal, Wait, WaitKind, WaitsFor
 from runyard.errors import TooManySignalsError
 from runyard.ports.refs import RunRef
 from runyard.ports.results import Signalled
@@ -39,7 +39,7 @@ def add(db: Database, thread: ThreadState, run: RunState, waits: Sequence[Wait])
     """Store the waits of an attempt's run, and end those that are due. A stored wait with the same id stays unchanged. Return
     True if one of them has ended."""
     known = {state.wait.wait_id: state for state in of_run(db, thread, run.id)}
-    for wait in check_waits(waits):
+    for wait in waits:
         if wait.wait_id in known:
             continue
         stored = wait.model_copy(deep=True)
@@ -74,10 +74,8 @@ def open_signals(db: Database, thread_key: int) -> list[SignalState]:
 
 
 def send(db: Database, thread: ThreadState, new: Signal) -> Signalled:
-    """Send a signal. The oldest wait of the thread for its name takes it, unless its run was asked to cancel. Without such a
-    wait the signal stays until a run waits for it. If the thread has a signal with the same id, return that signal."""
-    if (known := db.signals.get((thread.key, new.signal_id))) is not None:
-        return Signalled(known.signal.model_copy(deep=True), False)
+    """Send a new signal. The oldest wait of the thread for its name takes it, unless its run was asked to cancel. Without such
+    a wait the signal stays until a run waits for it."""
     waiting = [s for s in open_of(db, thread) if s.wait.kind == "signal" and s.wait.name == new.name]
     takers = {run.id for run in thread.runs.values() if run.live and run.run.cancel_requested_at is None}
     waiting = [s for s in waiting if s.run_id in takers]
@@ -107,6 +105,13 @@ def of_run(db: Database, thread: ThreadState, run_id: str) -> list[WaitState]:
 def open_of(db: Database, thread: ThreadState) -> list[WaitState]:
     """Return the waits of the thread that have not ended, the oldest first."""
     return [state for state in db.waits if state.thread_key == thread.key and state.wait.ended_at is None]
+
+
+def waits_for(db: Database, thread: ThreadState, run: RunState) -> WaitsFor:
+    """Return what a suspended run waits for: a human, or the end of its oldest open wait."""
+    kinds: dict[WaitKind, WaitsFor] = {"sleep": "timer", "signal": "signal", "child": "child"}
+    waits = [state.wait for state in open_of(db, thread) if state.run_id == run.id]
+    return "human" if run.run.waiting_for == "answer" or not waits else kinds[waits[0].kind]
 
 
 def overdue(db: Database, thread: ThreadState) -> list[WaitState]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from runyard.domain.requests import check_answer, check_responder
+from runyard.domain.requests import check_answer, check_names
 from runyard.domain.size_limits import check_value
 from runyard.errors import HitlAlreadyAnsweredError
 from runyard.ports.results import Responded
@@ -22,7 +22,7 @@ async def respond(
     """Store ``answer`` as the answer to the request ``asked``. Return the outcome, and the effects as JSON. Raises
     HitlAlreadyAnsweredError if another answer was stored before."""
     check_value(answer, "answer")
-    check_responder(answered_by, on_behalf_of)
+    check_names(answered_by=answered_by, on_behalf_of=on_behalf_of)
     packed = codec.pack(answer)
     codec.to_json(answer)
     while True:

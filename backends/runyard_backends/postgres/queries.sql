@@ -37,8 +37,9 @@ WHERE x.fits ORDER BY x.ordinality
 SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
 
 -- name: run_requests
--- Return the HITL requests of a run, pending or not.
-SELECT q.* FROM runyard.requests q WHERE q.thread_key = $1 AND q.run_id = $2
+-- Return the HITL requests of a run, pending or not. received: true if the attempt with this fence is the first that has the answer.
+SELECT q.*, h.received_by = $3 AS received FROM runyard.requests q JOIN runyard.hitl_requests h USING (tenant, request_id)
+WHERE q.thread_key = $1 AND q.run_id = $2
 
 -- name: outcome_before
 -- Return the outcome of the attempt before an attempt of a run.
@@ -79,7 +80,7 @@ SELECT * FROM runyard.complete($1::runyard.attempt_write[], $2)
 
 -- name: suspend
 -- Suspend an attempt's run until a request is answered or a wait ends. Return the run's new status.
-SELECT * FROM runyard.suspend_v2($1::runyard.attempt_write, $2::runyard.new_request[], $3::runyard.new_wait[])
+SELECT * FROM runyard.suspend_v2($1::runyard.attempt_write, $2::runyard.new_request[], $3::text[], $4::runyard.new_wait[])
 
 -- name: fail
 -- Fail an attempt's run. Return the end of the run.
@@ -123,9 +124,9 @@ SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.br
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: inherited_run
--- Return the run of an ancestor that a thread shows.
-SELECT (i.run).*, CASE WHEN (i.run).input IS NULL THEN runyard.stored_input((i.run).input_id, (i.run).branch_id) END AS stored_input
-FROM runyard.threads t CROSS JOIN LATERAL runyard.inherited_run(t.thread_key, $3) i
+-- Return the run of an ancestor that a thread shows whole.
+SELECT w.*, CASE WHEN w.input IS NULL THEN runyard.stored_input(w.input_id, w.branch_id) END AS stored_input
+FROM runyard.threads t CROSS JOIN LATERAL runyard.whole_run(t.thread_key, $3) w
 WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: run_statuses
@@ -533,6 +534,10 @@ SELECT runyard.prune($1, $2, $3, $4)
 -- Return the queues that have live runs, are paused or have a live worker, by name.
 SELECT q.* FROM runyard.queue_states() q
 WHERE q.queue COLLATE "C" > $2 AND (q.known OR NOT $1) ORDER BY q.queue COLLATE "C" LIMIT $3
+
+-- name: suspended_runs
+-- Return the numbers of suspended runs of each queue, by what they wait for.
+SELECT s.* FROM runyard.suspended_runs() s
 
 -- name: measure
 -- Return the figures of the deployment that only the leader reads.

@@ -132,12 +132,13 @@ class PostgresRunStore:
     async def ledger(self, attempt: AttemptToken) -> Ledger:
         """Return the steps, the HITL requests and the waits that the run has stored, and whether they started the attempt."""
         steps = await self.db.rows("steps", attempt.thread_key, attempt.run_id)
-        requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id)
+        requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id, attempt.fence)
         waits = await self.db.rows("run_waits", attempt.thread_key, attempt.run_id)
         return Ledger(
             steps={row["step_key"]: codec.step(row) for row in steps},
             requests={row["request_id"]: codec.request(row) for row in requests},
             waits={row["wait_id"]: codec.wait(row) for row in waits},
+            received=frozenset(row["request_id"] for row in requests if row["received"]),
             resumes=bool(requests or waits)
             and await self.db.value("outcome_before", attempt.thread_key, attempt.run_id, attempt.fence) == "suspended",
         )
@@ -177,8 +178,10 @@ class PostgresRunStore:
     async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended:
         """Suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already, the run
         stays RUNNING and continues."""
-        asked = [codec.new_request(r) for r in requests]
-        row = await self.db.one("suspend", codec.attempt_write(write), asked, [codec.new_wait(w) for w in check_waits(waits)])
+        asked = [codec.new_request(r) for r in requests if r.created_at is None]
+        known = [r.request_id for r in requests if r.created_at is not None]
+        parked = (asked, known, [codec.new_wait(w) for w in check_waits(waits)])
+        row = await self.db.one("suspend", codec.attempt_write(write), *parked)
         return _ended(row, write.attempt)
 
     async def fail(self, write: Write, error: ErrorInfo) -> Ended:
@@ -238,7 +241,7 @@ class PostgresRunStore:
 
     async def signal(self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None) -> Signalled:
         """Send a signal to a thread. A repetition with the same id changes nothing."""
-        check_signal(name, value, signal_id)
+        check_signal(name, value, signal_id, sent_by)
         codec.to_json(value)
         sent = (thread_id, signal_id, name, codec.pack(value), sent_by, MAX_OPEN_SIGNALS)
         row = await self.db.one("send_signal", self.tenant, *sent)
@@ -271,7 +274,7 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return the run, or the run that the thread inherited, or None if it does not exist."""
+        """Return the run, or a run that the thread inherited whole, or None if it does not exist."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None

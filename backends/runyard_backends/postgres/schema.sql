@@ -363,6 +363,7 @@ CREATE TABLE runyard.hitl_requests (
     closed_at runyard.moment,
     event_id text,
     created_at runyard.moment DEFAULT now() NOT NULL,
+    received_by bigint,
     CONSTRAINT hitl_requests_pkey PRIMARY KEY (tenant, request_id)
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
@@ -762,6 +763,7 @@ CREATE TABLE runyard.live_runs (
     accepted_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL,
     waits_since timestamptz,
+    waiting_for text,
     CONSTRAINT live_runs_pkey PRIMARY KEY (accept_no)
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.02');
@@ -776,7 +778,7 @@ CREATE INDEX live_runs_of_agent ON runyard.live_runs (agent)
     WHERE (worker_id IS NOT NULL);
 CREATE INDEX live_runs_of_tenant ON runyard.live_runs (tenant, status, accepted_at, accept_no)
     WHERE (status <> 'queued');
-CREATE INDEX live_runs_suspended ON runyard.live_runs (queue)
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue, waiting_for)
     WHERE (status = 'suspended');
 CREATE INDEX live_runs_queued ON runyard.live_runs (tenant, accept_no)
     WHERE (status = 'queued');
@@ -981,12 +983,13 @@ CREATE TYPE runyard.graph_write AS (
 );
 
 -- The waits of suspended runs that no human ends.
--- wait_id: the name of the wait in its run. name: what the run waits for; NULL for a sleep.
+-- wait_id: the name of the wait in its run. wait_no: the order in which runs asked for their waits. name: what the run waits for; NULL for a sleep.
 -- due_at: the time at which the wait ends if nothing ends it before. ended_at: the time from which the run could go on.
 CREATE TABLE runyard.waits (
     thread_key bigint NOT NULL,
     run_id text NOT NULL,
     wait_id text NOT NULL,
+    wait_no bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     kind text NOT NULL,
     name text,
     due_at runyard.moment,
@@ -1000,7 +1003,7 @@ WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze
 CREATE INDEX waits_due ON runyard.waits (due_at)
     WHERE (ended_at IS NULL);
 -- Waits for a signal that was not sent yet.
-CREATE INDEX waits_for_signals ON runyard.waits (thread_key, name)
+CREATE INDEX waits_for_signals ON runyard.waits (thread_key, name, wait_no)
     WHERE ((kind = 'signal') AND (ended_at IS NULL));
 
 -- A wait to store. timeout: seconds until due_at, if due_at is NULL.
@@ -1251,7 +1254,7 @@ FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RET
 -- Children: runs that an attempt of another run started, and for which the other run waits.
 
 -- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
--- nothing. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
+-- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
 FUNCTION runyard.start_child(
     for_tenant text, q runyard.request, with_fence bigint, most_depth integer, most_children integer,
     OUT run runyard.runs, OUT created boolean, OUT effects jsonb
@@ -1284,7 +1287,7 @@ FUNCTION runyard.has_waits_to_forget(of_thread bigint) RETURNS boolean;
 -- Return true if the wait is for a child that has not ended.
 FUNCTION runyard.child_lives(w runyard.waits) RETURNS boolean;
 
--- Return the threads with children to cancel, and since when.
+-- Return the threads with children to cancel, and since when. A child without a place in its lane is cancelled after its admission.
 FUNCTION runyard.doomed_children(most integer) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
 
 -- Cancel the runs of the locked thread whose parents were cancelled, or deleted after that. lines: the permits that these runs waited for.
@@ -1985,6 +1988,9 @@ FUNCTION runyard.measure_queues() RETURNS void;
 -- functions/queues.sql --------------------------------------------------------------------------------------------------------
 -- Queues and their waiting runs.
 
+-- Return the numbers of suspended runs of each queue, by what they wait for.
+FUNCTION runyard.suspended_runs() RETURNS TABLE (queue text, waiting_for text, runs bigint);
+
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live
 -- runs by the indexes of their statuses. waiting: the queued runs that need nothing but a worker. A lane whose runs are in several queues
 -- counts in each of them.
@@ -2138,7 +2144,7 @@ FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS 
 -- functions/signals.sql -------------------------------------------------------------------------------------------------------
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
+-- Send a signal. Return the known signal, and do nothing else, if the thread has a signal with this id. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
 -- stays until a run waits for it.
 -- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
 -- thread that no run has taken.
@@ -2222,8 +2228,12 @@ FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, mes
 -- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
 -- Suspend an attempt's run until one of `requests` is answered or one of `waits` ends. If this has happened already, the run stays
--- running. Store the attempt's write w.
-FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], waits runyard.new_wait[]) RETURNS runyard.ended;
+-- running. known: the ids of requests that the run stored before, for which it still waits. Store the attempt's write w.
+FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], known text[], waits runyard.new_wait[])
+RETURNS runyard.ended;
+
+-- Record that the attempt of a run has the answers that no earlier attempt had.
+FUNCTION runyard.receive_answers(r runyard.runs) RETURNS void;
 
 -- Suspend a run that waits for answers only. Workers of releases without waits call this function.
 FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended;
@@ -2326,7 +2336,7 @@ FUNCTION runyard.run_timeline(
 -- Return the messages with these numbers on the branch of a run.
 FUNCTION runyard.messages_of_run(for_tenant text, thread_id text, run_id text, numbers bigint[]) RETURNS SETOF runyard.messages;
 
--- Return a run of a thread, or the run that the thread inherited, whose own thread may be deleted. Refuse if there is no such run, or if
+-- Return a run of a thread, or a run that the thread inherited whole, whose own thread may be deleted. Refuse if there is no such run, or if
 -- the thread is deleted.
 FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs;
 
@@ -2439,6 +2449,10 @@ RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs);
 FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
 RETURNS TABLE (run runyard.runs, level runyard.level, open boolean);
 
+-- Return a run that the thread inherited whole, or no row. Other inherited runs are not read through the thread: a run that was not
+-- completed at the cut, or that has messages after the cut.
+FUNCTION runyard.whole_run(thread_key bigint, run_id text) RETURNS SETOF runyard.runs;
+
 -- Return the id of the last completed run on the head's path. The default cut is after this run.
 FUNCTION runyard.last_completed(t runyard.threads) RETURNS text;
 
@@ -2449,7 +2463,7 @@ FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb;
 -- functions/waits.sql ---------------------------------------------------------------------------------------------------------
 -- Waits of suspended runs that no human ends: sleeps, signals, children.
 
--- Store the waits of an attempt's run, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
+-- Store the waits of an attempt's run in the order in which it asked for them, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
 FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean);
 
 -- End the waits of the thread that are due, and queue their suspended runs.

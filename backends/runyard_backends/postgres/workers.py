@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from runyard.domain.waits import WaitsFor
 from runyard.errors import WorkerDeadError
 from runyard.models import check_id
 from runyard.ports.queries import PageRequest
@@ -163,7 +164,11 @@ class PostgresQueueStore:
         """Return queues that have live runs, are paused or have a live worker, in the order of their names. The cost grows with
         the number of live runs."""
         after, most = names_after(page)
-        return page_of_names([QueueInfo(**row) for row in await self.db.rows("queues", known, after, most)], page)
+        suspended: dict[str, dict[WaitsFor, int]] = {}
+        for row in await self.db.rows("suspended_runs"):
+            suspended.setdefault(row["queue"], {})[row["waiting_for"]] = row["runs"]
+        rows = await self.db.rows("queues", known, after, most)
+        return page_of_names([QueueInfo(**row, waits_for=suspended.get(row["queue"], {})) for row in rows], page)
 
     async def pause(self, queue: str) -> datetime:
         """Stop claims of runs of ``queue``. Return the time at which the pause began."""

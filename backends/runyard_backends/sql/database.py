@@ -111,16 +111,17 @@ class Database(Protocol):
     """A connected database. ``name``: the name of its product, for errors. ``page_bytes``: maximal bytes of a page of a list.
 
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
-    ``long``: the verb may take longer than others, because its time grows with the thread. Both methods raise LockedError if
-    other transactions hold a lock for too long, and BackendUnavailableError if the database does not answer. ``lock_imports``
-    takes the lock of a tenant's imports, or raises LockedError.
+    ``long``: the verb may take longer than others, because its time grows with the thread. ``wait``: False to raise LockedError
+    at once if another transaction locks the whole database, or makes the server roll back this transaction. Both methods raise
+    LockedError if other transactions hold a lock for too long, and BackendUnavailableError if the database does not answer.
+    ``lock_imports`` takes the lock of a tenant's imports, or raises LockedError.
     """
 
     name: str
     page_bytes: int
 
     async def read(self, verb: Callable[[Transaction], Awaitable[T]]) -> T: ...
-    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False) -> T: ...
+    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T: ...
     async def lock_imports(self, tenant: str) -> ImportLock: ...
     async def check(self) -> None: ...
     async def close(self) -> None: ...

@@ -26,15 +26,15 @@ from runyard.errors import (
     InvalidInputError,
     LockedError,
     RunyardError,
-    SchemaMismatch,
     SchemaUninitialized,
 )
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
 from runyard.support.store_retries import LOCKED_SECONDS, MAX_LOCKED_PAUSE_SECONDS, jittered
 
-from .database import DuplicateKeyError, Sent, Transaction, Values, moment, statements
+from .database import Sent, Transaction, Values, moment, statements
 from .migrate import Migrated, check_schema, migrated, migrations, pending, schema_state
+from .mysql_errors import BROKEN, UndoneError, too_large, translate
 from .mysql_import_lock import MySqlImportLock
 
 T = TypeVar("T")
@@ -54,22 +54,6 @@ MIGRATION_SECONDS: Final = 15
 _CLOSE_SECONDS: Final = 5.0
 _DEFAULT_PORT: Final = 3306
 
-_UNDONE: Final = frozenset({1020, 1205, 1213})
-"""Codes of errors after which a verb may be tried again. They mean a changed row, a lock wait or a deadlock."""
-_DUPLICATE: Final = 1062
-_NO_TABLE: Final = 1146
-_NO_COLUMN: Final = 1054
-_REFUSED_VALUES: Final = frozenset({1264, 1366, 1406, 1690})
-_TOO_LARGE: Final = 1153
-_UNAVAILABLE: Final = frozenset(
-    {
-        *(1040, 1044, 1045, 1049, 1053, 1129, 1130, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1290, 1317, 1698, 1792, 1836),
-        *(1927, 1969, 2003, 2006, 2013, 2014, 2055, 3024, 3032, 3159),
-    }
-)
-"""Codes of errors of connections, accounts, read-only servers and statements that were ended."""
-_BROKEN: Final = (OSError, EOFError, TimeoutError, errors.InterfaceError, errors.InternalError)
-
 _LOCKS: Final = "SELECT GET_LOCK('runyard_migrate', %s)"
 _SCHEMA_TABLE: Final = """
     CREATE TABLE IF NOT EXISTS runyard_schema (version INTEGER PRIMARY KEY, name VARCHAR(100) NOT NULL, oldest_code INTEGER NOT
@@ -81,10 +65,6 @@ _SESSION: Final = f"""
                 /*!80000 , transaction_isolation = 'REPEATABLE-READ' */ /*M! , tx_isolation = 'REPEATABLE-READ' */
 """
 """MySQL and MariaDB have different names for the isolation. Each of them ignores the comment of the other one."""
-
-
-class UndoneError(Exception):
-    """The server rolled back a transaction because of other transactions. The transaction may be tried again."""
 
 
 def options_of(url: str) -> dict[str, Any]:
@@ -118,32 +98,6 @@ def options_of(url: str) -> dict[str, Any]:
     return made
 
 
-def translate(error: BaseException) -> Exception | None:
-    """Return runyard's error for an error of the driver, or UndoneError, DuplicateKeyError. Return None for the error of a
-    defect. The caller raises such an error unchanged."""
-    code = error.args[0] if isinstance(error, errors.MySQLError) and error.args else None
-    if code in _UNDONE:
-        return UndoneError(str(error))
-    if code == _DUPLICATE:
-        return DuplicateKeyError()
-    if code == _NO_TABLE:
-        return SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
-    if code == _NO_COLUMN:
-        return SchemaMismatch("the database schema is older than this code; run `runyard migrate`")
-    if code in _REFUSED_VALUES:
-        return InvalidInputError(f"a value cannot be stored: {error.args[1]}")
-    if code == _TOO_LARGE:
-        return _too_large()
-    if code in _UNAVAILABLE or isinstance(error, _BROKEN):
-        why = str(error) or "no answer in time"
-        return BackendUnavailableError(f"the MySQL server cannot be reached or refuses the call: {why}")
-    return None
-
-
-def _too_large() -> InvalidInputError:
-    return InvalidInputError("a message is larger than the server's max_allowed_packet; set it to 64M or store less")
-
-
 @cache
 def _texts() -> dict[str, str]:
     """Return the statements of ``queries.sql`` with the placeholders of the driver."""
@@ -163,7 +117,7 @@ class MySqlTransaction(Transaction):
         self._check_size(cursor, statement, values)
         try:
             await cursor.execute(statement, tuple(values) or None)
-        except (errors.MySQLError, *_BROKEN) as error:
+        except (errors.MySQLError, *BROKEN) as error:
             if (mapped := translate(error)) is None:
                 raise
             raise mapped from error
@@ -175,7 +129,7 @@ class MySqlTransaction(Transaction):
         if about < self.packet - 10_000:
             return
         if len(cursor.mogrify(statement, tuple(values)).encode("utf-8", "surrogateescape")) > self.packet - 100:
-            raise _too_large()
+            raise too_large()
 
     async def _read(self, statement: str, values: Values) -> tuple[list[str], list[tuple[Any, ...]]]:
         cursor = await self.execute(_texts()[statement], values)
@@ -212,14 +166,17 @@ class MySqlDatabase:
         """Call ``verb`` in a transaction that reads one state of the database."""
         return await self._until_done(verb, "START TRANSACTION READ ONLY", COMMAND_SECONDS)
 
-    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False) -> T:
+    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
         """Call ``verb`` in a transaction. Call ``verb`` again if other transactions make the server roll back. ``long``: the
-        verb may take LONG_COMMAND_SECONDS."""
-        return await self._until_done(verb, "START TRANSACTION", LONG_COMMAND_SECONDS if long else COMMAND_SECONDS)
+        verb may take LONG_COMMAND_SECONDS. ``wait``: False to call ``verb`` only once."""
+        seconds = LONG_COMMAND_SECONDS if long else COMMAND_SECONDS
+        return await self._until_done(verb, "START TRANSACTION", seconds, LOCKED_SECONDS if wait else 0.0)
 
-    async def _until_done(self, verb: Callable[[Transaction], Awaitable[T]], begin: str, seconds: float) -> T:
+    async def _until_done(
+        self, verb: Callable[[Transaction], Awaitable[T]], begin: str, seconds: float, patience: float = LOCKED_SECONDS
+    ) -> T:
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + LOCKED_SECONDS, 0.005
+        give_up, pause = loop.time() + patience, 0.005
         while True:
             try:
                 return await self._once(verb, begin, seconds)
@@ -245,7 +202,7 @@ class MySqlDatabase:
                 finally:
                     self._release(connection, clean)
                 return made
-        except (errors.MySQLError, *_BROKEN) as error:
+        except (errors.MySQLError, *BROKEN) as error:
             if (mapped := translate(error)) is None:
                 raise
             raise mapped from error
@@ -256,7 +213,7 @@ class MySqlDatabase:
             connection = await self.pool.acquire()
             try:
                 await connection.cursor().execute(begin)
-            except (errors.MySQLError, *_BROKEN) as error:
+            except (errors.MySQLError, *BROKEN) as error:
                 self._release(connection, clean=False)
                 if not isinstance(translate(error), BackendUnavailableError):
                     raise
@@ -283,7 +240,7 @@ class MySqlDatabase:
         """Take the lock of the tenant's imports on a connection of its own. Raises LockedError if another import holds it."""
         try:
             return await MySqlImportLock.take(await self._connect(), tenant)
-        except (errors.MySQLError, *_BROKEN) as error:
+        except (errors.MySQLError, *BROKEN) as error:
             if (mapped := translate(error)) is None:
                 raise
             raise mapped from error
@@ -306,7 +263,7 @@ async def _rolled_back(connection: Any) -> bool:
     """Undo a transaction. Return False if the connection cannot be used any more."""
     try:
         await connection.cursor().execute("ROLLBACK")
-    except (errors.MySQLError, *_BROKEN):
+    except (errors.MySQLError, *BROKEN):
         return False
     return True
 
@@ -323,7 +280,7 @@ async def open_database(url: str, *, min_pool_size: int, max_pool_size: int, pag
         pool = await asyncmy.create_pool(
             **options, **session, **sizes, connect_timeout=CONNECT_SECONDS, client_flag=CLIENT.FOUND_ROWS
         )
-    except (errors.MySQLError, *_BROKEN) as error:
+    except (errors.MySQLError, *BROKEN) as error:
         if (mapped := translate(error)) is None:
             raise
         raise mapped from error

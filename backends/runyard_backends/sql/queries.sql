@@ -23,6 +23,12 @@ SELECT t.thread_key, t.tenant, t.thread_id, t.parent_thread_id, t.fork_hash, t.r
        t.next_completion_seq, t.agent, t.extra_changed, t.updated_at
 FROM runyard_threads t WHERE t.tenant = ? AND t.thread_id = ? AND t.is_live = 1 FOR UPDATE
 
+-- name: lock_free_thread
+-- Lock a thread, and return it as lock_thread does. Return no row if another transaction has locked it.
+SELECT t.thread_key, t.tenant, t.thread_id, t.parent_thread_id, t.fork_hash, t.root_branch, t.head_branch, t.next_seq,
+       t.next_completion_seq, t.agent, t.extra_changed, t.updated_at
+FROM runyard_threads t WHERE t.tenant = ? AND t.thread_id = ? AND t.is_live = 1 FOR UPDATE SKIP LOCKED
+
 -- name: find_thread
 -- Return a thread without its large values.
 SELECT t.thread_key, t.tenant, t.thread_id, t.parent_thread_id, t.fork_hash, t.root_branch, t.head_branch, t.next_seq,
@@ -379,9 +385,9 @@ SELECT q.request_id, q.thread_id FROM runyard_requests q
 WHERE q.thread_key = ? AND q.deadline_at <= ? AND q.answered_at IS NULL AND q.closed_at IS NULL ORDER BY q.created_at, q.request_id
 
 -- name: overdue
--- Return the ids and threads of a tenant's pending HITL requests whose deadline has passed.
-SELECT q.request_id, q.thread_id FROM runyard_requests q
-WHERE q.tenant = ? AND q.deadline_at <= ? AND q.answered_at IS NULL AND q.closed_at IS NULL
+-- Return the threads of a tenant's pending HITL requests whose deadline has passed, the oldest deadline first.
+SELECT q.thread_id FROM runyard_requests q
+WHERE q.tenant = ? AND q.answered_at IS NULL AND q.closed_at IS NULL AND q.deadline_at <= ? ORDER BY q.deadline_at LIMIT ?
 
 -- name: request_sizes
 -- Return the bytes of each request that `requests` returns.

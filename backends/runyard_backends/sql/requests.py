@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer, check_responder
+from runyard.domain.requests import ANSWERED_AT_DEADLINE, check_answer, check_names
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.errors import (
@@ -15,6 +16,7 @@ from runyard.errors import (
     HitlNoPendingRequestError,
     HitlStaleAnswerError,
     InvalidInputError,
+    LockedError,
 )
 from runyard.models import ErrorInfo, HitlRequest, Run
 from runyard.ports.results import Responded
@@ -24,6 +26,9 @@ from ..codec.request_rows import NewRequest
 from ..codec.values import pack, to_json
 from . import external_runs, threads
 from .database import Database, DuplicateKeyError, Row, Transaction
+
+FIRED_AT_ONCE: Final = 100
+"""Maximum number of overdue requests whose deadlines a list applies."""
 
 
 def decoded(row: Row) -> HitlRequest:
@@ -93,25 +98,47 @@ async def load(db: Database, tenant: str, thread_id: str, run_id: str | None) ->
     return [decoded(row) for row in rows if row["closed_at"] is None and run_id in (None, row["run_id"])]
 
 
-async def fire_deadlines(db: Database, tenant: str, thread_id: str | None) -> None:
-    """Apply the deadline of each overdue request of a thread, or with None of the tenant (H7). The deadline stores the
-    request's default answer, fails its run, or closes a request without a run."""
+async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
+    """Apply the deadline of each overdue request of a thread (H7). The deadline stores the request's default answer, fails its
+    run, or closes a request without a run. Raises LockedError."""
 
-    async def of_thread(tx: Transaction, thread: Row | None) -> list[Row]:
-        return await tx.rows("overdue_of_thread", thread["thread_key"], await tx.now()) if thread is not None else []
+    async def overdue(tx: Transaction) -> list[Row]:
+        return await _overdue(tx, await tx.row("find_thread", tenant, thread_id))
+
+    async def fire(tx: Transaction) -> None:
+        await _fire_all(tx, tenant, await tx.row("lock_thread", tenant, thread_id))
+
+    if await db.read(overdue):
+        await db.write(fire)
+
+
+async def fire_before_reading(db: Database, tenant: str, thread_id: str | None) -> None:
+    """Apply the deadlines of the overdue requests of a thread, or with None of at most FIRED_AT_ONCE of the tenant, for a call
+    that only reads. The call does not wait for other transactions. It may therefore show a thread that another transaction
+    locks as it was before its deadlines."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         if thread_id is None:
-            return await tx.rows("overdue", tenant, await tx.now())
-        return await of_thread(tx, await tx.row("find_thread", tenant, thread_id))
+            return await tx.rows("overdue", tenant, await tx.now(), FIRED_AT_ONCE)
+        return await _overdue(tx, await tx.row("find_thread", tenant, thread_id))
 
     for late in dict.fromkeys(row["thread_id"] for row in await db.read(overdue)):
 
         async def fire(tx: Transaction, late: str = late) -> None:
-            for row in await of_thread(tx, await tx.row("lock_thread", tenant, late)):
-                await _fire(tx, tenant, late, row["request_id"])
+            await _fire_all(tx, tenant, await tx.row("lock_free_thread", tenant, late))
 
-        await db.write(fire)
+        with suppress(LockedError):
+            await db.write(fire, wait=False)
+
+
+async def _overdue(tx: Transaction, thread: Row | None) -> list[Row]:
+    return await tx.rows("overdue_of_thread", thread["thread_key"], await tx.now()) if thread is not None else []
+
+
+async def _fire_all(tx: Transaction, tenant: str, thread: Row | None) -> None:
+    """Apply the deadlines of a locked thread."""
+    for row in await _overdue(tx, thread):
+        await _fire(tx, tenant, row["thread_id"], row["request_id"])
 
 
 async def _fire(tx: Transaction, tenant: str, thread_id: str, request_id: str) -> None:
@@ -184,7 +211,7 @@ async def respond(
     """Store an answer once (I6). If an equal answer is stored already, return it. Raises HitlAlreadyAnsweredError,
     HitlStaleAnswerError, HitlAmbiguousError, HitlNoPendingRequestError, HitlInvalidAnswerError, ThreadNotFoundError."""
     check_value(answer, "answer")
-    check_responder(answered_by, on_behalf_of)
+    check_names(answered_by=answered_by, on_behalf_of=on_behalf_of)
     to_json(answer)
     if thread_id is None and request_id is None:
         raise InvalidInputError("respond needs a thread_id or a request_id", field="thread_id")

@@ -25,7 +25,7 @@ class SqlRunStore(Refusing):
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
         """Return a run, or None for an unknown run."""
-        await requests.fire_deadlines(self.db, self.tenant, thread_id)
+        await requests.fire_before_reading(self.db, self.tenant, thread_id)
         row = await self.db.read(lambda tx: self._row(tx, "run", thread_id, run_id))
         return external_runs.decoded(row) if row is not None else None
 
@@ -40,21 +40,21 @@ class SqlRunStore(Refusing):
 
     async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]:
         """Return runs, the newest first."""
-        await requests.fire_deadlines(self.db, self.tenant, where.thread_id)
+        await requests.fire_before_reading(self.db, self.tenant, where.thread_id)
         return await self.db.read(lambda tx: lists.runs(tx, self.tenant, where, page, self.db.page_bytes))
 
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]:
         """Return HITL requests, the oldest first. ``pending``: True to return only unanswered requests."""
-        await requests.fire_deadlines(self.db, self.tenant, thread_id)
+        await requests.fire_before_reading(self.db, self.tenant, thread_id)
         return await self.db.read(lambda tx: lists.requests(tx, self.tenant, thread_id, pending, page, self.db.page_bytes))
 
     async def request(self, request_id: str) -> HitlRequest | None:
         """Return one HITL request, pending or not, or None for an unknown request."""
         row = await self.db.read(lambda tx: tx.row("request", self.tenant, request_id))
         if row is not None and requests.is_pending(row) and row["deadline_at"] is not None:
-            await requests.fire_deadlines(self.db, self.tenant, row["thread_id"])
+            await requests.fire_before_reading(self.db, self.tenant, row["thread_id"])
             row = await self.db.read(lambda tx: tx.row("request", self.tenant, request_id))
         return requests.decoded(row) if row is not None else None
 

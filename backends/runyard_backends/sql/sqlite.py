@@ -88,7 +88,7 @@ def translated() -> Iterator[None]:
 @cache
 def _texts() -> dict[str, str]:
     """Return the statements of ``queries.sql`` without ``FOR UPDATE``, because SQLite has no locks of rows."""
-    return {name: text.removesuffix(" FOR UPDATE") for name, text in statements().items()}
+    return {name: text.removesuffix(" SKIP LOCKED").removesuffix(" FOR UPDATE") for name, text in statements().items()}
 
 
 @contextlib.contextmanager
@@ -189,12 +189,15 @@ class SqliteDatabase:
                 finally:
                     self._idle.append(connection)
 
-    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False) -> T:
+    async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
         """Call ``verb`` in a transaction. No other process can write during this transaction. The time of the verb has no
-        bound."""
+        bound. ``wait``: False to raise LockedError at once while another transaction writes."""
+        if not wait and self._writing.locked():
+            raise LockedError("another transaction writes to the SQLite file; try again later")
         async with self._writing:
             writer = self._opened()
             with translated():
+                await writer.execute(f"PRAGMA busy_timeout = {round(self.busy_seconds * 1000) if wait else 0}")
                 async with _transaction(writer, "BEGIN IMMEDIATE") as transaction:
                     return await verb(transaction)
 

@@ -200,7 +200,7 @@ class _Section:
         for n, (read, mine) in enumerate(zip(readers, runs, strict=True)):
             begin = [message.parent_id async for message in _first(read())]
             if begin or n == 0:
-                at = begin[0] if begin else (closing or [base])[-1]
+                at = begin[0] if begin else closing[-1] if closing else base
                 yield BranchLine(at=None if flat and n == 0 else at)
                 async for line in BranchOrder(read, self._runs, mine, forks).lines():
                     if isinstance(line, CompleteLine | CancelLine):

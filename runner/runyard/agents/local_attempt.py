@@ -207,7 +207,9 @@ class LocalAttempt:
         last = self.attempt_store.messages[-1].id if len(self.attempt_store.messages) > self.attempt_store.before else None
         self.stream.emit("run.resumed" if answered else "run.rewound", {"attempt": self.run.attempt, "message_id": last})
         for request in answered:
-            self.stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
+            if request.request_id not in self.local_thread.announced:
+                self.local_thread.announced.add(request.request_id)
+                self.stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
 
     async def _attempt(self, work: Work) -> BaseException | None:
         extra = {key: value for key, value in self.data.extra.items() if key != RESERVED}
@@ -254,8 +256,10 @@ class LocalAttempt:
         self.data = await self.local_thread.load()
         if any(request.answered_at is not None for request in waiting):
             return []
+        known = {request.request_id for request in asked if request.created_at is not None}
         for request in waiting:
-            self.stream.emit(*requested_event(request))
+            if request.request_id not in known:
+                self.stream.emit(*requested_event(request))
         self.stream.emit("run.suspended", {"status": "suspended", "request_ids": [request.request_id for request in waiting]})
         return waiting
 

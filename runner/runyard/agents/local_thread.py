@@ -71,6 +71,8 @@ class LocalThread:
         self.thread_id = thread_id
         native = all(hasattr(checkpointer, name) for name in OF_REQUESTS)
         self.requests: RequestStore = cast(RequestStore, checkpointer) if native else ExtraRequests(checkpointer)
+        self.announced: set[str] = set()
+        """The ids of the requests whose answers were announced to the subscribers."""
         self._counted: set[str] = set()
         self._reserved = not native
 

@@ -222,7 +222,7 @@ class RunCalls(ThreadCalls):
         return RunHandle(self, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run:
-        """Return one run. A fork also has the runs that it inherited, with the ``thread_id`` of their threads.
+        """Return one run. A fork also has the completed runs that it inherited whole, with the ``thread_id`` of their threads.
 
         Raises RunNotFoundError.
         """

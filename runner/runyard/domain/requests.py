@@ -15,8 +15,8 @@ from .validation import check_id, new_id
 ANSWERED_AT_DEADLINE: Final = "deadline"
 """Value of ``answered_by`` in a request that its deadline answered."""
 
-MAX_RESPONDER_CHARACTERS: Final = 1000
-"""Most characters of ``answered_by`` and ``on_behalf_of``."""
+MAX_PERSON_CHARACTERS: Final = 1000
+"""Most characters of the name of a person or a program: ``answered_by``, ``on_behalf_of``, ``sent_by``."""
 
 
 class HitlRequest(StrictModel):
@@ -56,12 +56,12 @@ def check_requests(*requests: HitlRequest) -> None:
             check_value(getattr(request, name), name)
 
 
-def check_responder(answered_by: str | None, on_behalf_of: str | None) -> None:
-    """Raise :class:`InvalidInputError` if a name of a responder is too long."""
-    for name, value in (("answered_by", answered_by), ("on_behalf_of", on_behalf_of)):
-        if value is not None and len(value) > MAX_RESPONDER_CHARACTERS:
-            most = MAX_RESPONDER_CHARACTERS
-            raise InvalidInputError(f"{name} has at most {most} characters, got {len(value)}", field=name)
+def check_names(**names: str | None) -> None:
+    """Raise :class:`InvalidInputError` if a name of a person or a program is too long. The keywords are the fields."""
+    for field, name in names.items():
+        if name is not None and len(name) > MAX_PERSON_CHARACTERS:
+            message = f"{field} has at most {MAX_PERSON_CHARACTERS} characters, got {len(name)}"
+            raise InvalidInputError(message, field=field)
 
 
 def check_answer(request: HitlRequest, answer: Any) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
 from ..errors import InvalidInputError, SignalConflictError, SignalInvalidError, SignalTimeoutError
 from .base_models import StrictModel
+from .derived_ids import digest
 from .quoting import brief
-from .requests import misfit
+from .requests import check_names, misfit
 from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_aware, check_id
 
@@ -27,6 +28,9 @@ MAX_WAITS: Final = 1000
 """Maximum number of waits for which an attempt is suspended at once."""
 
 WaitKind: TypeAlias = Literal["sleep", "signal", "child"]
+WaitsFor: TypeAlias = Literal["human", "timer", "signal", "child"]
+"""What a suspended run waits for. A run that asks a human waits for the human, whatever else it waits for."""
+WAITS_FOR: Final[tuple[WaitsFor, ...]] = get_args(WaitsFor)
 Until: TypeAlias = float | timedelta | datetime
 """The end of a wait: in seconds from its start, as a timedelta from its start, or as a time with a time zone."""
 
@@ -67,7 +71,8 @@ class Signal(StrictModel):
 
     def check_same(self, name: str, value: JsonValue) -> None:
         """Raise SignalConflictError if a repetition of the signal has another ``name`` or ``value``."""
-        differs = [field for field, same in (("name", self.name == name), ("value", self.value == value)) if not same]
+        same = {"name": self.name == name, "value": digest(self.value) == digest(value)}  # in Python, 1 == True
+        differs = [field for field in same if not same[field]]
         if differs:
             raise SignalConflictError(
                 f"signal id {self.signal_id!r} is taken by a signal with another {', '.join(differs)}; choose another id",
@@ -76,11 +81,12 @@ class Signal(StrictModel):
             )
 
 
-def check_signal(name: str, value: JsonValue, signal_id: str) -> None:
-    """Raise InvalidInputError for a name or an id that is no id, and for a value beyond the bounds of a value."""
+def check_signal(name: str, value: JsonValue, signal_id: str, sent_by: str | None) -> None:
+    """Raise InvalidInputError for a name or an id that is no id, a value beyond the bounds of a value, and a long sender."""
     check_id(name, "name")
     check_id(signal_id, "signal_id")
     check_value(value, "value")
+    check_names(sent_by=sent_by)
 
 
 def check_taken(wait: Wait, schema: JsonObject | None) -> JsonValue:

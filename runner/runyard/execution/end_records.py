@@ -136,14 +136,15 @@ def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
 
 
 def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
-    """Return the events of an attempt's last write, in order: those of its messages, of its requests, and of the run's status.
+    """Return the events of an attempt's last write, in order: those of its messages, of its new requests, and of the run's
+    status.
 
     If the run was cancelled, the write stored no messages. The event of the run's status then has the first number.
     """
     events: list[tuple[str, JsonObject]] = []
     if ended.status is not RunStatus.CANCELLED:
         events += completed_events(left.messages)
-        events += map(requested_event, left.requests)
+        events += map(requested_event, left.new_requests)
     if ended.status not in END_EVENTS:
         return events
     data: JsonObject = {"status": ended.status.value}

@@ -102,7 +102,7 @@ class EndWriter:
 
     async def _write(self, left: Remainder, write: Write, call: Callable[[Write], Awaitable[Ended]]) -> Ended:
         """Make the attempt's last write. Send its events after the commit (E2)."""
-        reservation = self._stream.reserve(len(left.messages) + len(left.requests) + 1)
+        reservation = self._stream.reserve(len(left.messages) + len(left.new_requests) + 1)
         write.first_event = reservation.first
         try:
             ended = await patiently(lambda: call(write))

@@ -54,6 +54,7 @@ from .end_records import describe, log_end
 from .end_writer import EndWriter
 from .fan_out import FanOutJob, ProbeAnswer
 from .fan_out_candidates import Later
+from .received_answers import ReceivedAnswers
 from .remainder import Remainder
 from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, effective_options, retry_delay
 from .run_meter import RunMeter
@@ -128,6 +129,7 @@ class Execution:
         agent = self._spec.name if self._spec and claim.run.kind != "fork" else None
         self.trace = AttemptTrace(claim, agent, nested=nested)
         self._meter = RunMeter(claim.ref, claim.run, agent, self.trace.span)
+        self._answers = ReceivedAnswers(self._stream)
         self._why: Stop | None = None
         self._of_probes = Remainder.nothing()
         """The usage of a job's probes. The other fields stay empty."""
@@ -232,26 +234,23 @@ class Execution:
                     self._stream.emit(kind, what)
             return Ledger()
         ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
-        answered = [request for request in ledger.requests.values() if request.answered_at is not None]
         parks = self._claim.fork is not None and self._claim.fork.fan is not None and self._claim.fork.fan.threads
         resumed = ledger.resumes or (parks and not self._claim.takeover and not run.error_count)
         data["message_id"] = self._claim.leaf_id
         if not resumed:
             data["takeover"] = self._claim.takeover
         self._stream.emit("run.resumed" if resumed else "run.rewound", data, urgent=True)
+        answered = self._answers.announce(ledger)
         if resumed:
             self._meter.resumed(answered)
             self.trace.resumed(answered)
         elif not self._claim.takeover:
             self.trace.continues("retry")
-        for request in answered if resumed else ():
-            self._stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
         return ledger
 
     async def _prompt(self, ledger: Ledger) -> Ended | None:
-        backend = self._tools.backend
-        of_tenant = backend.for_tenant(self._claim.tenant)
-        attempt_store = FencedAttemptStore(backend.runs, of_tenant, self.attempt, self.record.thread_id)
+        runs, of_tenant = self._tools.backend.runs, self._tools.backend.for_tenant(self._claim.tenant)
+        attempt_store = FencedAttemptStore(runs, of_tenant, self.attempt, self.record.thread_id)
         while True:
             result = await self._call(attempt_store, self._claim.extra, ledger)
             self._used += result.left.usage or Usage()
@@ -261,7 +260,8 @@ class Execution:
             # The answer came while the question was being stored: continue in the same attempt.
             if result.left.usage is not None:
                 self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.usage})
-            ledger = await patiently(lambda: self._tools.backend.runs.ledger(self.attempt))
+            ledger = await patiently(lambda: runs.ledger(self.attempt))
+            self._answers.announce(ledger)
 
     async def _call(
         self,

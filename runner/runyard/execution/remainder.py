@@ -33,6 +33,11 @@ class Remainder:
         return Remainder([], None, self.usage, [], None)
 
     @property
+    def new_requests(self) -> list[HitlRequest]:
+        """The requests that no earlier attempt has stored."""
+        return [request for request in self.requests if request.created_at is None]
+
+    @property
     def parked(self) -> bool:
         """Whether the context waits for something."""
         return bool(self.requests or self.waits)

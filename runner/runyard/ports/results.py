@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -104,13 +105,15 @@ class Ledger:
     """The records of earlier attempts of a run.
 
     ``steps``: the started and the finished steps, by key. ``requests``: the pending and the answered requests, by id.
-    ``waits``: the open and the ended waits, by id.
+    ``waits``: the open and the ended waits, by id. ``received``: the ids of the requests whose answers this attempt is the
+    first to have.
     ``resumes``: True if an answer or the end of a wait started this attempt, because the attempt before it suspended the run.
     """
 
     steps: dict[str, Step] = field(default_factory=dict)
     requests: dict[str, HitlRequest] = field(default_factory=dict)
     waits: dict[str, Wait] = field(default_factory=dict)
+    received: Set[str] = frozenset()
     resumes: bool = False
 
 

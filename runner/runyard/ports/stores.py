@@ -159,11 +159,12 @@ class RunStore(Protocol):
     completions of the call are stored. ``complete`` without ``wait`` waits as long as any call.
 
     ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already,
-    the run stays RUNNING.
+    the run stays RUNNING. A request with ``created_at`` is one that the run has stored before: it is waited for, and gets no
+    other event.
 
     ``start_child``: accept a child of the attempt's run, which is the ``job`` of ``request``, together with the wait for its
-    end. The id of the wait is the child's run id. Raises StaleFenceError, CancelRequestedError, ChildDeadlockError,
-    TooManyChildrenError, and the errors of ``accept``.
+    end. The id of the wait is the child's run id. Raises RunConflictError if another run has that id, StaleFenceError,
+    CancelRequestedError, ChildDeadlockError, TooManyChildrenError, and the errors of ``accept``.
 
     ``signal``: send a signal to a thread. A suspended run that waits for it continues. Without such a run the signal stays.
     Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.

@@ -15,7 +15,7 @@ FOUND_RUNS: Final = 10
 class TimelineStore(Protocol):
     """Timelines of the tenant's runs, and the search of a run by the beginning of its id.
 
-    ``timeline``: return a page of the timeline of a run, which the thread may have inherited. Raises RunNotFoundError,
+    ``timeline``: return a page of the timeline of a run, which the thread may have inherited whole. Raises RunNotFoundError,
     ThreadNotFoundError, InvalidCursorError.
     ``find``: return the thread ids and run ids of the runs whose ids begin with ``prefix``, at most :data:`FOUND_RUNS`. If
     runs have exactly this id, return only these. Runs whose content was deleted are not found.

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from ..domain.runs import DEFAULT_AGENT, Run, VersionPolicy
+from ..domain.waits import WaitsFor
 from .scheduling import Job
 
 WaitingCursor: TypeAlias = tuple[datetime, int]
@@ -150,9 +151,10 @@ class QueueInfo:
     ``queued``: the number of due runs that wait for a worker or for their lane. ``waiting``: the number of those that need
     nothing but a worker. ``deepest``: the number of queued runs in the longest lane. ``oldest``: the longest wait of a queued
     run in seconds, or None without queued runs. ``scheduled``: the number of runs that are not due yet. ``running``: the number
-    of runs that workers execute. ``suspended``: the number of runs that wait for a human. ``workers``: the number of live
-    workers that serve the queue and are not draining. ``known``: a live worker serves the queue, an agent that was ever served
-    belongs to the queue, or the queue is paused. The names of other queues come from clients only.
+    of runs that workers execute. ``suspended``: the number of suspended runs. ``waits_for``: the number of those that wait for
+    a human, a timer, a signal or a child. ``workers``: the number of live workers that serve the queue and are not draining.
+    ``known``: a live worker serves the queue, an agent that was ever served belongs to the queue, or the queue is paused. The
+    names of other queues come from clients only.
     """
 
     queue: str
@@ -163,6 +165,7 @@ class QueueInfo:
     scheduled: int = 0
     running: int = 0
     suspended: int = 0
+    waits_for: dict[WaitsFor, int] = field(default_factory=dict)
     workers: int = 0
     paused_at: datetime | None = None
     known: bool = False

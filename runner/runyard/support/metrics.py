@@ -168,7 +168,9 @@ DEEPEST_LANE: Final = Gauge(
 )
 OLDEST: Final = Gauge("runyard_oldest_queued_seconds", "Longest wait of a queued run. Only the leader reports it.", ["queue"])
 SUSPENDED_RUNS: Final = Gauge(
-    "runyard_suspended_runs", "Runs that wait without a worker: for a human or a wait. Only the leader reports it.", ["queue"]
+    "runyard_suspended_runs",
+    "Runs that wait without a worker: for a human, a timer, a signal or a child. Only the leader reports it.",
+    ["queue", "waits_for"],
 )
 SERVING: Final = Gauge(
     "runyard_serving_workers", "Live workers that claim runs from the queue. Only the leader reports it.", ["queue"]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from ..domain.waits import WAITS_FOR
 from ..ports.stores import QueueStore, WorkerStore
 from ..ports.workers import DeploymentFigures, QueueInfo
 from ..support import metrics
@@ -23,7 +24,6 @@ OF_QUEUES: Final = (
     metrics.RUNNING,
     metrics.DEEPEST_LANE,
     metrics.OLDEST,
-    metrics.SUSPENDED_RUNS,
     metrics.SERVING,
     metrics.PAUSED,
 )
@@ -101,13 +101,15 @@ def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
             oldest=max(sofar.oldest or 0.0, info.oldest or 0.0),
             scheduled=sofar.scheduled + info.scheduled,
             running=sofar.running + info.running,
-            suspended=sofar.suspended + info.suspended,
+            waits_for={kind: sofar.waits_for.get(kind, 0) + info.waits_for.get(kind, 0) for kind in WAITS_FOR},
             workers=sofar.workers + info.workers,
             paused_at=info.paused_at,
         )
     for name in set(before) - shown.keys():
         for gauge in OF_QUEUES:
             gauge.remove(name)
+        for kind in WAITS_FOR:
+            metrics.SUSPENDED_RUNS.remove(name, kind)
     for name, info in shown.items():
         metrics.QUEUED.labels(queue=name).set(info.queued)
         metrics.WAITING.labels(queue=name).set(info.waiting)
@@ -115,7 +117,8 @@ def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
         metrics.RUNNING.labels(queue=name).set(info.running)
         metrics.DEEPEST_LANE.labels(queue=name).set(info.deepest)
         metrics.OLDEST.labels(queue=name).set(info.oldest or 0.0)
-        metrics.SUSPENDED_RUNS.labels(queue=name).set(info.suspended)
+        for kind in WAITS_FOR:
+            metrics.SUSPENDED_RUNS.labels(queue=name, waits_for=kind).set(info.waits_for.get(kind, 0))
         metrics.SERVING.labels(queue=name).set(info.workers)
         metrics.PAUSED.labels(queue=name).set(info.paused_at is not None)
     return set(shown)

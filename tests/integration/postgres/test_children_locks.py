@@ -17,7 +17,9 @@ from runyard.models import ErrorInfo, Message
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
-from runyard_backends.postgres.backend import PostgresBackend
+from runyard_backends.conformance.children import start_child
+from runyard_backends.conformance.world import World
+from runyard_backends.postgres.backend import PostgresBackend, connect
 from tests.integration.postgres.test_verb_pairs import (
     Refused,
     Scene,
@@ -250,3 +252,15 @@ async def test_the_reconciler_looks_at_children_of_cancelled_runs_only(backend: 
     assert await s.db.pool.fetch("SELECT runyard.doomed_children(10)") == []
     await cancel(s, family)
     assert len(await s.db.pool.fetch("SELECT runyard.doomed_children(10)")) == 2
+
+
+async def test_the_reconciler_looks_at_no_child_that_it_cannot_cancel(backend: PostgresBackend) -> None:
+    """K3: A child that is not due has no place in its lane. It is cancelled after its admission, and must not take the place of
+    children that can be cancelled at once."""
+    world = World(backend, connect)
+    attempt = await world.start("r1")
+    await start_child(world, attempt, delay=3600)
+    await world.runs.cancel("t", "r1")
+    await world.runs.release(attempt)
+    assert await backend.db.pool.fetchval("SELECT count(*) FROM runyard.waits WHERE due_at <= now()") == 1
+    assert await backend.db.pool.fetch("SELECT runyard.doomed_children(10)") == []

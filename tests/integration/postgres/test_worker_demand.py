@@ -8,10 +8,19 @@ import asyncpg
 import pytest
 
 from runyard import Client
+from runyard.models import HitlRequest
+from runyard_backends.conformance.children import start_child
+from runyard_backends.conformance.waits import park, signal, sleep
 from runyard_backends.conformance.world import World
 from runyard_backends.postgres.backend import connect
 from tests.integration.postgres.test_reconciler_reads import LANES, blocks
 from tests.support import chart
+
+SLEEPS = """
+INSERT INTO runyard.waits (thread_key, run_id, wait_id, kind, due_at)
+SELECT l.thread_key, l.run_id, 'nap', 'sleep', now() + interval '1 day'
+FROM runyard.live_runs l WHERE l.status = 'suspended' AND l.queue = 'default'
+"""
 
 
 @pytest.fixture
@@ -78,6 +87,19 @@ async def has_a_question_with_a_deadline(world: World, url: str) -> None:
     await world.suspended("r", timeout=3600)
 
 
+async def has_a_sleeper(world: World, url: str) -> None:
+    await park(world, await world.start("r"), sleep(timeout=3600))
+
+
+async def has_a_child_to_cancel(world: World, url: str) -> None:
+    """The child asks a human. Only a worker passes the cancel of its parent on to it."""
+    attempt = await world.start("r")
+    await start_child(world, attempt)
+    await world.ask(await world.take("c1", thread="child"), HitlRequest())
+    await world.runs.cancel("t", "r")
+    await world.runs.release(attempt)
+
+
 @pytest.mark.parametrize(
     "happen",
     [
@@ -86,6 +108,8 @@ async def has_a_question_with_a_deadline(world: World, url: str) -> None:
         has_a_retry,
         has_an_expiring_run_behind_a_question,
         has_a_question_with_a_deadline,
+        has_a_sleeper,
+        has_a_child_to_cancel,
     ],
 )
 async def test_one_worker_stays_while_something_has_a_deadline(
@@ -147,4 +171,15 @@ async def test_the_demand_does_not_read_the_runs_that_wait_for_humans(connection
     before = await blocks(connection, statement)
     await connection.execute(LANES, "suspended", 20_000, None)
     assert await demand(connection) == 50
+    assert await blocks(connection, statement) < before + 200
+
+
+async def test_the_demand_of_a_queue_does_not_read_the_waits_of_others(world: World, connection: asyncpg.Connection) -> None:
+    statement = "SELECT runyard.worker_demand(ARRAY['gpu'])"
+    await park(world, await world.start("r", queue="gpu"), signal())
+    before = await blocks(connection, statement)
+    await connection.execute(LANES, "suspended", 20_000, None)
+    await connection.execute(SLEEPS)
+    await connection.execute("ANALYZE runyard.waits, runyard.live_runs, runyard.runs")
+    assert (await demand(connection, "gpu"), await demand(connection, "default")) == (0, 1)
     assert await blocks(connection, statement) < before + 200

@@ -18,12 +18,12 @@ from runyard.errors import (
     SchemaMismatch,
     SchemaUninitialized,
 )
-from runyard.models import Message
+from runyard.models import HitlRequest, Message
 from runyard.ports.commands import Cut, ForkRequest
 from runyard.ports.stores import Backend
 from runyard_backends.sql import mysql
 from runyard_backends.sql.backend import connect_mysql
-from runyard_backends.sql.mysql import migrate, options_of
+from runyard_backends.sql.mysql import LOCK_WAIT_SECONDS, migrate, options_of
 from tests.support.mariadb import PrivateMariaDB
 
 
@@ -158,6 +158,25 @@ async def test_a_thread_that_stays_locked_is_waited_for_within_a_bound(
     await other.rollback()
     await backend.checkpointer.append("t", [Message.user("c")])
     assert [m.text for m in (await backend.threads.messages("t")).items] == ["a", "c"]
+
+
+async def test_h7_lists_do_not_wait_for_locked_threads(backend: Backend, other: Any) -> None:
+    """H7: A list applies the deadlines of other threads. It shows a locked thread as it was."""
+    store: Any = backend.checkpointer
+    for thread in ("t", "u"):
+        await store.claim_run(thread, "r")
+        overdue = HitlRequest(request_id=f"of {thread}", timeout=0, on_deadline={"fail": True})
+        await store.save_requests(thread, [overdue], run_id="r")
+    cursor = other.cursor()
+    await cursor.execute("BEGIN")
+    await cursor.execute("SELECT * FROM runyard_threads WHERE tenant = '' AND thread_id = 't' AND is_live = 1 FOR UPDATE")
+    async with asyncio.timeout(LOCK_WAIT_SECONDS):
+        assert [request.thread_id for request in (await backend.runs.requests()).items] == ["t"]
+        assert {run.thread_id: run.status for run in (await backend.runs.runs()).items} == {"t": "running", "u": "failed"}
+        run = await backend.runs.run("t", "r")
+    assert run is not None and run.status == "running"
+    await other.rollback()
+    assert (await backend.runs.requests()).items == []
 
 
 async def test_connections_that_the_server_closed_are_replaced(backend: Backend, other: Any) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,14 @@ from runyard.errors import (
     LockedError,
     SchemaMismatch,
 )
-from runyard.models import Message
+from runyard.models import HitlRequest, Message
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.stores import Backend
+from runyard.support.store_retries import LOCKED_SECONDS
 from runyard_backends.sql.backend import connect_sqlite
+from runyard_backends.sql.database import statements
 from runyard_backends.sql.migrate import migrations
+from runyard_backends.sql.requests import FIRED_AT_ONCE
 from runyard_backends.sql.sqlite import migrate
 from runyard_backends.sql.sqlite_path import path_of
 
@@ -259,3 +263,34 @@ async def test_lone_surrogates_are_refused_where_text_is_stored_as_text(backend:
         await backend.checkpointer.load("\ud800")
     data = await backend.checkpointer.load("t")
     assert data is not None and (data.extra, data.messages[0].text) == ({}, "\ud800")
+
+
+async def test_h7_lists_do_not_wait_for_a_writer(file: Path, backend: Backend) -> None:
+    """H7: Neither for one of this process nor for one of another process. The next list applies the deadlines."""
+    store: Any = backend.checkpointer
+    await store.claim_run("t", "r")
+    await store.save_requests("t", [HitlRequest(timeout=0, on_deadline={"fail": True})], run_id="r")
+    reads = backend.runs
+    async with asyncio.timeout(LOCKED_SECONDS / 2):
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert len((await reads.requests()).items) == 1
+            writing = asyncio.create_task(store.append("u", [Message.user("x")]))
+            await asyncio.sleep(0)  # the call begins
+            assert [run.status for run in (await reads.runs()).items] == ["running"]
+            other.execute("ROLLBACK")
+        await writing
+        assert [run.status for run in (await reads.runs()).items] == ["failed"]
+
+
+async def test_h7_a_list_applies_a_bounded_number_of_deadlines(file: Path, backend: Backend) -> None:
+    """H7: A list has a bounded cost, however many requests are overdue. It finds them by an index."""
+    store: Any = backend.checkpointer
+    for n in range(FIRED_AT_ONCE + 1):
+        overdue = HitlRequest(request_id=f"q{n}", timeout=0, on_deadline={"answer": n})
+        await store.save_requests(f"t{n}", [overdue], run_id="r")
+    assert [request.request_id for request in (await backend.runs.requests()).items] == [f"q{FIRED_AT_ONCE}"]
+    assert (await backend.runs.requests()).items == []
+    with closing(sqlite3.connect(file)) as other:
+        (plan,) = other.execute(f"EXPLAIN QUERY PLAN {statements()['overdue']}", ("", 1, 1)).fetchall()
+    assert "USING INDEX runyard_requests_overdue" in plan[3] or "USING COVERING INDEX runyard_requests_overdue" in plan[3], plan

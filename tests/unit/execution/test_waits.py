@@ -8,6 +8,7 @@ from typing import Any
 
 import pydantic_ai
 import pytest
+from prometheus_client import REGISTRY
 
 from runyard import Agent, App, Message, RunContext, RunStatus, current_run
 from runyard.errors import ChildFailedError, HitlNotAllowedError, SignalTimeoutError
@@ -145,6 +146,33 @@ class TestSleep:
         await agent.prompt("sleep")
         [result] = [part for message in agent.state.messages for part in message.tool_results]
         assert result.is_error and "CapabilityMissingError" in str(result.content)
+
+
+async def test_e1_answers_and_questions_are_announced_once() -> None:
+    """E1: Neither a later wake nor a later suspension announces them again, and the wait for an answer is measured once."""
+
+    def measured() -> float:
+        return REGISTRY.get_sample_value("runyard_suspended_seconds_count") or 0.0
+
+    async def agent(ctx: RunContext) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.ask("first", key="1"))
+            group.create_task(ctx.ask("second", key="2"))
+        await ctx.sleep(1)
+        await ctx.sleep(1)
+        await say(ctx, "done")
+
+    before = measured()
+    async with Harness(agent) as harness:
+        run = await harness.prompt("t", "hi", "r1")
+        for request in run.requests:
+            await harness.client.respond("t", "yes", request.request_id)
+            run = await harness.result("t", "r1")
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 5)
+        requested = [event for event in run.events if event.type == "hitl.requested"]
+        answered = [event.data["request_id"] for event in run.events if event.type == "hitl.answered"]
+        assert len(requested) == 2 and len(answered) == len(set(answered)) == 2
+        assert measured() == before + 2
 
 
 async def nap_tool() -> str:

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from runyard.domain.runs import ErrorInfo
 from runyard.domain.states import RunStatus
+from runyard.domain.waits import WAITS_FOR, WaitsFor
 from runyard.errors import BackendUnavailableError, LockedError, RunyardError
 from runyard.execution.run_meter import RunMeter
 from runyard.execution.usage import UsageMeter, model_name
@@ -48,6 +49,7 @@ SOURCES = {
     "model": "names that model layers report, the first metrics.MAX_MODELS of a process, each for one agent; empty for others",
     "direction": "input, output",
     "server": "metrics.SERVERS",
+    "waits_for": "waits.WAITS_FOR",
 }
 """Where the values of each label come from. None comes from a caller: not what a caller names, sends, or types."""
 LABELS = set(SOURCES)
@@ -98,7 +100,7 @@ def test_metric_names_follow_the_conventions(family: Metric) -> None:
 def test_counters_of_served_queues_start_at_zero() -> None:
     """rate() of a counter needs the zero before the first one."""
     without = {family.name for family in families() if not family.samples}
-    measured = (*OF_QUEUES, metrics.PENDING_REQUESTS)  # by the leader
+    measured = (*OF_QUEUES, metrics.SUSPENDED_RUNS, metrics.PENDING_REQUESTS)  # by the leader
     reported = (metrics.TOKENS, metrics.COST, metrics.MODEL_REQUESTS)  # by models, whose names are not known before
     assert without <= {metric.describe()[0].name for metric in (*measured, *reported, metrics.ARQ_JOBS)}
     text = generate_latest().decode()
@@ -265,12 +267,17 @@ async def test_only_the_leader_shows_what_waits() -> None:
 
     store, leading = Store(), True
     backlog = LeaderMetrics(store, store, lambda: leading)  # type: ignore[arg-type]
-    store.found = [QueueInfo(queue="a", queued=3, oldest=7.5, running=2, scheduled=1, paused_at=START, known=True)]
+    waits: dict[WaitsFor, int] = {"human": 2, "timer": 1}
+    store.found = [
+        QueueInfo(queue="a", queued=3, oldest=7.5, running=2, scheduled=1, waits_for=waits, paused_at=START, known=True)
+    ]
     store.found += [QueueInfo(queue="b", known=True)]
     commits = value("runyard_postgres_commits_total")
     await backlog.step()
     names = ("queued_runs", "oldest_queued_seconds", "running_runs", "scheduled_runs", "paused_queue")
     assert [value(f"runyard_{name}", queue="a") for name in names] == [3.0, 7.5, 2.0, 1.0, 1.0]
+    suspended = {kind: value("runyard_suspended_runs", queue="a", waits_for=kind) for kind in WAITS_FOR}
+    assert suspended == {"human": 2, "timer": 1, "signal": 0, "child": 0}
     assert value("runyard_pending_requests", kind="approval") == 2 and value("runyard_oldest_request_seconds") == 9.0
     assert value("runyard_postgres_connections") == 7 and value("runyard_postgres_max_connections") == 97
     store.found, store.figures = [QueueInfo(queue="b", known=True)], replace(store.figures, commits=1010)
@@ -351,6 +358,7 @@ from datetime import UTC, datetime
 from prometheus_client import generate_latest
 from runyard.domain.runs import ErrorInfo
 from runyard.domain.states import RunStatus
+from runyard.domain.waits import WAITS_FOR, WaitsFor
 from runyard.execution.run_meter import RunMeter
 from runyard.models import Run, Usage
 from runyard.ports.refs import RunRef

@@ -103,7 +103,7 @@ async def entries(caller: Caller, thread_id: str, run: Run, last_event_id: str |
 async def streamed(caller: Caller, thread_id: str, run_id: str) -> Run:
     """Return the run, whose events ``caller`` wants to read. Raises RunNotFoundError.
 
-    A stream token reads the streams of one thread. A fork shows an inherited run up to its cut, but the stream of the run is
+    A stream token reads the streams of one thread. A fork shows runs that it inherited whole, but the stream of such a run is
     that of the other thread. Therefore a stream token does not read it.
     """
     run = await caller.client.run(thread_id, run_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from runyard.domain.runs import DEFAULT_OPTIONS
 from runyard.domain.size_limits import check_value
@@ -39,7 +39,7 @@ def run(row: Row) -> Run:
         admitted_at=row["admitted_at"],
         started_at=row["started_at"],
         suspended_at=row["suspended_at"],
-        waiting_for=row["waiting_for"],
+        waiting_for=_waiting_for(row["waiting_for"]),
         finished_at=row["finished_at"],
         cancel_requested_at=row["cancel_requested_at"],
         completion_seq=row["completion_seq"],
@@ -76,6 +76,11 @@ def _attempt(row: Row) -> AttemptInfo:
 
 
 attempt_entry = entry(_attempt, error=None)
+
+
+def _waiting_for(waits_for: str | None) -> Literal["answer", "wait"] | None:
+    """Return ``Run.waiting_for``. ``waits_for``: ``human``, ``timer``, ``signal``, ``child`` or None."""
+    return "answer" if waits_for == "human" else "wait" if waits_for is not None else None
 
 
 def _options(text: str) -> RunOptions:

@@ -1,7 +1,7 @@
 -- Children: runs that an attempt of another run started, and for which the other run waits.
 
 -- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
--- nothing. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
+-- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
 CREATE OR REPLACE FUNCTION runyard.start_child(
     for_tenant text, q runyard.request, with_fence bigint, most_depth integer, most_children integer,
     OUT run runyard.runs, OUT created boolean, OUT effects jsonb
@@ -32,6 +32,10 @@ BEGIN
     END IF;
     got := runyard.accept_and_admit(for_tenant, q, EXISTS (SELECT 1 FROM runyard.limits));
     run := got.run; created := got.created; effects := got.effects;
+    IF (run.started_by_key, run.started_by_run_id) IS DISTINCT FROM (q.started_by_key, q.started_by_run_id) THEN
+        PERFORM runyard.refuse('run_conflict', format('run id %s is taken by a run that is no child of run %s; choose another id', q.run_id, parent.run_id),
+                               jsonb_build_object('run_id', q.run_id, 'differs', jsonb_build_array('job')));
+    END IF;
     -- The parent may have been cancelled meanwhile. The lock of its row comes after the lock of the child's thread.
     SELECT x.* INTO parent FROM runyard.runs x WHERE x.accept_no = parent.accept_no FOR UPDATE;
     PERFORM runyard.refuse_write(parent, with_fence);
@@ -119,7 +123,7 @@ BEGIN
         AND c.finished_at IS NULL);
 END $$;
 
--- Return the threads with children to cancel, and since when.
+-- Return the threads with children to cancel, and since when. A child without a place in its lane is cancelled after its admission.
 CREATE OR REPLACE FUNCTION runyard.doomed_children(most integer) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -128,7 +132,7 @@ BEGIN
     JOIN runyard.runs c ON c.started_by_key = w.thread_key AND c.started_by_run_id = w.run_id AND c.run_id = w.wait_id
     LEFT JOIN runyard.runs p ON p.thread_key = w.thread_key AND p.run_id = w.run_id
     WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp())
-      AND c.finished_at IS NULL AND c.cancel_requested_at IS NULL AND coalesce(p.status, 'cancelled') = 'cancelled'
+      AND c.finished_at IS NULL AND c.cancel_requested_at IS NULL AND c.lane_seq IS NOT NULL AND coalesce(p.status, 'cancelled') = 'cancelled'
     ORDER BY w.due_at LIMIT most;
 END $$;
 

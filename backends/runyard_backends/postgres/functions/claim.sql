@@ -127,12 +127,12 @@ BEGIN
     UPDATE runyard.runs SET fence = r.fence, attempt = r.attempt, worker_id = r.worker_id, status = 'running', started_at = r.started_at,
         suspended_at = NULL, not_before = NULL, progressed = false, isolated = false, crash_count = r.crash_count,
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
-        first_seq = r.first_seq, last_seq = r.last_seq,
-        last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
+        first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
         waits_for_permit = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now(),
         input = CASE WHEN NOT first THEN r.input END -- begin_run has made it a message
     WHERE accept_no = r.accept_no;
     PERFORM runyard.follow_claim(r);
+    IF r.attempt > 1 THEN PERFORM runyard.receive_answers(r); END IF;
     IF r.waits_for_permit IS NOT NULL THEN PERFORM runyard.take_turn(r.waits_for_permit, r.tenant); END IF;
     c.outcome := 'claimed'; c.thread_extra := t.extra;
     c.run := CASE WHEN r.input IS NULL THEN runyard.with_input(r) ELSE r END;

@@ -37,7 +37,7 @@ BEGIN
         reason := 'suspended'; facts := jsonb_build_object('request_id', asked.request_id, 'since', run.suspended_at);
         IF asked.request_id IS NULL THEN
             SELECT w.* INTO wait FROM runyard.waits w
-            WHERE w.thread_key = run.thread_key AND w.run_id = explain.run_id AND w.ended_at IS NULL ORDER BY w.created_at, w.wait_id LIMIT 1;
+            WHERE w.thread_key = run.thread_key AND w.run_id = explain.run_id AND w.ended_at IS NULL ORDER BY w.wait_no LIMIT 1;
             facts := facts || jsonb_build_object('wait', wait.kind, 'name', wait.name, 'wait_id', wait.wait_id, 'due_at', wait.due_at);
         END IF;
     ELSIF run.status <> 'queued' THEN

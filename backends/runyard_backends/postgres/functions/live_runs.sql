@@ -50,7 +50,7 @@ BEGIN
         RETURN NULL;
     END IF;
     UPDATE runyard.live_runs SET thread_key = NEW.thread_key, lane = NEW.lane, lane_seq = NEW.lane_seq, agent = NEW.agent, status = NEW.status,
-        worker_id = NEW.worker_id, waits_for_permit = NEW.waits_for_permit, place_in_line = NEW.place_in_line,
+        worker_id = NEW.worker_id, waits_for_permit = NEW.waits_for_permit, place_in_line = NEW.place_in_line, waiting_for = NEW.waiting_for,
         expires_at = CASE WHEN NEW.attempt = 0 THEN NEW.expires_at END, changed_at = NEW.changed_at,
         waits_since = CASE WHEN NEW.until_fewer IS NULL THEN greatest(NEW.changed_at, NEW.run_at, NEW.not_before) END
     WHERE accept_no = NEW.accept_no;

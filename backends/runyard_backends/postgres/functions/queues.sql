@@ -1,5 +1,14 @@
 -- Queues and their waiting runs.
 
+-- Return the numbers of suspended runs of each queue, by what they wait for.
+CREATE OR REPLACE FUNCTION runyard.suspended_runs() RETURNS TABLE (queue text, waiting_for text, runs bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT l.queue, coalesce(l.waiting_for, 'human'), count(*) FROM runyard.live_runs l WHERE l.status = 'suspended' GROUP BY 1, 2;
+END $$;
+
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live
 -- runs by the indexes of their statuses. waiting: the queued runs that need nothing but a worker. A lane whose runs are in several queues
 -- counts in each of them.

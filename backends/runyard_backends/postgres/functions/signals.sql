@@ -1,6 +1,6 @@
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
+-- Send a signal. Return the known signal, and do nothing else, if the thread has a signal with this id. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
 -- stays until a run waits for it.
 -- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
 -- thread that no run has taken.
@@ -13,17 +13,18 @@ DECLARE
     t runyard.threads := runyard.known_thread(for_tenant, thread_id);
     waiting runyard.waits;
 BEGIN
+    SELECT s.* INTO signal FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.signal_id = send_signal.signal_id;
+    created := NOT FOUND;
+    -- The caller may refuse a known signal. Effects of this call would be lost then.
+    IF NOT created THEN RETURN; END IF;
     got := runyard.admit_thread(t);
     t := got.t; effects := got.effects;
     got := runyard.fire_deadlines(t);
     t := got.t; effects := runyard.merge_effects(effects, got.effects);
-    SELECT s.* INTO signal FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.signal_id = send_signal.signal_id;
-    created := NOT FOUND;
-    IF NOT created THEN RETURN; END IF;
     SELECT w.* INTO waiting FROM runyard.waits w JOIN runyard.runs r ON r.thread_key = w.thread_key AND r.run_id = w.run_id
     WHERE w.thread_key = t.thread_key AND w.kind = 'signal' AND w.name = signal_name AND w.ended_at IS NULL AND r.finished_at IS NULL
       AND r.cancel_requested_at IS NULL
-    ORDER BY w.created_at, w.wait_id LIMIT 1;
+    ORDER BY w.wait_no LIMIT 1;
     IF NOT FOUND AND most <= (SELECT count(*) FROM (
             SELECT 1 FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.wait_id IS NULL LIMIT most) x) THEN
         PERFORM runyard.refuse('too_many_signals', format('thread %s has %s signals that no run has taken', thread_id, most),

@@ -1,8 +1,9 @@
 -- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
 -- Suspend an attempt's run until one of `requests` is answered or one of `waits` ends. If this has happened already, the run stays
--- running. Store the attempt's write w.
-CREATE OR REPLACE FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], waits runyard.new_wait[]) RETURNS runyard.ended
+-- running. known: the ids of requests that the run stored before, for which it still waits. Store the attempt's write w.
+CREATE OR REPLACE FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], known text[], waits runyard.new_wait[])
+RETURNS runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
@@ -10,6 +11,8 @@ DECLARE
     r runyard.runs;
     e runyard.ended;
     ended boolean;
+    awaited text;
+    asked text[] := known || ARRAY(SELECT q.request_id FROM unnest(requests) q);
     next_event integer := w.first_event + coalesce(cardinality(w.messages), 0);
 BEGIN
     got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage);
@@ -30,16 +33,21 @@ BEGIN
     ON CONFLICT (tenant, request_id) DO NOTHING;
     ended := runyard.put_waits(r, waits);
     e.status := CASE WHEN ended OR EXISTS (
-        SELECT 1 FROM runyard.hitl_requests h JOIN unnest(requests) q ON h.tenant = t.tenant AND h.request_id = q.request_id
-        WHERE h.answered_at IS NOT NULL) THEN 'running' ELSE 'suspended' END;
+        SELECT 1 FROM runyard.hitl_requests h
+        WHERE h.tenant = t.tenant AND h.request_id = ANY (asked) AND h.answered_at IS NOT NULL) THEN 'running' ELSE 'suspended' END;
     IF e.status = 'suspended' THEN
+        awaited := CASE WHEN asked <> '{}' THEN 'human' ELSE (
+            SELECT CASE x.kind WHEN 'sleep' THEN 'timer' ELSE x.kind END FROM runyard.waits x
+            WHERE x.thread_key = r.thread_key AND x.run_id = r.run_id AND x.ended_at IS NULL ORDER BY x.wait_no LIMIT 1) END;
         PERFORM runyard.note_attempt(r, 'suspended', NULL);
         INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type)
         VALUES (t.tenant, t.thread_key, t.thread_id, r.run_id, 'run.suspended');
+    ELSE
+        PERFORM runyard.receive_answers(r);
     END IF;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
     UPDATE runyard.runs SET status = e.status, suspended_at = CASE WHEN e.status = 'suspended' THEN now() END,
-        waiting_for = CASE WHEN e.status = 'suspended' THEN CASE WHEN requests = '{}' THEN 'wait' ELSE 'answer' END END,
+        waiting_for = awaited,
         worker_id = CASE WHEN e.status = 'suspended' THEN NULL ELSE r.worker_id END,
         error_count = CASE WHEN e.status = 'suspended' THEN 0 ELSE r.error_count END,
         first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools,
@@ -49,9 +57,17 @@ BEGIN
     RETURN e;
 END $$;
 
+-- Record that the attempt of a run has the answers that no earlier attempt had.
+CREATE OR REPLACE FUNCTION runyard.receive_answers(r runyard.runs) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE runyard.hitl_requests h SET received_by = r.fence
+    WHERE h.thread_key = r.thread_key AND h.run_id = r.run_id AND h.answered_at IS NOT NULL AND h.received_by IS NULL;
+END $$;
+
 -- Suspend a run that waits for answers only. Workers of releases without waits call this function.
 CREATE OR REPLACE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    RETURN runyard.suspend_v2(w, requests, '{}');
+    RETURN runyard.suspend_v2(w, requests, '{}', '{}');
 END $$;

@@ -132,7 +132,7 @@ BEGIN
     RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq = ANY (numbers) AND m.run_id = r.run_id ORDER BY m.seq;
 END $$;
 
--- Return a run of a thread, or the run that the thread inherited, whose own thread may be deleted. Refuse if there is no such run, or if
+-- Return a run of a thread, or a run that the thread inherited whole, whose own thread may be deleted. Refuse if there is no such run, or if
 -- the thread is deleted.
 CREATE OR REPLACE FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
@@ -145,7 +145,7 @@ BEGIN
       AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = x.thread_key);
     IF FOUND THEN RETURN r; END IF;
     t := runyard.known_snapshot(for_tenant, thread_id);
-    SELECT (i.run).* INTO r FROM runyard.inherited_run(t.thread_key, run_id) i;
+    SELECT w.* INTO r FROM runyard.whole_run(t.thread_key, run_id) w;
     IF NOT FOUND THEN PERFORM runyard.known_run(t, run_id); END IF;
     RETURN r;
 END $$;

@@ -145,6 +145,16 @@ BEGIN
     ORDER BY 3, l.high_water_seq DESC, l.cutoff DESC LIMIT 1;
 END $$;
 
+-- Return a run that the thread inherited whole, or no row. Other inherited runs are not read through the thread: a run that was not
+-- completed at the cut, or that has messages after the cut.
+CREATE OR REPLACE FUNCTION runyard.whole_run(thread_key bigint, run_id text) RETURNS SETOF runyard.runs
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT (i.run).* FROM runyard.inherited_run(thread_key, run_id) i
+    WHERE NOT i.open AND coalesce((i.run).last_seq, 0) <= (i.level).high_water_seq;
+END $$;
+
 -- Return the id of the last completed run on the head's path. The default cut is after this run.
 CREATE OR REPLACE FUNCTION runyard.last_completed(t runyard.threads) RETURNS text
 LANGUAGE plpgsql STABLE AS $$

@@ -1,6 +1,6 @@
 -- Waits of suspended runs that no human ends: sleeps, signals, children.
 
--- Store the waits of an attempt's run, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
+-- Store the waits of an attempt's run in the order in which it asked for them, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
 CREATE OR REPLACE FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -8,7 +8,7 @@ BEGIN
     IF coalesce(cardinality(waits), 0) = 0 THEN RETURN; END IF;
     INSERT INTO runyard.waits (thread_key, run_id, wait_id, kind, name, due_at)
     SELECT r.thread_key, r.run_id, n.wait_id, n.kind, n.name, coalesce(n.due_at, clock_timestamp() + make_interval(secs => n.timeout))
-    FROM unnest(waits) n
+    FROM unnest(waits) WITH ORDINALITY n(wait_id, kind, name, due_at, timeout, place) ORDER BY n.place
     ON CONFLICT (thread_key, run_id, wait_id) DO NOTHING;
     PERFORM runyard.take_signals(r, waits);
     UPDATE runyard.waits w SET ended_at = now()

@@ -45,8 +45,13 @@ BEGIN
                    WHERE (in_queues IS NULL OR h.queue = ANY (in_queues)) AND NOT EXISTS (SELECT 1 FROM runyard.paused_queues p WHERE p.queue = h.queue))
         OR EXISTS (SELECT 1 FROM runyard.hitl_requests q JOIN runyard.runs r ON r.thread_key = q.thread_key AND r.run_id = q.run_id
                    WHERE q.deadline_at > '-infinity' AND q.answered_at IS NULL AND q.closed_at IS NULL AND (in_queues IS NULL OR r.queue = ANY (in_queues)))
-        OR EXISTS (SELECT 1 FROM runyard.waits w JOIN runyard.runs r ON r.thread_key = w.thread_key AND r.run_id = w.run_id
-                   WHERE w.due_at > '-infinity' AND w.ended_at IS NULL AND (in_queues IS NULL OR r.queue = ANY (in_queues)));
+        OR CASE WHEN in_queues IS NULL THEN EXISTS (SELECT 1 FROM runyard.waits w WHERE w.due_at > '-infinity' AND w.ended_at IS NULL)
+           ELSE EXISTS ( -- from the suspended runs of the queues, because the waits of other queues may be many
+               SELECT 1 FROM runyard.live_runs l JOIN runyard.waits w ON w.thread_key = l.thread_key AND w.run_id = l.run_id
+               WHERE l.status = 'suspended' AND l.queue = ANY (in_queues) AND w.due_at > '-infinity' AND w.ended_at IS NULL)
+               OR EXISTS ( -- a child of a cancelled run
+               SELECT 1 FROM runyard.waits w JOIN runyard.runs c ON c.started_by_key = w.thread_key AND c.started_by_run_id = w.run_id AND c.run_id = w.wait_id
+               WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND c.finished_at IS NULL AND c.queue = ANY (in_queues)) END;
 END $$;
 
 -- Return true if a worker has to do something that is no run: deliver to a webhook, or remove the rows of a deleted thread.

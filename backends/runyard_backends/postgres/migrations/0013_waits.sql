@@ -1,10 +1,11 @@
 -- The waits of suspended runs that no human ends.
--- wait_id: the name of the wait in its run. name: what the run waits for; NULL for a sleep.
+-- wait_id: the name of the wait in its run. wait_no: the order in which runs asked for their waits. name: what the run waits for; NULL for a sleep.
 -- due_at: the time at which the wait ends if nothing ends it before. ended_at: the time from which the run could go on.
 CREATE TABLE runyard.waits (
     thread_key bigint NOT NULL,
     run_id     text NOT NULL,
     wait_id    text NOT NULL,
+    wait_no    bigint GENERATED ALWAYS AS IDENTITY,
     kind       text NOT NULL CHECK (kind IN ('sleep', 'signal', 'child')),
     name       text,
     due_at     runyard.moment,
@@ -14,8 +15,14 @@ CREATE TABLE runyard.waits (
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX waits_due ON runyard.waits (due_at) WHERE ended_at IS NULL;
 
--- What a suspended run waits for: answer, or wait if it waits for no answer.
+-- What a suspended run waits for: human, timer, signal or child.
 ALTER TABLE runyard.runs ADD COLUMN waiting_for text;
+ALTER TABLE runyard.live_runs ADD COLUMN waiting_for text;
+DROP INDEX runyard.live_runs_suspended;
+CREATE INDEX live_runs_suspended ON runyard.live_runs (queue, waiting_for) WHERE status = 'suspended';
+
+-- The fence of the first attempt that had the answer.
+ALTER TABLE runyard.hitl_requests ADD COLUMN received_by bigint;
 
 -- A wait to store. timeout: seconds until due_at, if due_at is NULL.
 CREATE TYPE runyard.new_wait AS (wait_id text, kind text, name text, due_at timestamptz, timeout double precision);

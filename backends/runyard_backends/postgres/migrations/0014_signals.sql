@@ -18,4 +18,4 @@ CREATE INDEX signals_open ON runyard.signals (thread_key, name, signal_no) WHERE
 -- The signal that a wait took.
 ALTER TABLE runyard.waits ADD COLUMN signal_id text;
 -- Waits for a signal that was not sent yet.
-CREATE INDEX waits_for_signals ON runyard.waits (thread_key, name) WHERE kind = 'signal' AND ended_at IS NULL;
+CREATE INDEX waits_for_signals ON runyard.waits (thread_key, name, wait_no) WHERE kind = 'signal' AND ended_at IS NULL;

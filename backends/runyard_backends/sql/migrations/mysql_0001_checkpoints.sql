@@ -151,5 +151,6 @@ CREATE TABLE IF NOT EXISTS runyard_requests (
     PRIMARY KEY (tenant, request_id),
     UNIQUE (thread_key, response_id),
     INDEX runyard_requests_of_thread (thread_key, created_at, request_id),
-    INDEX runyard_requests_list (tenant, created_at, request_id)
+    INDEX runyard_requests_list (tenant, created_at, request_id),
+    INDEX runyard_requests_overdue (tenant, answered_at, closed_at, deadline_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation};

@@ -151,3 +151,4 @@ CREATE TABLE runyard_requests (
 );
 CREATE INDEX runyard_requests_of_thread ON runyard_requests (thread_key, created_at, request_id);
 CREATE INDEX runyard_requests_list ON runyard_requests (tenant, created_at, request_id);
+CREATE INDEX runyard_requests_overdue ON runyard_requests (tenant, answered_at, closed_at, deadline_at);

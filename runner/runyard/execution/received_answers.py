@@ -1,0 +1,23 @@
+"""The answers that an attempt of a run is the first to have."""
+
+from __future__ import annotations
+
+from ..domain.requests import HitlRequest
+from ..events.writer import EventEmitter
+from ..ports.results import Ledger
+
+
+class ReceivedAnswers:
+    """Announces the answers that one attempt is the first to have, each of them once."""
+
+    def __init__(self, stream: EventEmitter) -> None:
+        self._stream = stream
+        self._announced: set[str] = set()
+
+    def announce(self, ledger: Ledger) -> list[HitlRequest]:
+        """Emit the event of each answer in ``ledger`` that was not announced. Return the requests of these answers."""
+        new = [ledger.requests[request_id] for request_id in ledger.received if request_id not in self._announced]
+        for request in new:
+            self._announced.add(request.request_id)
+            self._stream.emit("hitl.answered", {"request_id": request.request_id, "answer": request.answer})
+        return new
