@@ -12,6 +12,7 @@ import pytest
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.stores import Backend
 from runyard_backends.conformance import (  # noqa: F401
+    TestAgents,
     TestExpiry,
     TestExternalRuns,
     TestInheritance,

@@ -1,20 +1,25 @@
-"""The deployment to connect to if the caller names none: the environment, the ``runyard dev`` of this folder, or ``.env``."""
+"""The deployment to connect to if the caller names none: the environment, the ``runyard dev`` of this folder, or ``.env``.
+
+Also the namespace of the program's agents, from the environment or ``.env``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ..domain.agent_names import check_part
 from ..errors import InvalidInputError
 from . import dev_file
 
 URL: Final = "RUNYARD_POSTGRES_URL"
 REDIS: Final = "RUNYARD_REDIS_URL"
 API_KEY: Final = "RUNYARD_API_KEY"
-"""The variables of the environment and of ``.env`` that name a deployment."""
+NAMESPACE: Final = "RUNYARD_NAMESPACE"
+"""The variables of the environment and of ``.env`` that name a deployment, and the namespace of a program on it."""
 ENV_FILE: Final = ".env"
 """The file with variables, read from the current folder only."""
 
@@ -65,6 +70,20 @@ def _complete(url: str, redis: str | None, api_key: str | None, source: str, nam
     if redis is None and url.startswith("postgres"):
         raise InvalidInputError(f"Postgres is named but Redis is not: set {REDIS} or give --redis")
     return Location(url, redis, None, source)
+
+
+def namespace_of_program(namespace: str | None) -> str:
+    """Return ``namespace``, or for None the namespace that the environment or ``.env`` names. The empty text is none.
+
+    A ``.env`` that another user could change is left out. Raises InvalidInputError for a namespace that is no valid id or
+    contains ``/``.
+    """
+    if namespace is None:
+        namespace = os.environ.get(NAMESPACE)
+    if namespace is None:
+        with suppress(InvalidInputError):
+            namespace = _env_file().get(NAMESPACE)
+    return check_part(namespace, "namespace") if namespace else ""
 
 
 def _env_file() -> dict[str, str]:
