@@ -24,7 +24,7 @@ async def two(ctx: object) -> None: ...
 
 
 def test_a_run_without_an_agent_gets_the_first_one() -> None:
-    """N1."""
+    """L1."""
     app = App({"one": one, "two": two})
     assert app.default is app[None] and app[None].function is one
     assert app["two"].function is two
@@ -47,7 +47,7 @@ def test_an_app_of_one_agent_needs_no_map() -> None:
 
 
 def test_the_agents_of_a_namespace_have_its_name() -> None:
-    """N4: the namespace is also the queue of the agents."""
+    """L4: the namespace is also the queue of the agents."""
     app = App({"one": one}, namespace="shop")
     app.agent("second", queue="gpu")(two)
     assert app.queue_of == {"shop/one": "shop", "shop/second": "gpu"} and app.queues == ["shop", "gpu"]
@@ -64,7 +64,7 @@ def test_the_agents_of_a_namespace_have_its_name() -> None:
 
 
 def test_the_environment_and_the_env_file_name_the_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N4: an argument has precedence, also the empty one."""
+    """L4: an argument has precedence, also the empty one."""
     monkeypatch.chdir(tmp_path)
     assert App({"one": one}).namespace == ""
     (tmp_path / ".env").write_text("RUNYARD_NAMESPACE=file\n")
@@ -87,7 +87,7 @@ class Sync:
 
 @pytest.mark.parametrize("agent", [sync, generator, Sync(), lambda ctx: None, partial(sync)])
 def test_an_agent_that_is_not_async_is_refused_at_registration(agent: Any) -> None:
-    """N6: it could await nothing, and its run would fail."""
+    """L6: it could await nothing, and its run would fail."""
     with pytest.raises(InvalidInputError, match=r"is not an async function; write `async def`.*message_agent"):
         App({"a": agent})
     with pytest.raises(InvalidInputError, match="async def"):
@@ -95,7 +95,7 @@ def test_an_agent_that_is_not_async_is_refused_at_registration(agent: Any) -> No
 
 
 def test_a_wrapper_of_an_async_agent_is_registered() -> None:
-    """N6."""
+    """L6."""
 
     @functools.wraps(one)
     def wrapper(ctx: object) -> object:

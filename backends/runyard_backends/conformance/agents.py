@@ -1,4 +1,4 @@
-"""The agent of a run: named, of the thread, or the default of a namespace (N1 to N5)."""
+"""The agent of a run: named, of the thread, or the default of a namespace (L1 to L5)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def claimed(world: World, run_id: str, worker: str, *, thread: str = T) ->
 
 class TestAgents:
     async def test_a_run_gets_the_default_agent_when_it_is_accepted(self, world: World) -> None:
-        """N1: the run, its thread and later runs of the thread have the agent, whatever is the default later."""
+        """L1: the run, its thread and later runs of the thread have the agent, whatever is the default later."""
         await hire(world, "w", "writer", "reader")
         assert (await accepted(world, "r1")).agent == "writer"
         assert await agent_of(world) == "writer"
@@ -54,7 +54,7 @@ class TestAgents:
         assert (await accepted(world, "r3", thread="u")).agent == "editor"
 
     async def test_a_run_that_names_an_agent_gets_it(self, world: World) -> None:
-        """N1: a thread keeps the agent of its first run. A later run may name another one for itself."""
+        """L1: a thread keeps the agent of its first run. A later run may name another one for itself."""
         await hire(world, "w", "writer", "reader")
         assert (await accepted(world, "r1", "reader")).agent == "reader"
         assert (await accepted(world, "r2", "writer")).agent == "writer"
@@ -62,7 +62,7 @@ class TestAgents:
         assert await agent_of(world) == "reader"
 
     async def test_a_thread_gets_another_agent(self, world: World) -> None:
-        """N2: later runs have the new agent. Queued runs keep theirs. Without an agent, the default counts again."""
+        """L2: later runs have the new agent. Queued runs keep theirs. Without an agent, the default counts again."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "r1")
         assert (await world.threads.update_thread(T, agent="reader")).agent == "reader"
@@ -73,7 +73,7 @@ class TestAgents:
         assert await agent_of(world) == "writer"
 
     async def test_a_thread_that_was_created_gets_the_agent_of_its_first_run(self, world: World) -> None:
-        """N1."""
+        """L1."""
         await hire(world, "w", "writer")
         await world.threads.create_thread(ThreadRequest(thread_id=T))
         assert await agent_of(world) is None
@@ -81,7 +81,7 @@ class TestAgents:
         assert await agent_of(world) == "writer"
 
     async def test_a_run_that_was_accepted_before_any_worker_gets_the_agent_of_its_first_claim(self, world: World) -> None:
-        """N1: the claim names the agent of the run and of its thread."""
+        """L1: the claim names the agent of the run and of its thread."""
         assert (await accepted(world, "r1")).agent is None
         await hire(world, "w", "writer", "reader")
         claim = await claimed(world, "r1", "w")
@@ -90,7 +90,7 @@ class TestAgents:
         assert (await world.runs.runs(RunFilter(agent="writer"))).items[0].run_id == "r1"
 
     async def test_the_default_agent_changes_with_the_workers_that_have_it(self, world: World) -> None:
-        """N3: the default is kept while a live worker has it as its default. Then it is that of the newest live worker. A
+        """L3: the default is kept while a live worker has it as its default. Then it is that of the newest live worker. A
         worker that starts takes over no default, and one that ends leaves none that nobody serves."""
         await hire(world, "a1", "a")
         await hire(world, "b1", "b", "a")
@@ -104,7 +104,7 @@ class TestAgents:
         assert (await accepted(world, "r4", thread="t4")).agent == "b"
 
     async def test_programs_in_two_namespaces_never_answer_each_others_threads(self, world: World) -> None:
-        """N4: neither by default, nor in the thread of the other, nor with the same names."""
+        """L4: neither by default, nor in the thread of the other, nor with the same names."""
         await hire(world, "w1", "shop/clerk", queue="shop")
         await hire(world, "w2", "blog/clerk", queue="blog")
         for namespace, worker, other in (("shop", "w1", "w2"), ("blog", "w2", "w1")):
@@ -118,7 +118,7 @@ class TestAgents:
         assert (await claimed(world, "r4", "w1", thread="other")).outcome == "unserved"
 
     async def test_a_run_waits_for_a_worker_of_its_namespace(self, world: World) -> None:
-        """N4, R12: also a run that was accepted before a worker of its namespace was registered."""
+        """L4, R12: also a run that was accepted before a worker of its namespace was registered."""
         run = await accepted(world, "r1", "shop/")
         assert (run.agent, run.queue) == ("shop/", "shop")
         assert (await accepted(world, "r2", "shop/clerk", thread="u")).queue == "shop"
@@ -133,13 +133,13 @@ class TestAgents:
         assert await agent_of(world) == "shop/clerk"
 
     async def test_explain_names_a_run_without_an_agent_that_no_worker_serves(self, world: World) -> None:
-        """N4, R12."""
+        """L4, R12."""
         await accepted(world, "r1")
         await hire(world, "w", "shop/clerk")
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves an agent without a namespace"
 
     async def test_a_thread_that_was_created_in_a_namespace_belongs_to_it(self, world: World) -> None:
-        """N4: a caller of another namespace or of none does not change that."""
+        """L4: a caller of another namespace or of none does not change that."""
         await hire(world, "w1", "writer")
         await hire(world, "w2", "shop/clerk", queue="shop")
         await world.threads.create_thread(ThreadRequest(thread_id=T, agent="shop/"))
@@ -147,14 +147,14 @@ class TestAgents:
         assert await agent_of(world) == "shop/clerk"
 
     async def test_a_repetition_is_the_same_run_whatever_the_default_is_now(self, world: World) -> None:
-        """N1, R2."""
+        """L1, R2."""
         first = await world.accept("r1")
         await hire(world, "w", "writer")
         again = await world.accept("r1")
         assert (again.created, again.run.run_id) == (False, first.run.run_id)
 
     async def test_runs_without_an_agent_count_for_the_limit_of_the_agent_that_executes_them(self, world: World) -> None:
-        """N5: also if the run was accepted before any worker was registered."""
+        """L5: also if the run was accepted before any worker was registered."""
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="writer", most=1))
         await world.accept("early", thread="t0")
         await hire(world, "w", "writer")
@@ -167,14 +167,14 @@ class TestAgents:
         assert await world.runs.explain("t0", "early") == "waiting for a permit of agent writer (limit 1)"
 
     async def test_runs_without_an_agent_are_usage_of_the_agent_that_executes_them(self, world: World) -> None:
-        """N5."""
+        """L5."""
         await hire(world, "w", "writer")
         await world.turn("r1")
         await world.count()
         assert [day.runs for day in (await world.backend.usage.report(agent="writer")).days if day.runs] == [1]
 
     async def test_forks_keep_the_agent_of_their_source(self, world: World) -> None:
-        """N1, F7: also jobs and probes, whose queue is that of the agent."""
+        """L1, F7: also jobs and probes, whose queue is that of the agent."""
         await hire(world, "w", "shop/clerk", queue="shop")
         await world.accept("r1", agent="shop/")
         claim = await claimed(world, "r1", "w")
@@ -182,13 +182,18 @@ class TestAgents:
         await world.finish(claim.attempt, said("!"))
         fork = (await world.fork("copy", after_run_id="r1")).thread
         assert fork.agent == "shop/clerk"
+        assert (await world.threads.update_thread(T, agent=None)).agent is None
+        probe = ForkRequest(src=T, new="of-probe", cut=Cut(after_run_id="r1"))
+        job = await world.runs.accept(AcceptRequest(thread_id=T, run_id="probe", kind="fork_once", agent="shop/", fork=probe))
+        assert (job.run.agent, await agent_of(world)) == ("shop/clerk", None)  # F9: a probe writes to no thread
+        await world.threads.update_thread(T, agent="shop/clerk")
         for kind in ("fork", "fork_once"):
             request = ForkRequest(src=T, new=f"of-{kind}", cut=Cut(after_run_id="r1"))
             job = await world.runs.accept(AcceptRequest(thread_id=T, run_id=kind, kind=kind, fork=request))
             assert (job.run.agent, job.run.queue) == ("shop/clerk", "shop")
 
     async def test_each_run_of_several_threads_gets_its_agent(self, world: World) -> None:
-        """N1: known threads, new threads, threads without an agent and named agents together."""
+        """L1: known threads, new threads, threads without an agent and named agents together."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "first", "reader", thread="t1")
         for thread in ("t2", "t3"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runyard.domain.agent_names import is_agent, namespace_of
+from runyard.models import Run
 from runyard.ports.workers import WorkerInfo
 
 from .state import Database, RunState, ThreadState
@@ -26,17 +27,17 @@ def queue_of(db: Database, agent: str | None) -> str:
     return db.agents.get(agent or "") or namespace_of(agent) or "default"
 
 
-def note_agent(thread: ThreadState, agent: str | None) -> None:
-    """Record the agent of the first run of the thread as the agent of the thread."""
-    if not is_agent(thread.thread.agent) and agent is not None:
-        thread.thread.agent = agent
+def note_agent(thread: ThreadState, run: Run) -> None:
+    """Record the agent of the first prompt of the thread as the agent of the thread."""
+    if run.kind == "prompt" and not is_agent(thread.thread.agent) and run.agent is not None:
+        thread.thread.agent = run.agent
 
 
 def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
-    """Give a run that the worker claims, and its thread, the worker's default agent if they name none."""
+    """Give a run that the worker claims the worker's default agent if the run names none. A prompt gives it to its thread."""
     if not is_agent(run.run.agent) and run.run.kind != "fork" and worker.default_agent is not None:
         run.run.agent = worker.default_agent
-        note_agent(thread, worker.default_agent)
+        note_agent(thread, run.run)
 
 
 def choose_default(db: Database, changed: WorkerInfo) -> None:

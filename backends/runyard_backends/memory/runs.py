@@ -79,7 +79,7 @@ class MemoryRunStore:
             thread = self.db.create(self.tenant, request.thread_id)
         run = self._judge(thread, request)
         thread.runs[run.id] = run
-        agents.note_agent(thread, run.run.agent)
+        agents.note_agent(thread, run.run)
         thread.thread.updated_at = self.db.now()
         if run.due_at <= self.db.now():
             effects += lanes.admit_run(self.db, thread, run)

@@ -53,7 +53,7 @@ async def test_what_a_function_may_return(fn: Any, texts: list[str]) -> None:
 
 
 async def test_sync_functions_have_threads_of_their_own() -> None:
-    """N6: functions that block all of them leave the threads of the loop free, which resolve names of servers."""
+    """L6: functions that block all of them leave the threads of the loop free, which resolve names of servers."""
     free, blocked = threading.Event(), threading.Barrier(SYNC_THREADS + 1)
 
     def block(messages: list[Message]) -> str:

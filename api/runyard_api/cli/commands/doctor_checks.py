@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from runyard.domain.agent_names import namespace_of, served_words
+from runyard.domain.agent_names import is_agent, namespace_of, served_words
 from runyard.models import Run
 from runyard.ports.workers import QueueInfo, WorkerInfo
 from runyard_backends.postgres.health import PostgresFacts
@@ -191,6 +191,8 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
     """Check that the queued runs ``runs`` have a worker with their agent, of a version that takes them."""
     unserved: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
+    homeless: Counter[str] = Counter()
+    live = [worker for worker in workers if worker.dead_at is None and worker.agents]
     for run in runs:
         if run.admitted_at is None:  # a run that is due later
             continue
@@ -201,9 +203,15 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
             left[run.queue, run.app_version or "none"] += 1
         elif serving:
             unserved[run.queue, served_words(run.agent)] += 1
+        elif not is_agent(run.agent) and not any(namespace_of(w.default_agent) == namespace_of(run.agent) for w in live):
+            homeless[served_words(run.agent)] += 1
     for (queue, agent), number in unserved.items():
         says = f"no live worker of queue {queue} serves {agent}, {count(number, 'run waits', 'runs wait')}"
         yield Finding("fail", "agents", says, "start a worker whose app has it, or cancel the runs")
+    for agent, number in homeless.items() if live else ():
+        names = ", ".join(sorted({namespace_of(worker.default_agent) or "none" for worker in live}))
+        says = f"{count(number, 'run waits', 'runs wait')} for {agent}; live workers have the namespaces {names}"
+        yield Finding("fail", "agents", says, "set RUNYARD_NAMESPACE for the clients as for the workers")
     for (queue, version), number in left.items():
         says = f"no live worker of queue {queue} has version {version}, {count(number, 'run waits', 'runs wait')} for it"
         yield Finding("fail", "versions", says, "start a worker of this version, or one with on_version_mismatch='run'")

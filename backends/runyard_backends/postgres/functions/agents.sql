@@ -31,7 +31,7 @@ BEGIN
     RETURN coalesce((SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), nullif(runyard.namespace_of(for_agent), ''), 'default');
 END $$;
 
--- Record the agent of the first run of a thread as the agent of the thread.
+-- Record the agent of the first prompt of a thread as the agent of the thread.
 CREATE OR REPLACE FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -57,7 +57,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Give a run and its thread, which is locked, the agent of the claimant's app if they have only a name for a default agent.
+-- Give a run the agent of the claimant's app if it has only a name for a default agent. The thread of a prompt, which is locked, gets it, too.
 CREATE OR REPLACE FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -66,7 +66,7 @@ BEGIN
     r := runyard.as_claimed(r, claimant);
     IF r.agent IS DISTINCT FROM before THEN
         UPDATE runyard.runs SET agent = r.agent, changed_at = now() WHERE accept_no = r.accept_no;
-        PERFORM runyard.note_agent(t, r.agent);
+        IF r.kind = 'prompt' THEN PERFORM runyard.note_agent(t, r.agent); END IF;
     END IF;
 END $$;
 

@@ -121,10 +121,7 @@ BEGIN
     r.started_at := greatest(now(), r.admitted_at); r.suspended_at := NULL; r.not_before := NULL;
     r.progressed := false; r.isolated := false;
     c.leaf_id := r.last_message_id;
-    IF first THEN
-        got := runyard.begin_run(t, r, holder.message_id IS NOT NULL);
-        t := got.t; r := got.r;
-    END IF;
+    IF first THEN got := runyard.begin_run(t, r, holder.message_id IS NOT NULL); t := got.t; r := got.r; END IF;
     UPDATE runyard.runs SET fence = r.fence, attempt = r.attempt, worker_id = r.worker_id, status = 'running', started_at = r.started_at,
         suspended_at = NULL, not_before = NULL, progressed = false, isolated = false, crash_count = r.crash_count,
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
