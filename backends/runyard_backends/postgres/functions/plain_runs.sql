@@ -16,7 +16,7 @@ DECLARE
     names text[]; -- the thread of each request
     marks text[]; -- the thread and the run id of each request
     special text[]; -- the threads with a request that is not plain
-    named text[]; -- the threads of which a request has an agent if the thread has none
+    named text[] := '{}'; -- the threads without an agent of which a request has one
     keys bigint[];
     ids text[];
     agents text[];
@@ -29,13 +29,15 @@ BEGIN
            coalesce(array_agg(q.thread_id) FILTER (WHERE (
                q.kind = 'prompt' AND q.multitask_strategy = 'enqueue' AND NOT q.parallel AND q.input_id IS NOT NULL AND q.parent_id IS NULL
                AND q.run_at IS NULL AND q.delay IS NULL AND q.candidates IS NULL AND NOT q.options ? 'expires_in'
-               AND q.started_by_key IS NULL AND octet_length(q.input) <= runyard.default_message_bytes()) IS NOT TRUE), '{}'),
-           coalesce(array_agg(q.thread_id) FILTER (WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL))), '{}')
-    INTO names, marks, special, named FROM unnest(requests) q;
+               AND q.started_by_key IS NULL AND octet_length(q.input) <= runyard.default_message_bytes()) IS NOT TRUE), '{}')
+    INTO names, marks, special FROM unnest(requests) q;
     SELECT array_agg(l.thread_key), array_agg(l.thread_id), array_agg(l.agent), array_agg(l.lane_floor) INTO keys, ids, agents, floors
     FROM (SELECT t.thread_key, t.thread_id, t.agent, CASE WHEN t.parent_thread_id IS NULL THEN t.lane_floor END AS lane_floor FROM runyard.threads t
           WHERE t.tenant = for_tenant AND t.deleted_at IS NULL AND t.thread_id = ANY (names)
           ORDER BY t.thread_key + 0 FOR UPDATE) l;
+    IF array_position(agents, NULL) IS NOT NULL THEN
+        named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL)));
+    END IF;
     ignored := set_config('lock_timeout', '5ms', true); -- see accept_and_admit
     FOR a IN
         WITH thread AS MATERIALIZED (
