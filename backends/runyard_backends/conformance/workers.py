@@ -128,7 +128,7 @@ class TestWorkers:
         await world.take("r1", thread="u", worker="readers")
 
     async def test_explain_knows_whom_a_worker_serves(self, world: World) -> None:
-        """R12: Each worker serves a run that has no agent yet, a worker that names no agent serves all, and a draining worker serves none."""
+        """R12: Each worker serves a run that has no agent yet, one that names no agent serves all, a draining one none."""
         await world.hire("readers", agents={"reader": "default"})
         for n, agent in enumerate((None, "reader")):
             await world.accept("r1", thread=f"u{n}", agent=agent)
