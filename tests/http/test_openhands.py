@@ -64,7 +64,7 @@ async def test_f7_the_answer_is_a_conversation(http: httpx.AsyncClient, source: 
         "title": "Debug investigation",
         "tags": {"title": "Debug investigation", "purpose": "debugging"},
         "execution_status": "idle",
-        "agent": {"kind": "Agent", "llm": {"model": "default", "usage_id": "default"}, "tools": []},
+        "agent": {"kind": "Agent", "llm": {"model": "scripted", "usage_id": "default"}, "tools": []},
         "workspace": {"kind": "LocalWorkspace", "working_dir": "/srv/project"},
         "confirmation_policy": {"kind": "NeverConfirm"},
         "security_analyzer": None,
