@@ -27,7 +27,7 @@ MODULES = (
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
 from .abort import TestAbort  # noqa: E402
-from .agents import TestAgents  # noqa: E402
+from .agents import TestAgents, TestAgentsOfJobs  # noqa: E402
 from .api_keys import TestKeys  # noqa: E402
 from .attempt_events import TestAttemptEvents  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
@@ -74,6 +74,7 @@ from .writers import TestCheckpointedWriters, TestOriginals, TestWriters  # noqa
 __all__ = [
     "TestAbort",
     "TestAgents",
+    "TestAgentsOfJobs",
     "TestAttemptEvents",
     "TestAttempts",
     "TestBounds",

@@ -173,6 +173,18 @@ class TestAgents:
         await world.count()
         assert [day.runs for day in (await world.backend.usage.report(agent="writer")).days if day.runs] == [1]
 
+    async def test_each_run_of_several_threads_gets_its_agent(self, world: World) -> None:
+        """L1: known threads, new threads, threads without an agent and named agents together."""
+        await hire(world, "w", "writer", "reader")
+        await accepted(world, "first", "reader", thread="t1")
+        for thread in ("t2", "t3"):
+            await world.threads.create_thread(ThreadRequest(thread_id=thread))
+        wants = [("t1", None), ("t1", "writer"), ("t2", None), ("t2", "reader"), ("t3", "reader"), ("t3", None), ("t4", None)]
+        runs = [await accepted(world, f"r{n}", agent, thread=thread) for n, (thread, agent) in enumerate(wants)]
+        assert [run.agent for run in runs] == ["reader", "writer", "writer", "reader", "reader", "reader", "writer"]
+
+
+class TestAgentsOfJobs:
     async def test_forks_keep_the_agent_of_their_source(self, world: World) -> None:
         """L1, F7: also jobs and probes, whose queue is that of the agent."""
         await hire(world, "w", "shop/clerk", queue="shop")
@@ -191,13 +203,3 @@ class TestAgents:
             request = ForkRequest(src=T, new=f"of-{kind}", cut=Cut(after_run_id="r1"))
             job = await world.runs.accept(AcceptRequest(thread_id=T, run_id=kind, kind=kind, fork=request))
             assert (job.run.agent, job.run.queue) == ("shop/clerk", "shop")
-
-    async def test_each_run_of_several_threads_gets_its_agent(self, world: World) -> None:
-        """L1: known threads, new threads, threads without an agent and named agents together."""
-        await hire(world, "w", "writer", "reader")
-        await accepted(world, "first", "reader", thread="t1")
-        for thread in ("t2", "t3"):
-            await world.threads.create_thread(ThreadRequest(thread_id=thread))
-        wants = [("t1", None), ("t1", "writer"), ("t2", None), ("t2", "reader"), ("t3", "reader"), ("t3", None), ("t4", None)]
-        runs = [await accepted(world, f"r{n}", agent, thread=thread) for n, (thread, agent) in enumerate(wants)]
-        assert [run.agent for run in runs] == ["reader", "writer", "writer", "reader", "reader", "reader", "writer"]
