@@ -146,7 +146,7 @@ async def test_f7_the_config_is_copied(http: httpx.AsyncClient, client: Client, 
             ),
         ]
     ):
-        await client.create_thread(f"c{n}", config=config, agent="default")
+        await client.create_thread(f"c{n}", config=config)
         (await (await client.enqueue(f"c{n}", "say x")).result(BOUND)).raise_for_status()
         made = await fork(http, f"c{n}")
         assert {name: made[name] for name in kept} == shown
