@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,11 +13,13 @@ from typing import TypeVar, get_args, overload
 
 from pydantic import ValidationError
 
+from .domain.agent_names import check_part, is_agent, namespace_of, qualified
 from .domain.quoting import brief
 from .domain.runs import DEFAULT_AGENT, RetryPolicy, RunOptions, VersionPolicy
 from .domain.validation import check_id, first_problem
 from .errors import AgentNotFoundError, AppImportError, InvalidInputError
 from .support.agent_adapters import AgentFunction, adapted, frameworks
+from .support.location import namespace_of_program
 from .support.tracebacks import TracebackFilter, place_of, traceback_text
 
 AgentT = TypeVar("AgentT")
@@ -55,7 +58,8 @@ class AgentOptions:
 class AgentSpec:
     """One agent as registered.
 
-    ``timeout``, ``max_attempts`` and ``retry``: see :class:`AgentOptions`. ``hitl``: the agent may ask a human.
+    ``name``: its whole name, with the namespace of its App (:mod:`runyard.domain.agent_names`). ``timeout``, ``max_attempts``
+    and ``retry``: see :class:`AgentOptions`. ``hitl``: the agent may ask a human.
     """
 
     name: str
@@ -71,27 +75,31 @@ class App:
     """The registry of the agents of one program.
 
     ``agents``: a map from names to async functions of a :class:`~runyard.RunContext`, to objects that can be called like such a
-    function, or to agents of a framework with an adapter (:mod:`runyard.support.agent_adapters`), for example pydantic-ai.
-    :func:`~runyard.agents.engine.serve` gives a pydantic-ai agent dependencies and budgets. ``version``: the name of the code.
-    A run records the version of the process that accepted it. When an attempt begins, the run records the version of the
-    attempt's worker instead. ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or
-    a crash. ``run`` executes the run here. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run
-    with VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue of
-    their own. ``options``: the options of all agents, or a map from the names of some agents to their options. The options of
-    ``serve`` have precedence over those of all agents, and the options of a map have precedence over those of ``serve``.
-    ``traceback_filter``: a function of the traceback of an agent's error, which returns the text to store, or None to store
-    none. Without it, the traceback is stored, at most 8 KiB.
+    function, or to agents of a framework with an adapter (:mod:`runyard.support.agent_adapters`), for example pydantic-ai. One
+    agent without a map is registered under its own name, else as ``default``. :func:`~runyard.agents.engine.serve` gives a
+    pydantic-ai agent dependencies and budgets. The default agent, which executes runs that name none, is the agent ``default``,
+    or else the first. ``namespace``: separates the agents of this program from those of other programs on the deployment. Its
+    agents have the names ``namespace/agent``. By default it is RUNYARD_NAMESPACE. ``version``: the name of the code. A run
+    records the version of the process that accepted it. When an attempt begins, the run records the version of the attempt's
+    worker instead. ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash.
+    ``run`` executes the run here. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
+    VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue of their
+    own, by default the namespace, or else ``default``. ``options``: the options of all agents, or a map from the names of some
+    agents to their options. The options of ``serve`` have precedence over those of all agents, and the options of a map have
+    precedence over those of ``serve``. ``traceback_filter``: a function of the traceback of an agent's error, which returns the
+    text to store, or None to store none. Without it, the traceback is stored, at most 8 KiB.
 
-    Raises InvalidInputError for an invalid version, queue, agent name, agent, option or ``on_version_mismatch``.
+    Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
 
     def __init__(
         self,
-        agents: Mapping[str, object] | None = None,
+        agents: Mapping[str, object] | object | None = None,
         *,
+        namespace: str | None = None,
         version: str = "0",
         on_version_mismatch: VersionPolicy = "run",
-        default_queue: str = "default",
+        default_queue: str | None = None,
         options: AgentOptions | Mapping[str, AgentOptions] | None = None,
         traceback_filter: TracebackFilter | None = None,
     ) -> None:
@@ -102,17 +110,22 @@ class App:
                 field="on_version_mismatch",
             )
         self.on_version_mismatch = on_version_mismatch
-        self.default_queue = check_id(default_queue, "default_queue")
+        self.namespace = namespace_of_program(namespace)
+        self.default_queue = check_id(default_queue or self.namespace or "default", "default_queue")
         self.traceback_filter = traceback_filter
         self.agents: dict[str, AgentSpec] = {}
         self._options = options if isinstance(options, AgentOptions) else AgentOptions()
-        named = _by_name(options, agents or {})
-        for name, agent in (agents or {}).items():
+        given = {} if agents is None else agents if isinstance(agents, Mapping) else {_name_of(agents, DEFAULT_AGENT): agents}
+        named = _by_name(options, given)
+        for name, agent in given.items():
             self._add(name, as_function(agent), named.get(name, AgentOptions()), hitl=False)
 
     def register(self, spec: AgentSpec) -> None:
-        """Add an agent. Raise :class:`InvalidInputError` if its name is taken, or if its name or its queue is no valid id."""
-        check_id(spec.name, "agent")
+        """Add an agent. ``spec.name``: its name without the namespace, which this call adds.
+
+        Raises InvalidInputError if the name is taken, or if its name or its queue is no valid id.
+        """
+        spec = replace(spec, name=check_id(qualified(self.namespace, check_part(spec.name, "agent")), "agent"))
         check_id(spec.queue, "queue")
         if spec.name in self.agents:
             raise InvalidInputError(f"agent {spec.name!r} is registered twice; give one of them another name", field="agent")
@@ -157,8 +170,7 @@ class App:
 
         def decorate(agent: AgentT) -> AgentT:
             function = as_function(agent)
-            own_name = name if name is not None else getattr(function, "__name__", type(function).__name__)
-            self._add(own_name, function, options, hitl=hitl)
+            self._add(name if name is not None else _name_of(function), function, options, hitl=hitl)
             return agent
 
         return decorate
@@ -181,12 +193,19 @@ class App:
             )
         )
 
+    @property
+    def default(self) -> AgentSpec | None:
+        """The agent of runs that name none: the agent ``default``, or else the first. None without agents."""
+        return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
+
     def find(self, name: str | None) -> AgentSpec | None:
-        """Return the agent that serves runs for ``name`` (None: the default agent), or None if there is no such agent."""
-        spec = self.agents.get(name or DEFAULT_AGENT)
-        if spec is None and name in (None, DEFAULT_AGENT):
-            return next(iter(self.agents.values()), None)
-        return spec
+        """Return the agent ``name``, or None if this app has no such agent. The namespace may be left out.
+
+        None, and a name that stands for the default agent of the app's namespace, return the default agent.
+        """
+        if is_agent(name):
+            return self.agents.get(qualified(self.namespace, name))
+        return self.default if name is None or namespace_of(name) == self.namespace else None
 
     def __getitem__(self, name: str | None) -> AgentSpec:
         spec = self.find(name)
@@ -200,8 +219,10 @@ class App:
 
     @property
     def queues(self) -> list[str]:
-        """The queues of the agents, in order of registration, then the default queue. Fork jobs wait in the default queue."""
-        return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue]))
+        """The queues of the agents, in order of registration, then the default queue, in which jobs without an agent wait. The
+        namespace is a queue, too: runs wait there that were accepted before a worker of the namespace was registered."""
+        own = [self.namespace] if self.namespace else []
+        return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue, *own]))
 
     @property
     def queue_of(self) -> dict[str, str]:
@@ -226,10 +247,17 @@ def _by_name(options: object, agents: Mapping[str, object]) -> Mapping[str, Agen
 def as_function(agent: object) -> AgentFunction:
     """Return ``agent`` as a function of a RunContext. An adapter wraps an agent of another framework.
 
-    Raises InvalidInputError for anything else.
+    Raises InvalidInputError for anything else, such as a function that is not async: it could not await a method of the
+    RunContext, and would block the other runs of the worker.
     """
     if (function := adapted(agent)) is not None:
         return function
+    if callable(agent) and not _is_async(agent):
+        raise InvalidInputError(
+            f"the agent {brief(_name_of(agent))} is not an async function; write `async def`, or wrap a function of a list of "
+            "messages in runyard.adapters.functions.message_agent, which executes a sync function in a thread",
+            field="agent",
+        )
     if not callable(agent):
         known = ", ".join(frameworks())
         raise InvalidInputError(
@@ -238,6 +266,17 @@ def as_function(agent: object) -> AgentFunction:
             field="agent",
         )
     return agent
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    """Return whether a call of ``function``, or of the function that it wraps (functools.wraps), returns a coroutine."""
+    return any(inspect.iscoroutinefunction(each) for each in (function, type(function).__call__, inspect.unwrap(function)))
+
+
+def _name_of(agent: object, otherwise: str | None = None) -> str:
+    """Return the name of a function or of an agent of a framework, else ``otherwise``, by default the name of its type."""
+    names = (getattr(agent, "__name__", None), getattr(agent, "name", None), otherwise)
+    return next((name for name in names if isinstance(name, str) and name), type(agent).__name__)
 
 
 def may_ask(function: AgentFunction) -> bool:

@@ -8,6 +8,7 @@ from runyard.ports.stores import Backend
 from runyard_backends import conformance
 from runyard_backends.conformance import (  # noqa: F401
     TestAbort,
+    TestAgents,
     TestAttemptEvents,
     TestAttempts,
     TestCancels,

@@ -12,6 +12,8 @@ import pytest
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.stores import Backend
 from runyard_backends.conformance import (  # noqa: F401
+    TestAgents,
+    TestAgentsOfJobs,
     TestExpiry,
     TestExternalRuns,
     TestInheritance,

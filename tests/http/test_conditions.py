@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from runyard import Client
-from runyard.errors import PreconditionFailedError
+from runyard.errors import InvalidInputError, PreconditionFailedError
 
 
 async def test_a_thread_that_did_not_change_is_not_sent_again(http: httpx.AsyncClient) -> None:
@@ -78,7 +78,12 @@ async def test_null_clears(http: httpx.AsyncClient) -> None:
 async def test_the_client_expects_and_clears(remote: Client) -> None:
     """Over HTTP as directly."""
     made = (await remote.create_thread("t", title="a", extra={"k": 1})).thread
+    await remote.create_thread("other")
     changed = await remote.update_thread("t", title=None, extra={"k": None}, expected=made.updated_at)
+    assert (await remote.update_thread("other", agent="writer")).agent == "writer"
+    assert (await remote.update_thread("other", agent=None)).agent is None
+    with pytest.raises(InvalidInputError):
+        await remote.update_thread("other", agent="\n")
     assert (changed.title, changed.extra) == (None, {})
     with pytest.raises(PreconditionFailedError):
         await remote.update_thread("t", title="b", expected=made.updated_at)

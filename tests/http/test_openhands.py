@@ -64,7 +64,7 @@ async def test_f7_the_answer_is_a_conversation(http: httpx.AsyncClient, source: 
         "title": "Debug investigation",
         "tags": {"title": "Debug investigation", "purpose": "debugging"},
         "execution_status": "idle",
-        "agent": {"kind": "Agent", "llm": {"model": "default", "usage_id": "default"}, "tools": []},
+        "agent": {"kind": "Agent", "llm": {"model": "scripted", "usage_id": "default"}, "tools": []},
         "workspace": {"kind": "LocalWorkspace", "working_dir": "/srv/project"},
         "confirmation_policy": {"kind": "NeverConfirm"},
         "security_analyzer": None,
@@ -146,7 +146,7 @@ async def test_f7_the_config_is_copied(http: httpx.AsyncClient, client: Client, 
             ),
         ]
     ):
-        await client.create_thread(f"c{n}", config=config, agent="default")
+        await client.create_thread(f"c{n}", config=config)
         (await (await client.enqueue(f"c{n}", "say x")).result(BOUND)).raise_for_status()
         made = await fork(http, f"c{n}")
         assert {name: made[name] for name in kept} == shown

@@ -1,6 +1,9 @@
 """The registry of agents."""
 
+import functools
 import sys
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,88 @@ async def two(ctx: object) -> None: ...
 
 
 def test_a_run_without_an_agent_gets_the_first_one() -> None:
+    """L1."""
     app = App({"one": one, "two": two})
-    assert app[None].function is one
-    assert app["default"].function is one
+    assert app.default is app[None] and app[None].function is one
     assert app["two"].function is two
+    assert app.find("default") is None and App().default is None
+
+
+def test_an_app_of_one_agent_needs_no_map() -> None:
+    """The agent has the name of its function, or of the framework's agent."""
+    assert list(App(one).agents) == ["one"]
+
+    class Named:
+        name = "clerk"
+
+        async def __call__(self, ctx: object) -> None: ...
+
+    class Unnamed:
+        async def __call__(self, ctx: object) -> None: ...
+
+    assert list(App(Named()).agents) == ["clerk"] and list(App(Unnamed()).agents) == ["default"]
+
+
+def test_the_agents_of_a_namespace_have_its_name() -> None:
+    """L4: the namespace is also the queue of the agents."""
+    app = App({"one": one}, namespace="shop")
+    app.agent("second", queue="gpu")(two)
+    assert app.queue_of == {"shop/one": "shop", "shop/second": "gpu"} and app.queues == ["shop", "gpu"]
+    assert app["one"] is app["shop/one"] and app["shop/"] is app[None] is app["one"]
+    assert app.find("blog/one") is None and app.find("blog/") is None
+    assert App({"one": one}, namespace="shop", default_queue="gpu").queues == ["gpu", "shop"]
+    for wrong in ("a/b", "x" * 256, "\n"):
+        with pytest.raises(InvalidInputError):
+            App(namespace=wrong)
+        with pytest.raises(InvalidInputError):
+            App({wrong: one})
+    with pytest.raises(InvalidInputError, match="255"):
+        App({"x" * 255: one}, namespace="shop")
+
+
+def test_the_environment_and_the_env_file_name_the_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L4: an argument has precedence, also the empty one."""
+    monkeypatch.chdir(tmp_path)
+    assert App({"one": one}).namespace == ""
+    (tmp_path / ".env").write_text("RUNYARD_NAMESPACE=file\n")
+    assert App({"one": one}).namespace == "file"
+    monkeypatch.setenv("RUNYARD_NAMESPACE", "shop")
+    assert list(App({"one": one}).agents) == ["shop/one"]
+    assert App({"one": one}, namespace="").namespace == ""
+
+
+def sync(ctx: object) -> None: ...
+
+
+async def generator(ctx: object) -> AsyncIterator[None]:
+    yield
+
+
+class Sync:
+    def __call__(self, ctx: object) -> None: ...
+
+
+@pytest.mark.parametrize("agent", [sync, generator, Sync(), lambda ctx: None, partial(sync)])
+def test_an_agent_that_is_not_async_is_refused_at_registration(agent: Any) -> None:
+    """L6: it could await nothing, and its run would fail."""
+    with pytest.raises(InvalidInputError, match=r"is not an async function; write `async def`.*message_agent"):
+        App({"a": agent})
+    with pytest.raises(InvalidInputError, match="async def"):
+        App().agent(agent)
+
+
+def test_a_wrapper_of_an_async_agent_is_registered() -> None:
+    """L6."""
+
+    @functools.wraps(one)
+    def wrapper(ctx: object) -> object:
+        return one(ctx)
+
+    class Agent:
+        async def __call__(self, ctx: object) -> None: ...
+
+    app = App({"wrapper": wrapper, "partial": partial(one), "object": Agent(), "method": Agent().__call__})
+    assert len(app.agents) == 4
 
 
 def test_an_agent_named_default_is_the_default() -> None:

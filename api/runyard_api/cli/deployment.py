@@ -27,6 +27,7 @@ class Target:
     url: str | None = None
     redis: str | None = None
     tenant: str = ""
+    namespace: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
@@ -45,7 +46,9 @@ def connect(context: typer.Context) -> Connecting:
     """Return a client of the deployment that the root options name."""
     options = target(context)
     found = options.locate()
-    return Client.connect(found.url, tenant=options.tenant, redis=found.redis, api_key=found.api_key)
+    return Client.connect(
+        found.url, tenant=options.tenant, namespace=options.namespace, redis=found.redis, api_key=found.api_key
+    )
 
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -73,11 +73,15 @@ def root(
         str | None, typer.Option(envvar="RUNYARD_API_KEY", help="Key of the HTTP API, for an https URL. It names the tenant.")
     ] = None,
     tenant: Annotated[str, typer.Option(envvar="RUNYARD_TENANT", help="Tenant of the threads, runs and keys.")] = "",
+    namespace: Annotated[
+        str | None,
+        typer.Option(envvar="RUNYARD_NAMESPACE", help="Namespace of the agents that commands name, and of the default agent."),
+    ] = None,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    context.obj = deployment.Target(url, redis, tenant, api_key)
+    context.obj = deployment.Target(url, redis, tenant, namespace, api_key)
 
 
 _START, _TALK, _LOOK, _RUN = "Start", "Talk", "Look", "Operate"

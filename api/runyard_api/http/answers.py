@@ -171,6 +171,7 @@ class Worker(BaseModel):
     worker_id: str
     queues: list[str]
     agents: dict[str, str]
+    default_agent: str | None = Field(description="The agent of runs that name none, or null.")
     app_version: str | None
     on_version_mismatch: VersionPolicy
     slots: int

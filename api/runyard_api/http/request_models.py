@@ -153,11 +153,13 @@ class CreateThread(StrictBody):
 
 
 class UpdateThread(StrictBody):
-    """A change of a thread (RFC 7396). A field that is left out stays as it is. Null clears a field. ``tags`` replaces all
-    tags. ``extra`` and ``config`` are merged at their top level, and a key with null is removed."""
+    """A change of a thread (RFC 7396). ``agent`` is for later prompts that name none. A field that is left out stays as it is.
+    Null clears a field. ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level, and a key with null
+    is removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Refund of order 12"}]})
 
+    agent: Name | None = None
     title: str | None = None
     tags: Tags | None = None
     extra: JsonObject | None = None

@@ -97,7 +97,7 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
             isolation=_isolation(app, settings),
             sender=sender,
             webhooks=settings.webhooks,
-            loops=[arq_intake(backend, settings, producers).run] if producers else [],
+            loops=[arq_intake(backend, settings, producers, app.namespace).run] if producers else [],
         )
         watched.worker = worker.host
         loop = asyncio.get_running_loop()
@@ -153,10 +153,11 @@ def arq_server(settings: Settings) -> RedisServer | None:
     return RedisServer(url, name=ARQ_CONNECTION, max_connections=ARQ_MAX_CONNECTIONS)
 
 
-def arq_intake(backend: Backend, settings: Settings, server: RedisServer) -> ArqIntake:
-    """Return the intake of the queues of arq that ``settings`` name, on the connections of ``server``."""
+def arq_intake(backend: Backend, settings: Settings, server: RedisServer, namespace: str) -> ArqIntake:
+    """Return the intake of the queues of arq that ``settings`` name, for agents of ``namespace``, on the connections of
+    ``server``."""
     metrics.serve_arq()
-    return ArqIntake(server, backend, settings.arq_tenants, keep_result=settings.arq_keep_result)
+    return ArqIntake(server, backend, settings.arq_tenants, keep_result=settings.arq_keep_result, namespace=namespace)
 
 
 def _isolation(app: App, settings: Settings) -> Isolation | None:

@@ -18,15 +18,16 @@ store without workers.
 import pytest
 
 MODULES = (
-    "abort", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints", "children",
-    "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs", "fan_out", "feed", "forks", "history",
-    "inheritance", "labels", "lanes", "limits", "live_turns", "pages", "poison", "queues", "requests", "roots", "runs",
-    "steps", "tenants", "thread_updates", "timelines", "transitions", "tree", "usage", "versions", "waits", "webhooks",
-    "workers", "world", "writers",
+    "abort", "agents", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints",
+    "children", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs", "fan_out",
+    "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages", "poison", "queues",
+    "requests", "roots", "runs", "steps", "tenants", "thread_updates", "timelines", "transitions", "tree", "usage",
+    "versions", "waits", "webhooks", "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
 from .abort import TestAbort  # noqa: E402
+from .agents import TestAgents, TestAgentsOfJobs  # noqa: E402
 from .api_keys import TestKeys  # noqa: E402
 from .attempt_events import TestAttemptEvents  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
@@ -73,6 +74,8 @@ from .writers import TestCheckpointedWriters, TestOriginals, TestWriters  # noqa
 
 __all__ = [
     "TestAbort",
+    "TestAgents",
+    "TestAgentsOfJobs",
     "TestAttemptEvents",
     "TestAttempts",
     "TestBounds",

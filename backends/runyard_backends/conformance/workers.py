@@ -115,8 +115,8 @@ class TestWorkers:
         assert not await world.workers.mark_dead("nobody", fresh.heartbeat_at)
 
     async def test_a_worker_leaves_a_run_to_those_that_have_its_agent(self, world: World) -> None:
-        """R12: A claim by a worker that lacks the agent makes no attempt, however often it is repeated. A run without an agent
-        runs anywhere."""
+        """R12: A claim by a worker that lacks the agent makes no attempt, however often it is repeated. A run that has no agent
+        yet runs anywhere."""
         await world.hire("writers", agents={"writer": "default"})
         await world.hire("readers", agents={"reader": "default"})
         await world.accept("r1", agent="writer")
@@ -124,14 +124,13 @@ class TestWorkers:
         assert (await world.claim("r1", worker="readers")).outcome == "unserved"
         assert await world.run("r1") == before and (await world.runs.attempts(T, "r1")).items == []
         await world.take("r1", worker="writers")
-        for n, agent in enumerate((None, "default")):
-            await world.accept("r1", thread=f"u{n}", agent=agent)
-            await world.take("r1", thread=f"u{n}", worker="readers")
+        await world.accept("r1", thread="u")
+        await world.take("r1", thread="u", worker="readers")
 
     async def test_explain_knows_whom_a_worker_serves(self, world: World) -> None:
-        """R12: Each worker serves ``default``, a worker that names no agent serves all, and a draining worker serves none."""
+        """R12: Each worker serves a run that has no agent yet, one that names no agent serves all, a draining one none."""
         await world.hire("readers", agents={"reader": "default"})
-        for n, agent in enumerate((None, "default", "reader")):
+        for n, agent in enumerate((None, "reader")):
             await world.accept("r1", thread=f"u{n}", agent=agent)
             assert await world.runs.explain(f"u{n}", "r1") == "waiting for a free worker"
         await world.hire("writers", agents={"writer": "default"})

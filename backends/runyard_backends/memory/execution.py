@@ -15,7 +15,7 @@ from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Claim, Ended
 from runyard.ports.scheduling import Effects
 
-from . import crash_count, hitl_answers, lanes, limits, tree, waits
+from . import agents, crash_count, hitl_answers, lanes, limits, tree, waits
 from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
 from .values import check_json, check_messages, copied, merged
 
@@ -89,6 +89,7 @@ def _start(
     before = r.app_version if r.attempt else None
     if not worker.takes(r):
         return Claim(ref, "other_version" if worker.leaves(r) else "unserved", effects=limits.leave_line(db, run))
+    agents.name_agent(thread, run, worker)
     first = run.branch is None and r.kind == "prompt"
     if first and r.input is not None and (error := tree.id_error(thread, r.input.id, run.id)) is not None:
         info = ErrorInfo(code=error.code, message=error.message)

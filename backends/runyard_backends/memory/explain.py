@@ -94,7 +94,7 @@ def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
     if not serving:
         return "no_worker", {"queue": r.queue}
     judge = run.fork.fan.judge if run.fork and run.fork.fan else None
-    for agent in (r.agent if r.kind != "fork" else None, judge):
+    for agent in [r.agent] * (r.kind != "fork") + [judge] * (judge is not None):
         if not any(w.serves(agent) for w in serving):
             return "no_agent", {"queue": r.queue, "agent": agent}
     fitting = _fitting(db, run)

@@ -13,7 +13,7 @@ from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import MAIN_LANE, Effects
 
-from . import children, limits, tree, waits
+from . import agents, children, limits, tree, waits
 from .state import Database, RunState, ThreadState, job, outside
 from .usage import count_run
 from .webhooks import add_delivery
@@ -30,14 +30,14 @@ _ENDS: dict[RunStatus, FeedType] = {
 
 def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id: str | None) -> RunState:
     """Make the run of ``request``, without a place in a lane."""
-    now = db.now()
+    now, agent = db.now(), agents.agent_of(db, request.agent, thread.thread.agent)
     run = Run(
         thread_id=thread.id,
         run_id=request.run_id,
         kind=request.kind,
         status=RunStatus.QUEUED,
-        agent=request.agent or thread.thread.agent,
-        queue=request.queue or "default",
+        agent=agent,
+        queue=request.queue or agents.queue_of(db, agent),
         priority=request.priority,
         input=request.input,
         parent_id=parent_id,

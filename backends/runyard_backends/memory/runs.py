@@ -34,6 +34,7 @@ from runyard.ports.scheduling import EVENTS_PER_READ, Effects
 
 from ..paging import page_of
 from . import (
+    agents,
     children,
     deletion,
     execution,
@@ -77,7 +78,7 @@ class MemoryRunStore:
             thread = self.db.create(self.tenant, request.thread_id)
         run = self._judge(thread, request)
         thread.runs[run.id] = run
-        thread.thread.agent = thread.thread.agent or request.agent
+        agents.note_agent(thread, run.run)
         thread.thread.updated_at = self.db.now()
         if run.due_at <= self.db.now():
             effects += lanes.admit_run(self.db, thread, run)

@@ -258,6 +258,7 @@ class Database:
         self.workers: dict[str, WorkerInfo] = {}
         self.asks: dict[str, bool] = {}
         self.agents: dict[str, str] = {}
+        self.default_agents: dict[str, str] = {}
         self.paused: dict[str, datetime] = {}
         self.lease: tuple[str, datetime] | None = None
         self.importing: set[str] = set()

@@ -10,7 +10,7 @@ from runyard.domain.etags import MICROSECOND
 from runyard.domain.list_entries import entry, entry_bytes, message_bytes
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
-from runyard.domain.validation import MAX_LABELS, check_label
+from runyard.domain.validation import MAX_LABELS, check_label, check_name
 from runyard.errors import (
     InvalidInputError,
     LeafMovedError,
@@ -99,12 +99,13 @@ class MemoryThreadStore:
         state = self.db.get(self.tenant, thread_id)
         _check_unchanged(state, expected)
         thread = state.thread
+        agent = check_name(changes["agent"], "agent") if "agent" in changes else thread.agent
         named = check_json(changes["title"], "title") if "title" in changes else thread.title
         kept = {key: value for key, value in thread.tags.items() if key != "title" or thread.title is None}
         tags = check_tags(check_json(dict(changes["tags"] or {}) if "tags" in changes else kept, "tags"), named)
         extra = patched(thread.extra, changes["extra"], "extra") if "extra" in changes else thread.extra
         config = patched(thread.config, changes["config"], "config") if "config" in changes else thread.config
-        thread.title, thread.tags, thread.extra, thread.config = named, tags, extra, config
+        thread.agent, thread.title, thread.tags, thread.extra, thread.config = agent, named, tags, extra, config
         thread.updated_at = max(self.db.now(), thread.updated_at + MICROSECOND)
         return thread.model_copy(deep=True)
 

@@ -24,6 +24,7 @@ from runyard.ports.workers import (
     WorkerInfo,
 )
 
+from . import agents
 from .lanes import FORK_KINDS, must_wait
 from .state import Database, RunState, ThreadState, job
 
@@ -47,13 +48,15 @@ class MemoryWorkerStore:
         self.db.workers[worker.worker_id] = replace(worker, heartbeat_at=self.db.now(), dead_at=None)
         self.db.agents |= worker.agents
         self.db.asks |= {agent: agent in worker.asking for agent in worker.agents}
+        agents.choose_default(self.db, worker)
 
     async def beat(self, worker_id: str) -> HeartbeatReply:
         worker = self.db.workers[worker_id] = replace(self._alive(worker_id), heartbeat_at=self.db.now())
         return HeartbeatReply(worker.draining, frozenset(self.db.paused))
 
     async def leave(self, worker_id: str) -> None:
-        self.db.workers.pop(worker_id, None)
+        if (worker := self.db.workers.pop(worker_id, None)) is not None:
+            agents.choose_default(self.db, worker)
 
     async def drain(self, worker_id: str) -> None:
         self.db.workers[worker_id] = replace(self._alive(worker_id), draining=True)
@@ -93,6 +96,7 @@ class MemoryWorkerStore:
         if worker is None or worker.dead_at is not None or worker.heartbeat_at != heartbeat_at:
             return False
         self.db.workers[worker_id] = replace(worker, dead_at=self.db.now())
+        agents.choose_default(self.db, worker)
         return True
 
     async def running(self, worker_id: str) -> list[AttemptToken]:

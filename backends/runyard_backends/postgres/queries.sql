@@ -372,7 +372,7 @@ SELECT runyard.complete_external($1, $2, $3)
 
 -- name: register
 -- Register a worker and its agents.
-SELECT runyard.register($1, $2, $3::jsonb, $4, $5, $6, $7, $8)
+SELECT runyard.register_v2($1, $2, $3::jsonb, $4, $5, $6, $7, $8, $9)
 
 -- name: beat
 -- Record a worker's heartbeat. Return whether it drains, the paused queues, and the oldest code that the schema admits.

@@ -518,9 +518,11 @@ CREATE TABLE runyard.workers (
     blocked_stack text,
     redis_lost_at timestamptz,
     redis_error text,
+    default_agent text,
     CONSTRAINT workers_pkey PRIMARY KEY (worker_id)
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='1000');
+CREATE TRIGGER live_workers_changed AFTER INSERT OR DELETE OR UPDATE OF dead_at ON runyard.workers FOR EACH ROW EXECUTE FUNCTION runyard.choose_default_agent();
 
 -- Queues whose runs no worker claims.
 CREATE TABLE runyard.paused_queues (
@@ -1035,6 +1037,14 @@ WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze
 CREATE INDEX signals_open ON runyard.signals (thread_key, name, signal_no)
     WHERE (wait_id IS NULL);
 
+-- The default agent of each namespace: the agent of runs that are accepted on a new thread without the name of an agent. namespace: '' for
+-- apps without a namespace. functions/agents.sql chooses the agent from the live workers.
+CREATE TABLE runyard.default_agents (
+    namespace text NOT NULL,
+    agent text NOT NULL,
+    CONSTRAINT default_agents_pkey PRIMARY KEY (namespace)
+);
+
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
@@ -1161,6 +1171,40 @@ FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects
 -- Return the error that forbids a run on this thread, or NULL. The run's id may be inherited, or its parent message may be
 -- missing or inside an open tool cycle.
 FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb;
+
+-- functions/agents.sql --------------------------------------------------------------------------------------------------------
+-- The agents of runs: named by the request, or that of the thread, or the default agent of a namespace. runyard/domain/agent_names.py
+-- describes the names.
+
+-- Return true if a name is that of one agent, and does not stand for the default agent of a namespace.
+FUNCTION runyard.is_agent(name text) RETURNS boolean;
+
+-- Return the namespace of a name, or ''.
+FUNCTION runyard.namespace_of(name text) RETURNS text;
+
+-- Return the agent of a run. wanted: the agent of the request. of_thread: the agent of the thread. If no worker of the namespace was ever
+-- registered, return a name that stands for its default agent, or NULL. The first claim of the run then names the agent.
+FUNCTION runyard.agent_of(wanted text, of_thread text) RETURNS text;
+
+-- Return the queue of the runs of an agent. Before a worker of a namespace was registered, it is the queue that all its workers serve.
+FUNCTION runyard.queue_of(for_agent text) RETURNS text;
+
+-- Record the agent of the first prompt of a thread as the agent of the thread.
+FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void;
+
+-- Return true if a worker serves an agent, or the default agent for which a name stands. A worker that lists no agents serves all agents.
+FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
+
+-- Return a run with the agent that it has after a claim: if the run has only a name for a default agent, that of the claimant's app.
+FUNCTION runyard.as_claimed(r runyard.runs, claimant runyard.workers) RETURNS runyard.runs;
+
+-- Give a run the agent of the claimant's app if it has only a name for a default agent. The thread of a prompt, which is locked, gets it, too.
+FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers);
+
+-- Choose the default agent of a worker's namespace after the worker was registered, left or died. The agent is kept while a live worker has it
+-- as its default agent. Otherwise it is that of the worker that was registered last, so that no agent stays that nobody serves. Without a live
+-- worker it is kept.
+FUNCTION runyard.choose_default_agent() RETURNS trigger;
 
 -- functions/append.sql --------------------------------------------------------------------------------------------------------
 -- Appending messages to a run.
@@ -1316,9 +1360,6 @@ FUNCTION runyard.fail_taken(t runyard.threads, r runyard.runs) RETURNS jsonb;
 -- under the run's id before its claim become messages of the run. The caller must save the run's row. has_input: true if the input is
 -- one of these messages; false if no message of the thread has its id.
 FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_input boolean);
-
--- Return true if a worker serves an agent. Every worker has the agent `default`. A worker that lists no agents serves all agents.
-FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
 -- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
@@ -2273,7 +2314,8 @@ FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard
 -- Return a run of the thread. Raises run_not_found.
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
--- Lock and return the thread. If it does not exist, make it with its first branch.
+-- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
+-- a request without one; NULL for a thread without an agent.
 FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads;
 
@@ -2303,9 +2345,6 @@ FUNCTION runyard.patched(field text, before jsonb, change jsonb) RETURNS jsonb;
 -- Set the fields of `patch`, and clear the fields that are null in it. `extra` and `config` are merged. Each change gives the thread a
 -- new updated_at, because callers use it as a version.
 FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads;
-
--- Record the agent of the first run that names one as the agent of its thread.
-FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void;
 
 -- functions/timeline.sql ------------------------------------------------------------------------------------------------------
 -- The timeline of a run, and the search of a run by the beginning of its id.
@@ -2526,6 +2565,12 @@ FUNCTION runyard.has_chores() RETURNS boolean;
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
+FUNCTION runyard.register_v2(
+    worker_id text, in_queues text[], with_agents jsonb, with_default text, version text, on_mismatch text, with_slots integer, at_address text,
+    asking text[]
+) RETURNS void;
+
+-- Register a worker of a release that knows no namespaces.
 FUNCTION runyard.register(
     worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]

@@ -11,7 +11,7 @@ from typing import Final, Unpack
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import FORKED, closing
-from runyard.domain.validation import MAX_LABELS, check_label
+from runyard.domain.validation import MAX_LABELS, check_label, check_name
 from runyard.errors import BackendUnavailableError, InvalidInputError, ThreadNotFoundError
 from runyard.models import Branch, JsonObject, Message, Thread, check_id, check_tags, check_uuid, open_tool_calls
 from runyard.ports.commands import Cut, ForkRequest, ThreadChanges, ThreadRequest
@@ -88,6 +88,7 @@ class PostgresThreadStore:
     ) -> Thread:
         """Set the given fields and clear the fields that are None. A given ``extra`` or ``config`` is merged. Raises
         ThreadNotFoundError, PreconditionFailedError."""
+        check_name(changes.get("agent"), "agent")
         for name in ("title", "extra", "config"):
             check_value(changes.get(name), name)
         if (tags := changes.get("tags")) is not None:

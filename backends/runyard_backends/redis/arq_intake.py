@@ -19,6 +19,7 @@ import structlog
 
 from runyard.client.client import Client
 from runyard.client.runs import accept_request
+from runyard.domain.agent_names import wanted
 from runyard.domain.states import ENDED, RunStatus
 from runyard.domain.validation import MAX_ID_LENGTH
 from runyard.errors import (
@@ -82,7 +83,8 @@ log = structlog.get_logger("runyard.arq")
 
 
 class ArqIntake:
-    """Serves queues of arq. ``queues``: name → tenant of the runs. ``keep_result``: seconds for which results are kept."""
+    """Serves queues of arq, for agents of ``namespace``. ``queues``: name → tenant of the runs. ``keep_result``: seconds for
+    which results are kept."""
 
     def __init__(
         self,
@@ -91,9 +93,10 @@ class ArqIntake:
         queues: Mapping[str, str],
         *,
         keep_result: float = DEFAULT_ARQ_RESULT_SECONDS,
+        namespace: str | None = None,
     ) -> None:
         self.queues = [
-            QueueIntake(ArqQueue(server, name, keep_result), Client(backend.for_tenant(tenant)))
+            QueueIntake(ArqQueue(server, name, keep_result), Client(backend.for_tenant(tenant), namespace=namespace))
             for name, tenant in queues.items()
         ]
 
@@ -220,7 +223,7 @@ class QueueIntake:
                 await self._refuse(job, cancelled(request.run_id))
                 return None
             raise expired(look)
-        await self._accept_once(request)
+        await self._accept_once(replace(request, agent=wanted(self._client.namespace, request.agent)))
         metrics.ARQ_JOBS.labels(outcome="accepted").inc()
         run = AcceptedRun(request.thread_id, look.now_ms, job.job.enqueued_ms)
         if job.aborted:

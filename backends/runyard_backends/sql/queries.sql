@@ -70,8 +70,8 @@ UPDATE runyard_threads SET extra = ?, extra_changed = ?, updated_at = ? WHERE th
 UPDATE runyard_threads SET base_extra = ?, extra = ? WHERE thread_key = ?
 
 -- name: save_values
--- Save the title, the tags, the extra and the config of a thread.
-UPDATE runyard_threads SET title = ?, tags = ?, extra = ?, extra_changed = ?, config = ?, updated_at = ? WHERE thread_key = ?
+-- Save the agent, the title, the tags, the extra and the config of a thread.
+UPDATE runyard_threads SET agent = ?, title = ?, tags = ?, extra = ?, extra_changed = ?, config = ?, updated_at = ? WHERE thread_key = ?
 
 -- name: add_tag
 -- Add a tag to the index of tags.

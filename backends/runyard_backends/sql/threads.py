@@ -10,6 +10,7 @@ from typing import Any
 
 from runyard.domain.etags import MICROSECOND
 from runyard.domain.size_limits import MAX_EXTRA, check_value
+from runyard.domain.validation import check_name
 from runyard.errors import InvalidInputError, PreconditionFailedError, ThreadAlreadyExistsError, ThreadNotFoundError
 from runyard.models import JsonObject, Thread, check_id, check_tags
 from runyard.ports.commands import ThreadChanges, ThreadRequest
@@ -184,13 +185,14 @@ async def updated(
     values = await values_of(tx, row["thread_key"])
     before, named = from_json(values["tags"]), changes.get("title", values["title"])
     check_value(named, "title")
+    agent = check_name(changes["agent"], "agent") if "agent" in changes else row["agent"]
     kept = {key: value for key, value in before.items() if key != "title" or values["title"] is None}
     after = check_tags(dict(changes["tags"] or {}) if "tags" in changes else kept, named)
     extra = _patched(values["extra"], changes["extra"], "extra") if "extra" in changes else values["extra"]
     config = _patched(values["config"], changes["config"], "config") if "config" in changes else values["config"]
     changed = bool(row["extra_changed"]) or "extra" in changes
     moment = max(await tx.now(), row["updated_at"] + MICROSECOND)
-    await tx.send("save_values", named, to_json(after), extra, changed, config, moment, row["thread_key"])
+    await tx.send("save_values", agent, named, to_json(after), extra, changed, config, moment, row["thread_key"])
     if after != before:
         await tx.send("clear_tags", row["thread_key"])
         await _save_tags(tx, tenant, row["thread_key"], after)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..domain.messages import Message
 from ..domain.quoting import brief
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 Reply: TypeAlias = "Message | dict[str, Any] | str | Sequence[Message | dict[str, Any]] | None"
 MessageFunction: TypeAlias = "Callable[[list[Any]], Reply | Awaitable[Reply]]"
 
+SYNC_THREADS: Final = 64
+"""Maximum number of sync functions that a process executes at once. Further ones wait, and their runs keep their slots."""
+
 
 def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_humans: bool = False) -> MessageAgent:
     """Return a function of messages as an agent for an :class:`~runyard.App`.
@@ -26,10 +32,10 @@ def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_hum
     ``fn(messages)``: a sync or async function of the conversation so far, with the prompt. The function returns a text, a
     message, or a list of messages. A text becomes a message of the assistant. A list may begin with all messages that ``fn``
     was given. Only the messages after them are then stored. Given messages at other places, for example after a system message,
-    fail the run. None and an empty list store nothing. A sync function is executed in a thread. A cancel of the run does not
-    stop this thread. ``format``: ``fn`` takes and returns JSON objects of this format (``"openai"``, ``"anthropic"``, …)
-    instead of :class:`~runyard.models.Message`. ``asks_humans``: whether ``fn`` may call ``current_run().ask``. A probe of such
-    an agent is refused at once (F9).
+    fail the run. None and an empty list store nothing. A sync function is executed in one of at most SYNC_THREADS threads of
+    the process. A cancel of the run does not stop this thread. ``format``: ``fn`` takes and returns JSON objects of this format
+    (``"openai"``, ``"anthropic"``, …) instead of :class:`~runyard.models.Message`. ``asks_humans``: whether ``fn`` may call
+    ``current_run().ask``. A probe of such an agent is refused at once (F9).
 
     After a crash the function is called again, with the messages that an earlier attempt stored. Make each effect that must not
     be repeated a step: :func:`runyard.step`.
@@ -108,4 +114,11 @@ def _added(returned: list[Any], known: list[Any]) -> list[Any]:
 async def _called(fn: MessageFunction, messages: list[Any]) -> Any:
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
         return fn(messages)
-    return await asyncio.to_thread(fn, messages)
+    return await asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, fn, messages)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Return the threads of sync functions. The loop's own threads also resolve the names of servers, so that functions that
+    occupied them all would delay connections."""
+    return ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="runyard-function")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from ..domain.agent_names import qualified
 from ..domain.messages import Message, check_message
 from ..domain.quoting import brief
 from ..domain.runs import DEFAULT_OPTIONS, PRIORITIES, Priority, RunOptions
@@ -22,10 +23,18 @@ MAX_PAGE_SIZE: Final = 1000
 
 
 class Calls:
-    """Base class of the calls. ``backend`` is bound to one tenant. ``app_version`` is recorded with accepted runs."""
+    """Base class of the calls. ``backend`` is bound to one tenant. ``app_version`` is recorded with accepted runs.
+
+    ``namespace``: that of the agents that the calls name (:mod:`runyard.domain.agent_names`), or the empty text.
+    """
 
     backend: Backend
     app_version: str | None
+    namespace: str
+
+    def _agent(self, name: str | None) -> str | None:
+        """Return the whole name of an agent. None stays None."""
+        return None if name is None else qualified(self.namespace, name)
 
     async def _apply(self, effects: Effects) -> None:
         await apply_effects(effects, self.backend)

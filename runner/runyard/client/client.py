@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack
 from ..ports.scheduling import StreamLimits
 from ..ports.stores import Backend
 from ..support import backend_urls
-from ..support.location import locate
+from ..support.location import locate, namespace_of_program
 from .fan_out import FanOutCalls
 from .feed import FeedCalls
 from .forks import ForkCalls
@@ -69,35 +69,48 @@ class Client(
 ):
     """A connection to a deployment. :meth:`connect` opens it. :meth:`close` or the end of ``async with`` closes it."""
 
-    def __init__(self, backend: Backend, *, app_version: str | None = None) -> None:
+    def __init__(self, backend: Backend, *, app_version: str | None = None, namespace: str | None = None) -> None:
         self.backend = backend
         self.app_version = app_version
+        self.namespace = namespace_of_program(namespace)
 
     @classmethod
     def connect(
-        cls, url: str | None = None, *, tenant: str = "", app_version: str | None = None, **options: Unpack[ConnectOptions]
+        cls,
+        url: str | None = None,
+        *,
+        tenant: str = "",
+        namespace: str | None = None,
+        app_version: str | None = None,
+        **options: Unpack[ConnectOptions],
     ) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
         Without ``url``, the client connects to the deployment that the command line finds: that of ``RUNYARD_POSTGRES_URL`` and
         ``RUNYARD_REDIS_URL`` (or an https URL and ``RUNYARD_API_KEY``), of the ``runyard dev`` of this folder, or of ``.env``.
         ``options``: see :class:`ConnectOptions`. With a ``url`` of Postgres and without ``redis``, the reconciler of the
-        workers submits the client's runs some seconds later. ``tenant``: the tenant of every call. ``app_version``: recorded
-        with each run that the client enqueues.
+        workers submits the client's runs some seconds later. ``tenant``: the tenant of every call. ``namespace``: that of the
+        agents that calls name, and of the default agent, as in :class:`runyard.App`. By default it is RUNYARD_NAMESPACE.
+        ``app_version``: recorded with each run that the client enqueues.
 
         Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is named.
         Raises BackendUnavailableError, LoginRefusedError, SchemaUninitialized, SchemaMismatch.
         """
-        return Connecting(cls, url, tenant, app_version, options)
+        return Connecting(cls, url, tenant, app_version, namespace_of_program(namespace), options)
 
     @staticmethod
     def sync(
-        url: str | None = None, *, tenant: str = "", app_version: str | None = None, **options: Unpack[ConnectOptions]
+        url: str | None = None,
+        *,
+        tenant: str = "",
+        namespace: str | None = None,
+        app_version: str | None = None,
+        **options: Unpack[ConnectOptions],
     ) -> SyncClient:
         """Return a connected :class:`runyard.client.sync.SyncClient`, for code without an event loop."""
         from .sync import SyncClient
 
-        return SyncClient(url, tenant=tenant, app_version=app_version, **options)
+        return SyncClient(url, tenant=tenant, namespace=namespace, app_version=app_version, **options)
 
     async def close(self) -> None:
         """Close every connection. Runs continue."""
@@ -114,9 +127,16 @@ class Connecting:
     """A client that is not connected yet. ``await`` and ``async with`` connect it."""
 
     def __init__(
-        self, cls: type[Client], url: str | None, tenant: str, app_version: str | None, options: ConnectOptions
+        self,
+        cls: type[Client],
+        url: str | None,
+        tenant: str,
+        app_version: str | None,
+        namespace: str,
+        options: ConnectOptions,
     ) -> None:
-        self._cls, self._url, self._tenant, self._app_version, self._options = cls, url, tenant, app_version, options
+        self._cls, self._url, self._tenant, self._options = cls, url, tenant, options
+        self._app_version, self._namespace = app_version, namespace
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
@@ -126,7 +146,7 @@ class Connecting:
             url, options = found.url, ConnectOptions(**{**options, **found.options})  # type: ignore[typeddict-item]
         given = {name: value for name, value in options.items() if value is not None}
         backend = await backend_urls.connect(url, tenant=self._tenant, **given)
-        return self._cls(backend, app_version=self._app_version)
+        return self._cls(backend, app_version=self._app_version, namespace=self._namespace)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"the client is not connected, so it has no {name}: write `client = await Client.connect(…)`")

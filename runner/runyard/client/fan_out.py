@@ -8,6 +8,7 @@ from typing import Final, get_args
 
 from pydantic import TypeAdapter
 
+from ..domain.agent_names import wanted
 from ..domain.messages import Message, check_message
 from ..domain.quoting import brief
 from ..domain.runs import ForkManyResult, StopAt
@@ -96,7 +97,7 @@ class FanOutCalls(RunCalls):
             messages=_checked(messages),
             max_parallel=max_parallel,
             stop=stop,
-            judge=judge,
+            judge=self._agent(judge),
             threads=threads,
         )
         _check(fan)
@@ -106,9 +107,9 @@ class FanOutCalls(RunCalls):
                 thread_id=src,
                 run_id=job,
                 kind="fork_many",
-                agent=agent,
+                agent=wanted(self.namespace, agent),
                 options=options(timeout=timeout, webhook=check_webhook_url(webhook)),
-                fork=ForkRequest(src=src, new=job, cut=Cut(after_run_id=after_run_id), agent=agent, fan=fan),
+                fork=ForkRequest(src=src, new=job, cut=Cut(after_run_id=after_run_id), agent=self._agent(agent), fan=fan),
             ),
         )
 

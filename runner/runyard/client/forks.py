@@ -9,6 +9,7 @@ from functools import cache
 
 from pydantic import TypeAdapter
 
+from ..domain.agent_names import wanted
 from ..domain.derived_ids import first_prompt_id, forked_thread_id
 from ..domain.messages import Message
 from ..domain.runs import ForkOnceResult
@@ -60,7 +61,7 @@ class ForkCalls(RunCalls):
         InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`, after the fork was made.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
-        request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
+        request = fork_request(src, new, cut, metadata, title, tags, self._agent(agent), reset_usage)
         prompt, run_id = as_message(message), prompt_id(request.new, message, run_id, "run_id")
         if wait:
             job = await self._accept_fork(request, None)
@@ -101,7 +102,7 @@ class ForkCalls(RunCalls):
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         if new is None and run_id is not None:
             new = forked_thread_id(src, run_id)
-        request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)
+        request = fork_request(src, new, cut, metadata, title, tags, self._agent(agent), reset_usage)
         request = replace(request, prompt_run_id=prompt_id(request.new, message, prompt_run_id, "prompt_run_id"))
         return await self._accept_fork(request, run_id, webhook, message)
 
@@ -131,7 +132,7 @@ class ForkCalls(RunCalls):
                 thread_id=src,
                 run_id=job,
                 kind="fork_once",
-                agent=agent,
+                agent=wanted(self.namespace, agent),
                 input=as_message(message),
                 options=options(timeout=timeout),
                 fork=ForkRequest(src=src, new=job, cut=Cut(after_run_id=after_run_id)),
@@ -150,6 +151,7 @@ class ForkCalls(RunCalls):
                 thread_id=request.src,
                 run_id=job,
                 kind="fork",
+                agent=wanted(self.namespace, None),
                 input=as_message(message),
                 fork=request,
                 options=options(webhook=check_webhook_url(webhook)),

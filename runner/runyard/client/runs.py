@@ -8,6 +8,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeVar
 
+from ..domain.agent_names import wanted
 from ..domain.events import Event, ThreadEvent
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
@@ -63,9 +64,10 @@ class RunCalls(ThreadCalls):
         if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. The same id with
         the same content is the same run. Such a repetition may differ in ``queue``, ``priority``, ``run_at``, ``delay``,
         ``timeout``, ``max_attempts``, ``retry``, ``metadata`` and ``webhook``, and the first values apply. ``agent``: the name
-        of an agent that a worker serves. ``queue``: by default the agent's queue. ``parent_id``: the id of the message after
-        which the run branches, or ROOT_ID for a tree of its own. ``parallel``: run on a branch and a lane of its own.
-        ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
+        of an agent that a worker serves. Without it, the run gets the agent of the thread, or else the default agent of the
+        client's namespace, and so does a new thread. ``queue``: by default the agent's queue. ``parent_id``: the id of the
+        message after which the run branches, or ROOT_ID for a tree of its own. ``parallel``: run on a branch and a lane of its
+        own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
         ``max_attempts``: the number of errors after which the run fails. Crashes, releases and questions are no errors. By
         default temporary errors of a model's provider are retried for about two minutes, and any other error fails the run.
         ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``:
@@ -80,7 +82,7 @@ class RunCalls(ThreadCalls):
         request = AcceptRequest(
             thread_id=thread_id,
             run_id=new_id() if run_id is None else run_id,
-            agent=agent,
+            agent=wanted(self.namespace, agent),
             queue=queue,
             input=as_message(message),
             parent_id=parent_id,
@@ -250,7 +252,7 @@ class RunCalls(ThreadCalls):
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
-        where = RunFilter(thread_id=thread_id, status=status, agent=agent, since=since, before=before)
+        where = RunFilter(thread_id=thread_id, status=status, agent=self._agent(agent), since=since, before=before)
         page = await self.backend.runs.runs(where, PageRequest(limit=limit, cursor=cursor))
         return await self._of_known(thread_id, page)
 

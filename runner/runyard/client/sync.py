@@ -144,11 +144,17 @@ class SyncClient:
     """A blocking client (``with Client.sync(url) as client:``). It connects at once. See :meth:`Client.connect` for errors."""
 
     def __init__(
-        self, url: str | None = None, *, tenant: str = "", app_version: str | None = None, **options: Unpack[ConnectOptions]
+        self,
+        url: str | None = None,
+        *,
+        tenant: str = "",
+        namespace: str | None = None,
+        app_version: str | None = None,
+        **options: Unpack[ConnectOptions],
     ) -> None:
         self.portal = Portal()
         try:
-            self.client: Client = self.portal.wait(_connect(url, tenant, app_version, options))
+            self.client: Client = self.portal.wait(_connect(url, tenant, namespace, app_version, options))
         except BaseException:
             self.portal.close()
             raise
@@ -256,5 +262,7 @@ class SyncClient:
         return self.portal.iterate(self.client.follow_feed(cursor))
 
 
-async def _connect(url: str | None, tenant: str, app_version: str | None, options: ConnectOptions) -> Client:
-    return await Client.connect(url, tenant=tenant, app_version=app_version, **options)
+async def _connect(
+    url: str | None, tenant: str, namespace: str | None, app_version: str | None, options: ConnectOptions
+) -> Client:
+    return await Client.connect(url, tenant=tenant, namespace=namespace, app_version=app_version, **options)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TypedDict, Unpack, cast, overload
 
+from ..domain.agent_names import wanted
 from ..domain.messages import Message
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.threads import Branch, Thread
@@ -52,14 +53,20 @@ class ThreadCalls(Calls):
         """Create an empty thread. Return the thread, and whether this call created it. A prompt creates a missing thread.
 
         ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
-        the name of the agent for prompts that name none. ``config``: a JSON object, which agents read in their
-        RunContext and forks copy by value. ``extra``: a JSON object. Both have the bounds of :mod:`runyard.domain.size_limits`.
+        the name of the agent for prompts that name none. Without it, the first run gives the thread its agent. ``config``: a
+        JSON object, which agents read in their RunContext and forks copy by value. ``extra``: a JSON object. Both have the
+        bounds of :mod:`runyard.domain.size_limits`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
         id = new_id() if thread_id is None else thread_id
         request = ThreadRequest(
-            thread_id=id, agent=agent, title=title, tags=check_tags(tags or {}), extra=extra or {}, config=config or {}
+            thread_id=id,
+            agent=wanted(self.namespace, agent),
+            title=title,
+            tags=check_tags(tags or {}),
+            extra=extra or {},
+            config=config or {},
         )
         return await self.backend.threads.create_thread(request)
 
@@ -79,13 +86,14 @@ class ThreadCalls(Calls):
 
         Raises InvalidInputError, InvalidCursorError.
         """
-        where = ThreadFilter(parent_thread_id=parent_thread_id, agent=agent, tags=tags or {})
+        where = ThreadFilter(parent_thread_id=parent_thread_id, agent=self._agent(agent), tags=tags or {})
         return await self.backend.threads.threads(where, PageRequest(limit=limit, cursor=cursor))
 
     async def update_thread(
         self,
         thread_id: str,
         *,
+        agent: str | Unset | None = UNSET,
         title: str | Unset | None = UNSET,
         tags: Mapping[str, str] | Unset | None = UNSET,
         extra: JsonObject | Unset | None = UNSET,
@@ -94,14 +102,16 @@ class ThreadCalls(Calls):
     ) -> Thread:
         """Change the given fields. None clears a field (RFC 7396).
 
-        ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level. A key whose value is None is
-        removed. Agents read a changed ``config`` in the attempts that begin later. ``expected``: the ``updated_at`` of the
-        thread as the caller read it. The call is refused if the thread has changed since.
+        ``agent``: the agent of later prompts that name none. Queued runs keep theirs. ``tags`` replaces all tags. ``extra`` and
+        ``config`` are merged at their top level. A key whose value is None is removed. Agents read a changed ``config`` in the
+        attempts that begin later. ``expected``: the ``updated_at`` of the thread as the caller read it. The call is refused if
+        the thread has changed since.
 
         Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` or ``config`` beyond the
         bounds of :mod:`runyard.domain.size_limits`.
         """
-        fields = {"title": title, "tags": tags, "extra": extra, "config": config}
+        named = agent if isinstance(agent, Unset) else wanted(self.namespace, agent)
+        fields = {"agent": named, "title": title, "tags": tags, "extra": extra, "config": config}
         changes = cast(ThreadChanges, {name: value for name, value in fields.items() if value is not UNSET})
         return await self.backend.threads.update_thread(thread_id, expected=check_aware(expected, "expected"), **changes)
 

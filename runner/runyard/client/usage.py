@@ -20,7 +20,7 @@ class UsageCalls(Calls):
         Both days are included, in UTC. ``until`` is by default today. ``since`` is by default 29 days before ``until``, so
         that the report covers 30 days. A report has at most 366 days.
 
-        ``agent``: count the runs of this agent only. Runs that name no agent count for the agent ``default``. A run counts on
+        ``agent``: count the runs of this agent only. A run counts on
         the day of its end, with any outcome, and stays counted after its deletion. Usage after a redrive counts on the day of
         the run's next end. A run is counted within seconds after its end. The totals are complete up to ``counted_until``.
 
@@ -28,7 +28,7 @@ class UsageCalls(Calls):
         """
         _check_day("since", since)
         _check_day("until", until)
-        return await self.backend.usage.report(since, until, agent=check_name(agent, "agent"))
+        return await self.backend.usage.report(since, until, agent=self._agent(check_name(agent, "agent")))
 
 
 def _check_day(name: str, day: object) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from .agent_names import served_words
 from .crashes import MAX_CRASHES
 from .runs import Run
 
@@ -22,7 +23,7 @@ SENTENCES: Final = {
     "behind": "behind run {run_id} ({status}) of its lane",
     "limited": "waiting for a permit of {permit} (limit {most})",
     "no_worker": "no live worker serves queue {queue}",
-    "no_agent": "no live worker of queue {queue} serves agent {agent}",
+    "no_agent": "no live worker of queue {queue} serves {served}",
     "no_version": "waiting for a worker of version {version}; workers of queue {queue} run {versions}",
     "no_redis": "waiting for Redis, which the workers of queue {queue} have not reached since {redis_since}: {redis_error}",
     "next": "waiting for a free worker",
@@ -61,6 +62,7 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     known |= {"error_code": run.error.code if run.error else None} | dict(facts)
     versions = sorted({version for version in known.get("workers") or () if version})
     known |= {"version": run.app_version, "versions": ", ".join(versions)}
+    known |= {"served": served_words(known.get("agent"))}
     known |= {name: moment(known[name]) for name in TIMES if known.get(name) is not None}
     parts = [SENTENCES[known.get("wait") or reason].format(**known)]
     if reason == "ended" and run.error:

@@ -17,7 +17,7 @@ from .webhooks import HIDE_WEBHOOKS, masked
 RunKind = Literal["prompt", "fork", "fork_once", "fork_many", "external"]
 
 DEFAULT_AGENT: Final = "default"
-"""The agent that serves a run without an agent. If no agent has this name, the first registered one serves it."""
+"""The name of the agent that executes runs without an agent. In an app without such an agent, the first one executes them."""
 
 VersionPolicy = Literal["run", "wait", "fail"]
 

@@ -46,7 +46,7 @@ class ThreadCandidates:
 
     def __init__(self, backend: Backend, claim: Claim, ledger: Ledger) -> None:
         assert claim.run is not None and claim.attempt is not None
-        self._client = Client(backend.for_tenant(claim.tenant), app_version=claim.run.app_version)
+        self._client = Client(backend.for_tenant(claim.tenant), app_version=claim.run.app_version, namespace="")
         self._backend = self._client.backend
         self._job, self._attempt, self._ledger = claim.run, claim.attempt, ledger
         self._request = fork_runs.request_of(claim)

@@ -34,7 +34,7 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
     if run is None or request.prompt_run_id is None:
         return {"thread_id": forked.thread.thread_id}
     prompt = AcceptRequest(thread_id=request.new, run_id=request.prompt_run_id, input=run.input)
-    handle = await accept_request(Client(of_tenant, app_version=run.app_version), prompt)
+    handle = await accept_request(Client(of_tenant, app_version=run.app_version, namespace=""), prompt)
     return {"thread_id": forked.thread.thread_id, "run_id": handle.run_id}
 
 

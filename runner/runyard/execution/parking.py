@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn, TypeVar
 
 from ..client.arguments import as_message
+from ..domain.agent_names import namespace_of, wanted
 from ..domain.derived_ids import derived_id
 from ..domain.messages import Message, Usage
 from ..domain.runs import Run
@@ -35,6 +36,7 @@ _around: ContextVar[tuple[object, ...]] = ContextVar("runyard_calls", default=()
 class Parking(Transcript):
     """The waits of one attempt of a run. This is the base class of :class:`~runyard.RunContext`."""
 
+    agent: str | None
     _steps: Steps
 
     def __init__(
@@ -90,9 +92,10 @@ class Parking(Transcript):
     ) -> ChildResult:
         """Start a child: a prompt on ``thread_id``, or on a new thread with None. Suspend the run until the child has ended.
 
-        A later attempt gets the recorded result and starts no other child. ``agent``: the child's agent, by default as for
-        :meth:`runyard.Client.enqueue`. ``key``: the name of the child in its run, by default the number of the earlier children
-        in this attempt. Children of parallel tasks (a TaskGroup) run in parallel. A cancel of the run cancels its children.
+        A later attempt gets the recorded result and starts no other child. ``agent``: the child's agent, as for
+        :meth:`runyard.Client.enqueue`, in the namespace of this run's agent. ``key``: the name of the child in its run, by
+        default the number of the earlier children in this attempt. Children of parallel tasks (a TaskGroup) run in parallel. A
+        cancel of the run cancels its children.
 
         Raises ChildFailedError if the child does not complete, ChildDeadlockError for a thread that waits for this run,
         TooManyChildrenError, and the errors of an enqueue. A child ends a probe, as a sleep does.
@@ -105,9 +108,9 @@ class Parking(Transcript):
         child, known = self._waits.id_of("child", key), self._waits.find("child", key)
         if known is None:
             thread_id = thread_id or derived_id("child thread", child)
-            prompt, parent = as_message(message), self._stream.ref
+            prompt, parent, name = as_message(message), self._stream.ref, wanted(namespace_of(self.agent), agent)
             await self._whole_call(
-                self._start_child(AcceptRequest(thread_id=thread_id, run_id=child, agent=agent, input=prompt, job=parent))
+                self._start_child(AcceptRequest(thread_id=thread_id, run_id=child, agent=name, input=prompt, job=parent))
             )
         elif known.ended_at is not None:
             return read_child(await self._whole_call(self._record_child(child_step(key), str(known.name), child)))

@@ -222,6 +222,7 @@ class ThreadChanges(TypedDict, total=False):
     """Changes of a thread. None clears a field. ``extra`` and ``config`` are merged into those of the thread: each key replaces
     the whole value of that key, and a key whose value is None is removed."""
 
+    agent: str | None
     title: str | None
     tags: Mapping[str, str] | None
     extra: JsonObject | None

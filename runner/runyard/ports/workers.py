@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from ..domain.runs import DEFAULT_AGENT, Run, VersionPolicy
+from ..domain.agent_names import is_agent, namespace_of
+from ..domain.runs import Run, VersionPolicy
 from ..domain.waits import WaitsFor
 from .scheduling import Job
 
@@ -69,7 +70,8 @@ class RedisOutage:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: a map from agent name to queue. ``asking``: the names of the agents that may ask humans. A worker gives them in
+    ``agents``: a map from agent name to queue. ``default_agent``: the agent of runs that name none, or None if the app has no
+    agents. Its namespace is that of the app. ``asking``: the names of the agents that may ask humans. A worker gives them in
     its registration. A store that lists workers may leave ``asking`` empty. ``on_version_mismatch``: the setting of the
     worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
     since the last heartbeat, by the store's clock. ``blocked``: the main loop is blocked, or None.
@@ -79,6 +81,7 @@ class WorkerInfo:
     worker_id: str
     queues: Sequence[str]
     agents: Mapping[str, str] = field(default_factory=dict)
+    default_agent: str | None = None
     asking: Sequence[str] = ()
     app_version: str | None = None
     on_version_mismatch: VersionPolicy = "run"
@@ -92,8 +95,11 @@ class WorkerInfo:
     redis_outage: RedisOutage | None = None
 
     def serves(self, agent: str | None) -> bool:
-        """Return whether the worker has the agent. Every worker has the default agent. A worker without a list has all."""
-        return not self.agents or agent in (None, DEFAULT_AGENT, *self.agents)
+        """Return whether the worker has the agent, or the default agent for which the name stands. A worker without a list of
+        agents has all."""
+        if not self.agents:
+            return True
+        return agent in self.agents if is_agent(agent) else namespace_of(agent) == namespace_of(self.default_agent)
 
     def leaves(self, run: Run) -> bool:
         """Return whether another version began ``run``, and this worker leaves the run to that version."""

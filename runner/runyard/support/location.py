@@ -1,21 +1,26 @@
-"""The deployment to connect to if the caller names none: the environment, the ``runyard dev`` of this folder, or ``.env``."""
+"""The deployment to connect to if the caller names none: the environment, the ``runyard dev`` of this folder, or ``.env``.
+
+Also the namespace of the program's agents, from the environment or ``.env``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Final
 
+from ..domain.agent_names import check_part
 from ..errors import InvalidInputError
 from . import dev_file, env_file
 
 URL: Final = "RUNYARD_POSTGRES_URL"
 REDIS: Final = "RUNYARD_REDIS_URL"
 API_KEY: Final = "RUNYARD_API_KEY"
-"""The variables of the environment and of ``.env`` that name a deployment."""
+NAMESPACE: Final = "RUNYARD_NAMESPACE"
+"""The variables of the environment and of ``.env`` that name a deployment, and the namespace of a program on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
 
     ``redis`` and ``api_key`` come from where the URL comes from. Arguments have precedence. An API key counts for an ``http``
     or ``https`` URL only. Raises InvalidInputError if no deployment is named, if Postgres is named without Redis, and if a
-    ``.env`` with RUNYARD_POSTGRES_URL cannot be read, belongs to another user than root, or can be changed by another user.
+    ``.env`` that names a deployment or a namespace cannot be read, belongs to another user than root, or can be changed by
+    another user.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)
@@ -66,13 +72,27 @@ def _complete(url: str, redis: str | None, api_key: str | None, source: str, nam
     return Location(url, redis, None, source)
 
 
+def namespace_of_program(namespace: str | None) -> str:
+    """Return ``namespace``, or for None the namespace that the environment or ``.env`` names. The empty text is none.
+
+    A ``.env`` that another user could change is left out. Raises InvalidInputError for a namespace that is no valid id or
+    contains ``/``.
+    """
+    if namespace is None:
+        namespace = os.environ.get(NAMESPACE)
+    if namespace is None:
+        with suppress(InvalidInputError):
+            namespace = _env_file().get(NAMESPACE)
+    return check_part(namespace, "namespace") if namespace else ""
+
+
 def _env_file() -> dict[str, str]:
     """Return the variables of ``.env``. A variable of the environment is not inserted: the file could send it to any server.
 
-    A file without RUNYARD_POSTGRES_URL names no deployment. Its owner does not matter.
+    The owner of a file that names no deployment and no namespace does not matter.
     """
     found = env_file.read()
-    if found is None or URL not in found[0]:
+    if found is None or not any(name in found[0] for name in (URL, NAMESPACE)):
         return {}
     text, status = found
     dev_file.check_owner(Path(env_file.ENV_FILE), status, root=True)

@@ -1,9 +1,10 @@
 """Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file.
 
 Some default numbers are in the modules that they limit (``ports/*.py``, ``domain/webhooks.py``). Other modules read
-``RUNYARD_APP`` (``cli/commands/worker.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``), ``RUNYARD_FAILPOINTS``
-(``backend_urls.py``) and the settings of the API (``http/settings.py``). Heartbeats, leases and locks are constants and have no
-setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``, ``ports/scheduling.py``.
+``RUNYARD_APP`` (``cli/commands/worker.py``), ``RUNYARD_NAMESPACE`` (``location.py``), ``RUNYARD_MODEL``
+(``agents/default_model.py``), ``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and the settings of the API (``http/settings.py``).
+Heartbeats, leases and locks are constants and have no setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``,
+``ports/scheduling.py``.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Harness:
         backend = await backend_urls.connect("memory://", tenant=self._tenant, now=lambda: self._now)
         self._due_times = DueTimeScheduler(backend.scheduler, lambda: self._now)
         parts: Any = PatchedBackend(backend, scheduler=self._due_times)
-        self.client = Client(parts, app_version=self.app.version)
+        self.client = Client(parts, app_version=self.app.version, namespace=self.app.namespace)
         self._worker = HarnessWorker(self.app, parts, self._due_times, self._crash_plan)
         context = copy_context()
         context.run(stage.set, HarnessScope())

@@ -47,7 +47,7 @@ async def deployment(
     backend = await backend_urls.connect("memory://", tenant=tenant, redis="fakeredis://")
     try:
         async with _serving(Worker(served, backend, queues=queues, slots=slots, grace=grace)):
-            yield Client(backend, app_version=served.version)
+            yield Client(backend, app_version=served.version, namespace=served.namespace)
     finally:
         await backend.close()
 

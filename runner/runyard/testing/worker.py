@@ -133,6 +133,7 @@ class HarnessWorker:
             worker_id=self.worker_id,
             queues=self._app.queues,
             agents=self._app.queue_of,
+            default_agent=self._app.default.name if self._app.default else None,
             app_version=self._app.version,
             on_version_mismatch=self._app.on_version_mismatch,
             slots=HARNESS_SLOTS,

@@ -218,6 +218,7 @@ class Worker:
             worker_id=new_worker_id(),
             queues=self.queues,
             agents=self.app.queue_of,
+            default_agent=self.app.default.name if self.app.default else None,
             asking=[spec.name for spec in self.app.agents.values() if spec.hitl],
             app_version=self.app.version,
             on_version_mismatch=self.app.on_version_mismatch,

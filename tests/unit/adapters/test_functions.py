@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from runyard import App, Message, current_run
-from runyard.adapters.functions import message_agent
+from runyard.adapters.functions import SYNC_THREADS, message_agent
 from runyard.errors import InvalidBlobError, InvalidInputError
 from runyard.testing import Harness, HarnessRun
 
@@ -49,6 +50,28 @@ async def test_what_a_function_may_return(fn: Any, texts: list[str]) -> None:
     done = await run(fn)
     assert done.ok, done.error
     assert [message.text for message in done.messages[1:]] == texts
+
+
+async def test_sync_functions_have_threads_of_their_own() -> None:
+    """L6: functions that block all of them leave the threads of the loop free, which resolve names of servers."""
+    free, blocked = threading.Event(), threading.Barrier(SYNC_THREADS + 1)
+
+    def block(messages: list[Message]) -> str:
+        if messages[-1].text == "last":
+            return "after the others"
+        blocked.wait(30)
+        free.wait(30)
+        return "ok"
+
+    async with Harness(message_agent(block)) as harness:
+        handles = [await harness.client.enqueue(f"t{n}", "hi") for n in range(SYNC_THREADS)]
+        await asyncio.to_thread(blocked.wait, 30)
+        last = await harness.client.enqueue("last", "last")
+        assert await asyncio.to_thread(lambda: "free") == "free"
+        assert not (await last.run()).ended
+        free.set()
+        assert (await last.result()).text == "after the others"
+        assert {(await handle.result()).text for handle in handles} == {"ok"}
 
 
 async def test_a_sync_function_is_executed_in_a_thread() -> None:

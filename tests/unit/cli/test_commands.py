@@ -228,6 +228,28 @@ class TestExitCodes:
         sentence = "no live worker of queue default serves agent nope"
         assert code == exit_codes.Exit.TIMEOUT and err.splitlines()[:2] == [sentence, sentence]
 
+    def test_the_agent_of_a_run_is_shown(self, runyard: Command, world: Backend) -> None:
+        """L1, L2, L4: in the answer of ``prompt``, in the lists, and after a change."""
+        worker = WorkerInfo(worker_id="w", queues=["shop"], agents={"shop/clerk": "shop"}, default_agent="shop/clerk")
+        asyncio.run(world.workers.register(worker))
+        code, _, err = runyard("--namespace", "shop", "prompt", "t", "one", "--run-id", "r1")
+        assert code == 0 and err == "queued on thread t for agent shop/clerk; add --wait for the answer\n"
+        code, _, err = runyard("prompt", "u", "one")
+        assert code == 0 and err == "queued on thread u; add --wait for the answer\n"
+        heading, line = runyard("runs", "list", "--thread", "t")[1].splitlines()
+        assert heading.split()[:4] == ["RUN", "THREAD", "AGENT", "STATUS"] and line.split()[:4] == [
+            "r1",
+            "t",
+            "shop/clerk",
+            "queued",
+        ]
+        assert runyard("--namespace", "shop", "runs", "list", "--agent", "clerk")[1].splitlines()[1].startswith("r1")
+        assert "shop/clerk" in runyard("threads", "list")[1] and "agent shop/clerk" in runyard("threads", "show", "t")[1]
+        assert runyard("--namespace", "shop", "threads", "update", "t", "--agent", "writer") == (0, "changed t\n", "")
+        assert json.loads(runyard("threads", "update", "t", "--title", "one", "--json")[1])["agent"] == "shop/writer"
+        code, _, err = runyard("threads", "update", "t")
+        assert code == exit_codes.Exit.USAGE and "--agent" in err
+
     def test_an_unexpected_error_is_one_line_too(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         async def broken(*_: object, **__: object) -> None:
             raise ZeroDivisionError("oops")
@@ -698,7 +720,7 @@ class TestHelp:
             "RUNYARD_GRACE",
         }
         api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH", "RUNYARD_API_COMPAT"}
-        assert variables == {"RUNYARD_APP", "RUNYARD_API_KEY"} | worker | api
+        assert variables == {"RUNYARD_APP", "RUNYARD_API_KEY", "RUNYARD_NAMESPACE"} | worker | api
         assert {name.removeprefix("RUNYARD_").lower() for name in worker} <= Settings.model_fields.keys()
         assert {name.removeprefix("RUNYARD_API_").lower() for name in api} <= ApiSettings.model_fields.keys()
 

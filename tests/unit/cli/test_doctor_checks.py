@@ -110,6 +110,16 @@ def test_a_worker_without_redis_is_named_with_the_reason() -> None:
     assert finding.says.endswith("wrong password")
 
 
+def test_programs_that_share_a_default_agent_are_told_to_take_a_namespace() -> None:
+    """L3: workers of two namespaces, or of one default agent, are fine."""
+    names = ["writer", "reader", "shop/clerk", "blog/clerk", "shop/clerk", None]
+    workers = [replace(WORKER, worker_id=f"w{n}", default_agent=name) for n, name in enumerate(names)]
+    [finding] = [finding for finding in doctor_checks.of_workers(workers, "w0") if finding.level != "ok"]
+    assert (finding.level, finding.about) == ("warn", "agents")
+    assert finding.says == "reader, writer are default agents of apps without a namespace; one of them gets all new threads"
+    assert not [finding for finding in doctor_checks.of_workers(workers[1:], "w1") if finding.level != "ok"]
+
+
 def test_queued_runs_that_no_worker_takes_are_counted_by_agent_and_by_version() -> None:
     worker = replace(WORKER, agents={"writer": "default"}, on_version_mismatch="wait", app_version="2")
 
@@ -138,6 +148,13 @@ def test_queued_runs_that_no_worker_takes_are_counted_by_agent_and_by_version() 
         ("fail", "agents", "no live worker of queue default serves agent nope, 2 runs wait"),
         ("fail", "versions", "no live worker of queue default has version 1, 1 run waits for it"),
     ]
+    shop = replace(WORKER, queues=["shop"], agents={"shop/clerk": "shop"}, default_agent="shop/clerk")
+    runs = [queued(None), queued("blog/", queue="blog"), queued("shop/", queue="x")]
+    assert [one.says for one in doctor_checks.of_waiting_runs(runs, [shop])] == [
+        "1 run waits for an agent without a namespace; live workers have the namespaces shop",
+        "1 run waits for an agent of namespace blog; live workers have the namespaces shop",
+    ]
+    assert list(doctor_checks.of_waiting_runs(runs, [])) == []
 
 
 def test_dead_workers_hold_no_connections() -> None:

@@ -55,6 +55,7 @@ SHOW: dict[str, list[str]] = {
     "fork-many": [ID, HOSTILE, "--wait-timeout", "0.01"],
     "threads list": [],
     "threads show": [ID],
+    "threads update": [ID, "--title", HOSTILE],
     "threads messages": [ID],
     "threads tree": [ID],
     "threads branches": [ID],

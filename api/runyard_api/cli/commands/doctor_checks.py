@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from runyard.domain.runs import DEFAULT_AGENT
+from runyard.domain.agent_names import is_agent, namespace_of, served_words
 from runyard.models import Run
 from runyard.ports.workers import QueueInfo, WorkerInfo
 from runyard_backends.postgres.health import PostgresFacts
@@ -162,6 +162,7 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
     versions = sorted({worker.app_version or "none" for worker in live})
     if len(versions) > 1:
         yield Finding("warn", "versions", f"workers run {', '.join(versions)}", "finish the deploy, or drain the old ones")
+    yield from _of_default_agents(live)
     if leader is None:
         yield Finding(
             "fail",
@@ -173,10 +174,25 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
         yield Finding("ok", "leader", leader)
 
 
+def _of_default_agents(live: Sequence[WorkerInfo]) -> Iterator[Finding]:
+    """Check that the workers of a namespace have the same default agent."""
+    named: defaultdict[str, set[str]] = defaultdict(set)
+    for worker in live:
+        if worker.default_agent is not None:
+            named[namespace_of(worker.default_agent)].add(worker.default_agent)
+    for namespace, agents in sorted(named.items()):
+        if len(agents) > 1:
+            where = f"namespace {namespace}" if namespace else "apps without a namespace"
+            says = f"{', '.join(sorted(agents))} are default agents of {where}; one of them gets all new threads"
+            yield Finding("warn", "agents", says, "finish the deploy; or give each program a RUNYARD_NAMESPACE of its own")
+
+
 def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
     """Check that the queued runs ``runs`` have a worker with their agent, of a version that takes them."""
     unserved: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
+    homeless: Counter[str] = Counter()
+    live = [worker for worker in workers if worker.dead_at is None and worker.agents]
     for run in runs:
         if run.admitted_at is None:  # a run that is due later
             continue
@@ -186,10 +202,16 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
         if any(worker.serves(run.agent) for worker in serving):
             left[run.queue, run.app_version or "none"] += 1
         elif serving:
-            unserved[run.queue, run.agent or DEFAULT_AGENT] += 1
+            unserved[run.queue, served_words(run.agent)] += 1
+        elif not is_agent(run.agent) and not any(namespace_of(w.default_agent) == namespace_of(run.agent) for w in live):
+            homeless[served_words(run.agent)] += 1
     for (queue, agent), number in unserved.items():
-        says = f"no live worker of queue {queue} serves agent {agent}, {count(number, 'run waits', 'runs wait')}"
-        yield Finding("fail", "agents", says, "start a worker whose app has this agent, or cancel the runs")
+        says = f"no live worker of queue {queue} serves {agent}, {count(number, 'run waits', 'runs wait')}"
+        yield Finding("fail", "agents", says, "start a worker whose app has it, or cancel the runs")
+    for agent, number in homeless.items() if live else ():
+        names = ", ".join(sorted({namespace_of(worker.default_agent) or "none" for worker in live}))
+        says = f"{count(number, 'run waits', 'runs wait')} for {agent}; live workers have the namespaces {names}"
+        yield Finding("fail", "agents", says, "set RUNYARD_NAMESPACE for the clients as for the workers")
     for (queue, version), number in left.items():
         says = f"no live worker of queue {queue} has version {version}, {count(number, 'run waits', 'runs wait')} for it"
         yield Finding("fail", "versions", says, "start a worker of this version, or one with on_version_mismatch='run'")

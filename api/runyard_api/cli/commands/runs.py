@@ -42,7 +42,9 @@ def list_(
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
-        output.table(("RUN", "THREAD", "STATUS", "ATTEMPT", "ACCEPTED", "PROMPT"), map(_row, page.items), empty="no runs")
+        output.table(
+            ("RUN", "THREAD", "AGENT", "STATUS", "ATTEMPT", "ACCEPTED", "PROMPT"), map(_row, page.items), empty="no runs"
+        )
         output.more(page.next)
 
     deployment.wait(go())
@@ -168,7 +170,7 @@ def dead(
             (
                 escape(run.run_id),
                 escape(run.thread_id),
-                escape(run.agent or "default"),
+                escape(run.agent or ""),
                 str(run.attempt),
                 output.clock(run.finished_at),
                 output.marked(escape(_error(run.error)), run.damaged),
@@ -259,6 +261,7 @@ def _row(run: Run) -> tuple[str, ...]:
     return (
         escape(run.run_id),
         escape(run.thread_id),
+        escape(run.agent or ""),
         output.status(run.status),
         str(run.attempt),
         output.clock(run.accepted_at),
@@ -269,7 +272,7 @@ def _row(run: Run) -> tuple[str, ...]:
 def _details(run: Run, error: ErrorInfo | None) -> list[tuple[str, str]]:
     pairs = [
         ("kind", run.kind),
-        ("agent", run.agent or "default"),
+        ("agent", run.agent or ""),
         ("queue", run.queue),
         ("prompt", output.summary(run.input, 200)),
         ("attempt", str(run.attempt)),

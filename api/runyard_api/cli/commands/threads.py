@@ -1,4 +1,4 @@
-"""The commands ``threads list``, ``show``, ``messages``, ``tree`` and ``delete``."""
+"""The commands ``threads list``, ``show``, ``update``, ``messages``, ``tree`` and ``delete``."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ def list_(
             (
                 escape(thread.thread_id),
                 output.marked(escape(thread.title or ""), thread.damaged),
+                escape(thread.agent or ""),
                 escape(thread.parent_thread_id or ""),
                 output.clock(thread.created_at),
                 output.clock(thread.updated_at),
             )
             for thread in page.items
         )
-        output.table(("THREAD", "TITLE", "FORK OF", "CREATED", "UPDATED"), rows, empty="no threads")
+        output.table(("THREAD", "TITLE", "AGENT", "FORK OF", "CREATED", "UPDATED"), rows, empty="no threads")
         output.more(page.next)
 
     deployment.wait(go())
@@ -80,11 +81,36 @@ def show(
             return
         console = output.console()
         fork = f"  [bright_black]fork of {escape(found.parent_thread_id)}[/]" if found.parent_thread_id else ""
-        console.print(f"[bold]{escape(found.thread_id)}[/]{fork}  {escape(found.title or '')}".rstrip())
+        agent = f"  [bright_black]agent {escape(found.agent)}[/]" if found.agent else ""
+        console.print(f"[bold]{escape(found.thread_id)}[/]{agent}{fork}  {escape(found.title or '')}".rstrip())
         if page.next:
             console.print("[bright_black]⋮ earlier messages: give a higher --limit[/]")
         for message in messages:
             console.print(message_line(message))
+
+    deployment.wait(go())
+
+
+@app.command()
+def update(
+    context: typer.Context,
+    thread: options.ThreadArg,
+    agent: Annotated[str | None, typer.Option(help="Agent of later prompts that name none.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the thread.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change the agent or the title of a thread. Queued runs keep their agent."""
+    changes: dict[str, Any] = {name: value for name, value in (("agent", agent), ("title", title)) if value is not None}
+    if not changes:
+        raise InvalidInputError("give --agent or --title")
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            changed = await client.update_thread(thread, **changes)
+        if as_json:
+            output.print_json(changed)
+        else:
+            output.print_line(f"changed {changed.thread_id}")
 
     deployment.wait(go())
 

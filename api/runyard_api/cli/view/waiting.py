@@ -10,6 +10,7 @@ import typer
 
 from runyard import Client
 from runyard.client.run_handle import RunHandle, RunResult
+from runyard.domain.agent_names import is_agent
 from runyard.domain.states import RunStatus
 from runyard.errors import RunyardError
 
@@ -34,7 +35,8 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
         else:
             output.print_line(handle.run_id)
             where = escape(handle.thread_id)
-            output.notes().print(f"[bright_black]{run.status} on thread {where}; add --wait for the answer[/]")
+            agent = f" for agent {escape(run.agent)}" if is_agent(run.agent) else ""
+            output.notes().print(f"[bright_black]{run.status} on thread {where}{agent}; add --wait for the answer[/]")
         return
     explaining = asyncio.create_task(_explain_wait(handle))
     try:

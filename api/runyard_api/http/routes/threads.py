@@ -107,8 +107,8 @@ async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) 
     **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
 )
 async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
-    """Change the title, the tags, the extra or the config of a thread. Given tags replace all tags. A given extra or config is
-    merged. Null clears a value.
+    """Change the agent, the title, the tags, the extra or the config of a thread. Given tags replace all tags. A given extra
+    or config is merged. Null clears a value.
 
     With If-Match, the thread is changed only if its ETag is the given ETag.
     """

@@ -67,6 +67,7 @@ CREATE OR REPLACE FUNCTION runyard.accept_and_admit(
 DECLARE
     got record;
     t runyard.threads;
+    for_agent text;
     in_lane text;
     busy text;
     due timestamptz := runyard.due_at(q);
@@ -75,10 +76,11 @@ DECLARE
 BEGIN
     limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
-        t := runyard.ensure_thread(for_tenant, q.thread_id, q.agent);
+        t := runyard.ensure_thread(for_tenant, q.thread_id, coalesce(q.agent, '/'));
     ELSE
         t := runyard.known_thread(for_tenant, q.thread_id);
     END IF;
+    for_agent := runyard.agent_of(q.agent, t.agent);
     IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.lane_seq IS NULL) THEN
         got := runyard.admit_thread(t);
         t := got.t; effects := got.effects;
@@ -95,7 +97,7 @@ BEGIN
         PERFORM runyard.check_room(for_tenant, q, t.thread_key, runyard.lane_of(t, q.kind, q.parallel, q.run_id, q.parent_id), true);
     END IF;
     IF q.kind <> 'prompt' THEN
-        PERFORM runyard.refuse_asking(q, coalesce(q.agent, t.agent));
+        PERFORM runyard.refuse_asking(q, for_agent);
         got := runyard.fix_cut(t, q.fork);
         q.after_run_id := got.after_run; q.fork := got.fork;
         IF q.kind = 'fork' THEN PERFORM runyard.check_free(for_tenant, q.fork->>'new', q.fork->>'hash'); END IF;
@@ -113,14 +115,14 @@ BEGIN
     -- A host's open transaction may have taken the run id. The insert would wait for the end of that transaction, and the thread would stay
     -- locked meanwhile.
     ignored := set_config('lock_timeout', '5ms', true);
-    run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, coalesce(q.agent, t.agent), due, limited);
+    run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, for_agent, due, limited);
     ignored := set_config('lock_timeout', usual_timeout, true);
     created := run.run_id IS NOT NULL;
     IF NOT created THEN
         run := runyard.existing_run(for_tenant, q);
         RETURN;
     END IF;
-    IF t.agent IS NULL THEN PERFORM runyard.note_agent(t, q.agent); END IF;
+    IF q.kind = 'prompt' AND NOT runyard.is_agent(t.agent) THEN PERFORM runyard.note_agent(t, for_agent); END IF;
     IF in_lane IS NOT NULL AND busy IS NULL AND (q.kind = 'prompt' OR NOT runyard.must_wait(run)) THEN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(run))));
     END IF;
@@ -148,7 +150,7 @@ BEGIN
         accepted_at)
     VALUES (for_tenant, q.thread_id, q.run_id, insert_run.thread_key, q.kind, 'queued', in_lane,
         CASE WHEN in_lane IS NOT NULL THEN nextval('runyard.lane_numbers') END, CASE WHEN in_lane IS NOT NULL THEN accepted END, for_agent,
-        coalesce(q.queue, (SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), 'default'), q.priority,
+        coalesce(q.queue, runyard.queue_of(for_agent)), q.priority,
         q.input, q.input_id, q.input_role, q.input_calls, q.input_results, q.request_hash, q.options, q.metadata, q.multitask_strategy,
         q.parallel, q.parent_id, q.after_run_id, q.fork, q.candidates, q.started_by_key, q.started_by_run_id, due_at,
         CASE WHEN limited OR q.options ? 'expires_in' THEN runyard.expires_at(q, due_at) END,

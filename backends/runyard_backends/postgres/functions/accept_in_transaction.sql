@@ -49,6 +49,8 @@ CREATE OR REPLACE FUNCTION runyard.accept_request(for_tenant text, q runyard.req
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     r runyard.runs;
+    for_agent text := runyard.agent_of(q.agent, (
+        SELECT t.agent FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL));
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
 BEGIN
     IF (limited OR octet_length(q.input) > runyard.default_message_bytes()) AND (runyard.existing_run(for_tenant, q)).run_id IS NULL THEN
@@ -57,7 +59,7 @@ BEGIN
             '', false);
     END IF;
     PERFORM runyard.check_removed(for_tenant, q.thread_id, q.run_id);
-    r := runyard.insert_run(for_tenant, q, NULL, NULL, q.agent, runyard.due_at(q), limited);
+    r := runyard.insert_run(for_tenant, q, NULL, NULL, for_agent, runyard.due_at(q), limited);
     IF r.run_id IS NULL THEN
         PERFORM runyard.existing_run(for_tenant, q);
     END IF;

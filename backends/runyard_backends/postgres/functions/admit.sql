@@ -174,10 +174,11 @@ BEGIN
         got := runyard.make_way(t, r.lane, r.multitask_strategy);
         t := got.t; effects := got.effects; refused := got.refused;
     END IF;
-    PERFORM runyard.note_agent(t, r.agent);
+    r.agent := runyard.agent_of(r.agent, t.agent);
+    IF r.kind = 'prompt' THEN PERFORM runyard.note_agent(t, r.agent); END IF;
     UPDATE runyard.runs SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
            admitted_at = greatest(now(), accepted_at), -- accepted_at is later if this transaction waited for the thread's lock
-           agent = coalesce(r.agent, t.agent), changed_at = now()
+           agent = r.agent, changed_at = now()
     WHERE accept_no = r.accept_no RETURNING * INTO r;
     refused := coalesce(refused, runyard.lane_full(r));
     IF refused IS NULL THEN

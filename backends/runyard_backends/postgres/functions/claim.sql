@@ -24,7 +24,7 @@ BEGIN
         patience := 0;
         PERFORM runyard.lock_permits(ARRAY(
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
-                unnest(runyard.permits_of(r) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
+                unnest(runyard.permits_of(runyard.as_claimed(r, claimant)) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
     ELSIF cardinality(thread_keys) > 1 -- a single run that is not plain does not pay for both paths
           OR (SELECT r.attempt = 0 FROM runyard.runs r WHERE r.thread_key = thread_keys[1] AND r.run_id = run_ids[1]) THEN
         FOR c IN SELECT p.* FROM runyard.claim_plain(claimant, thread_keys, run_ids, paused, patience) p LOOP
@@ -105,6 +105,7 @@ BEGIN
     IF r.kind <> 'fork' AND NOT runyard.serves(claimant, r.agent) THEN
         c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
+    IF NOT runyard.is_agent(r.agent) THEN got := runyard.name_agent(t, r, claimant); t := got.t; r := got.r; END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
     holder := CASE WHEN first THEN runyard.holder_of(t.thread_key, r.input_id) END;
     IF holder.message_id IS NOT NULL AND holder.run_id IS DISTINCT FROM r.run_id THEN
@@ -120,10 +121,7 @@ BEGIN
     r.started_at := greatest(now(), r.admitted_at); r.suspended_at := NULL; r.not_before := NULL;
     r.progressed := false; r.isolated := false;
     c.leaf_id := r.last_message_id;
-    IF first THEN
-        got := runyard.begin_run(t, r, holder.message_id IS NOT NULL);
-        t := got.t; r := got.r;
-    END IF;
+    IF first THEN got := runyard.begin_run(t, r, holder.message_id IS NOT NULL); t := got.t; r := got.r; END IF;
     UPDATE runyard.runs SET fence = r.fence, attempt = r.attempt, worker_id = r.worker_id, status = 'running', started_at = r.started_at,
         suspended_at = NULL, not_before = NULL, progressed = false, isolated = false, crash_count = r.crash_count,
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
@@ -192,9 +190,3 @@ BEGIN
     END IF;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key AND next_seq < t.next_seq;
 END $$;
-
--- Return true if a worker serves an agent. Every worker has the agent `default`. A worker that lists no agents serves all agents.
-CREATE OR REPLACE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(for_agent, 'default') = 'default' OR w.agents = '{}' OR w.agents ? for_agent
-$$;

@@ -20,8 +20,8 @@ BEGIN
     facts := '{}';
     paused := (SELECT jsonb_build_object('queue', q.queue, 'since', q.paused_at) FROM runyard.paused_queues q WHERE q.queue = run.queue);
     serving := ARRAY(SELECT w FROM runyard.workers w WHERE w.dead_at IS NULL AND NOT w.draining AND run.queue = ANY (w.queues));
-    unserved := (SELECT a.name FROM unnest(ARRAY[CASE WHEN run.kind <> 'fork' THEN run.agent END, run.fork->'fan'->>'judge']) a(name)
-        WHERE NOT EXISTS (SELECT 1 FROM unnest(serving) w WHERE runyard.serves(w, a.name)) LIMIT 1);
+    unserved := (SELECT a.name FROM unnest(ARRAY[CASE WHEN run.kind <> 'fork' THEN coalesce(run.agent, '/') END, run.fork->'fan'->>'judge']) a(name)
+        WHERE a.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM unnest(serving) w WHERE runyard.serves(w, a.name)) LIMIT 1);
     fitting := ARRAY(SELECT w FROM unnest(serving) w WHERE (run.kind = 'fork' OR runyard.serves(w, run.agent))
         AND NOT (run.attempt > 0 AND w.on_version_mismatch = 'wait' AND coalesce(run.app_version <> w.app_version, false)));
     reaching := ARRAY(SELECT w FROM unnest(fitting) w WHERE w.redis_error IS NULL);

@@ -16,7 +16,7 @@ DECLARE
     names text[]; -- the thread of each request
     marks text[]; -- the thread and the run id of each request
     special text[]; -- the threads with a request that is not plain
-    named text[]; -- the threads of which a request names an agent
+    named text[] := '{}'; -- the threads without an agent of which a request has one
     keys bigint[];
     ids text[];
     agents text[];
@@ -29,13 +29,15 @@ BEGIN
            coalesce(array_agg(q.thread_id) FILTER (WHERE (
                q.kind = 'prompt' AND q.multitask_strategy = 'enqueue' AND NOT q.parallel AND q.input_id IS NOT NULL AND q.parent_id IS NULL
                AND q.run_at IS NULL AND q.delay IS NULL AND q.candidates IS NULL AND NOT q.options ? 'expires_in'
-               AND q.started_by_key IS NULL AND octet_length(q.input) <= runyard.default_message_bytes()) IS NOT TRUE), '{}'),
-           coalesce(array_agg(q.thread_id) FILTER (WHERE q.agent IS NOT NULL), '{}')
-    INTO names, marks, special, named FROM unnest(requests) q;
+               AND q.started_by_key IS NULL AND octet_length(q.input) <= runyard.default_message_bytes()) IS NOT TRUE), '{}')
+    INTO names, marks, special FROM unnest(requests) q;
     SELECT array_agg(l.thread_key), array_agg(l.thread_id), array_agg(l.agent), array_agg(l.lane_floor) INTO keys, ids, agents, floors
     FROM (SELECT t.thread_key, t.thread_id, t.agent, CASE WHEN t.parent_thread_id IS NULL THEN t.lane_floor END AS lane_floor FROM runyard.threads t
           WHERE t.tenant = for_tenant AND t.deleted_at IS NULL AND t.thread_id = ANY (names)
           ORDER BY t.thread_key + 0 FOR UPDATE) l;
+    IF array_position(agents, NULL) IS NOT NULL THEN
+        named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL)));
+    END IF;
     ignored := set_config('lock_timeout', '5ms', true); -- see accept_and_admit
     FOR a IN
         WITH thread AS MATERIALIZED (
@@ -46,16 +48,16 @@ BEGIN
             LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.runs u WHERE u.tenant = for_tenant AND u.thread_id = t.thread_id
                                AND u.lane_seq IS NULL LIMIT 1) unadmitted ON true
             WHERE t.lane_floor IS NOT NULL AND unadmitted.one IS NULL AND t.thread_id <> ALL (special)
-              AND (t.agent IS NOT NULL OR t.thread_id <> ALL (named))
+              AND (runyard.is_agent(t.agent) OR t.agent IS NULL AND t.thread_id <> ALL (named))
         ), run AS (
             INSERT INTO runyard.runs AS x (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, admitted_at, agent, queue, priority,
                 input, input_id, input_role, input_calls, input_results, request_hash, options, metadata, multitask_strategy, app_version,
                 trace_context, accepted_at)
             SELECT for_tenant, q.thread_id, q.run_id, q.thread_key, 'prompt', 'queued', '', nextval('runyard.lane_numbers'), q.now, q.agent,
-                coalesce(q.queue, (SELECT g.queue FROM runyard.agents g WHERE g.agent = q.agent), 'default'), q.priority,
+                coalesce(q.queue, runyard.queue_of(q.agent)), q.priority,
                 q.input, q.input_id, q.input_role, q.input_calls, q.input_results, q.request_hash, q.options, q.metadata, 'enqueue',
                 q.app_version, q.trace_context, q.now
-            FROM (SELECT u.thread_id, u.run_id, t.thread_key, coalesce(u.agent, t.agent) AS agent, u.queue, u.priority, u.input, u.input_id,
+            FROM (SELECT u.thread_id, u.run_id, t.thread_key, CASE WHEN runyard.is_agent(u.agent) OR t.agent IS NULL THEN u.agent ELSE t.agent END AS agent, u.queue, u.priority, u.input, u.input_id,
                       u.input_role, u.input_calls, u.input_results, u.request_hash, u.options, u.metadata, u.app_version, u.trace_context,
                       clock_timestamp() AS now
                   FROM unnest(requests) WITH ORDINALITY u JOIN thread t ON t.thread_id = u.thread_id ORDER BY u.ordinality) q
@@ -108,15 +110,17 @@ BEGIN
     locked := runyard.lock_threads(thread_keys, patience);
     FOR got IN
         WITH plain AS MATERIALIZED (
-            SELECT DISTINCT ON (k.thread_key) k.thread_key, r.accept_no, r.input, t.next_seq, t.next_completion_seq, t.head_branch, t.extra, b.leaf_id
+            SELECT DISTINCT ON (k.thread_key) k.thread_key, r.accept_no, r.input, r.agent, t.next_seq, t.next_completion_seq, t.head_branch, t.extra, b.leaf_id
             FROM unnest(thread_keys, run_ids) k(thread_key, run_id)
             CROSS JOIN LATERAL (
-                SELECT x.accept_no, x.input, x.input_id FROM runyard.runs x
+                SELECT x.accept_no, x.input, x.input_id,
+                    CASE WHEN runyard.is_agent(x.agent) THEN x.agent ELSE coalesce(claimant.default_agent, x.agent) END AS agent
+                FROM runyard.runs x
                 WHERE x.thread_key = k.thread_key AND x.run_id = k.run_id AND x.status = 'queued' AND x.kind = 'prompt' AND NOT x.deleted
                   AND x.lane = '' AND x.lane_seq IS NOT NULL AND x.attempt = 0 AND x.snapshot_tip IS NULL AND NOT x.parallel
                   AND x.parent_id IS NULL AND x.input_id IS NOT NULL AND x.input IS NOT NULL AND x.expires_at IS NULL AND x.not_before IS NULL
                   AND x.cancel_requested_at IS NULL AND x.waits_for_permit IS NULL AND x.queue <> ALL (paused)
-                  AND (coalesce(x.agent, 'default') = 'default' OR claimant.agents = '{}' OR claimant.agents ? x.agent)
+                  AND runyard.serves(claimant, x.agent)
                 LIMIT 1) r
             CROSS JOIN LATERAL (
                 SELECT x.next_seq, x.next_completion_seq, x.head_branch, x.lane_floor, x.extra FROM runyard.threads x
@@ -131,21 +135,22 @@ BEGIN
             ORDER BY k.thread_key
         ), run AS (
             UPDATE runyard.runs r SET fence = nextval('runyard.fences'), attempt = 1, worker_id = claimant.worker_id, status = 'running',
-                started_at = greatest(now(), r.admitted_at), branch_id = p.head_branch, base_id = p.leaf_id, snapshot_tip = p.next_seq - 1,
+                agent = p.agent, started_at = greatest(now(), r.admitted_at), branch_id = p.head_branch, base_id = p.leaf_id, snapshot_tip = p.next_seq - 1,
                 snapshot_cutoff = p.next_completion_seq - 1, first_seq = p.next_seq, last_seq = p.next_seq, last_message_id = r.input_id,
                 has_tools = r.input_calls IS NOT NULL OR r.input_results IS NOT NULL, progressed = false, isolated = false,
                 app_version = coalesce(claimant.app_version, r.app_version), changed_at = now(), input = NULL
             FROM plain p WHERE r.accept_no = p.accept_no
             RETURNING r AS row, p.input, p.extra
         ), live AS (
-            UPDATE runyard.live_runs l SET status = 'running', worker_id = claimant.worker_id, expires_at = NULL, changed_at = now()
+            UPDATE runyard.live_runs l SET status = 'running', worker_id = claimant.worker_id, agent = p.agent, expires_at = NULL, changed_at = now()
             FROM plain p WHERE l.accept_no = p.accept_no
         ), message AS (
             INSERT INTO runyard.messages (branch_id, seq, message_id, parent_id, run_id, role, payload, calls, results, event_id)
             SELECT (r.row).branch_id, (r.row).first_seq, (r.row).input_id, (r.row).base_id, (r.row).run_id, (r.row).input_role, r.input,
                 (r.row).input_calls, (r.row).input_results, (r.row).fence || '-2' FROM run r
         ), thread AS (
-            UPDATE runyard.threads t SET next_seq = t.next_seq + 1, updated_at = now() FROM plain p WHERE t.thread_key = p.thread_key
+            UPDATE runyard.threads t SET next_seq = t.next_seq + 1, updated_at = now(),
+                agent = CASE WHEN runyard.is_agent(t.agent) THEN t.agent ELSE coalesce(p.agent, t.agent) END FROM plain p WHERE t.thread_key = p.thread_key
         )
         SELECT r.* FROM run r
     LOOP

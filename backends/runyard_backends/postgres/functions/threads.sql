@@ -50,7 +50,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lock and return the thread. If it does not exist, make it with its first branch.
+-- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
+-- a request without one; NULL for a thread without an agent.
 CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
@@ -64,7 +65,8 @@ BEGIN
         IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
         PERFORM runyard.check_removed(for_tenant, ensure_thread.thread_id);
         branch := nextval('runyard.branch_numbers');
-        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch, of_agent)
+        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch,
+            CASE WHEN of_agent IS NOT NULL THEN nullif(runyard.agent_of(of_agent, NULL), '/') END)
         ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
         IF FOUND THEN
             INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, t.thread_key, '');
@@ -159,7 +161,7 @@ DECLARE
     named text := CASE WHEN patch ? 'title' THEN patch->>'title' ELSE t.title END;
 BEGIN
     PERFORM runyard.check_unchanged(t, seen);
-    UPDATE runyard.threads x SET title = named,
+    UPDATE runyard.threads x SET title = named, agent = CASE WHEN patch ? 'agent' THEN patch->>'agent' ELSE x.agent END,
         tags = CASE WHEN patch ? 'tags' THEN coalesce(nullif(patch->'tags', 'null'), '{}')
                     WHEN x.title IS NOT NULL THEN x.tags - 'title' ELSE x.tags END
             || jsonb_strip_nulls(jsonb_build_object('title', named)),
@@ -168,13 +170,4 @@ BEGIN
         extra_changed = x.extra_changed OR patch ? 'extra', updated_at = greatest(now(), x.updated_at + interval '1 microsecond')
     WHERE x.thread_key = t.thread_key RETURNING x.* INTO t;
     RETURN t;
-END $$;
-
--- Record the agent of the first run that names one as the agent of its thread.
-CREATE OR REPLACE FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF t.agent IS NULL AND name IS NOT NULL THEN
-        UPDATE runyard.threads SET agent = name WHERE thread_key = t.thread_key AND agent IS NULL;
-    END IF;
 END $$;

@@ -3,13 +3,13 @@
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
-CREATE OR REPLACE FUNCTION runyard.register(
-    worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
+CREATE OR REPLACE FUNCTION runyard.register_v2(
+    worker_id text, in_queues text[], with_agents jsonb, with_default text, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    INSERT INTO runyard.workers AS w (worker_id, queues, agents, app_version, on_version_mismatch, slots, address)
-    VALUES (register.worker_id, in_queues, with_agents, version, on_mismatch, with_slots, at_address)
+    INSERT INTO runyard.workers AS w (worker_id, queues, agents, default_agent, app_version, on_version_mismatch, slots, address)
+    VALUES (register_v2.worker_id, in_queues, with_agents, with_default, version, on_mismatch, with_slots, at_address)
     ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE SET heartbeat_at = clock_timestamp() WHERE w.dead_at IS NULL;
     IF NOT FOUND THEN
         PERFORM runyard.refuse('worker_dead', format('worker %s was declared dead; register under a new id', worker_id));
@@ -17,6 +17,15 @@ BEGIN
     INSERT INTO runyard.agents (agent, queue, asks, app_version)
     SELECT key, value, key = ANY (asking), version FROM jsonb_each_text(with_agents) ORDER BY key
     ON CONFLICT (agent) DO UPDATE SET queue = excluded.queue, asks = excluded.asks, app_version = excluded.app_version, updated_at = now();
+END $$;
+
+-- Register a worker of a release that knows no namespaces.
+CREATE OR REPLACE FUNCTION runyard.register(
+    worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
+    asking text[]
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM runyard.register_v2(worker_id, in_queues, with_agents, NULL, version, on_mismatch, with_slots, at_address, asking);
 END $$;
 
 -- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.

@@ -1,0 +1,53 @@
+"""The agents of runs: named by the request, or that of the thread, or the default agent of a namespace."""
+
+from __future__ import annotations
+
+from runyard.domain.agent_names import is_agent, namespace_of
+from runyard.models import Run
+from runyard.ports.workers import WorkerInfo
+
+from .state import Database, RunState, ThreadState
+
+
+def agent_of(db: Database, wanted: str | None, of_thread: str | None) -> str | None:
+    """Return the agent of a run. ``wanted``: the agent of the request. ``of_thread``: the agent of the thread.
+
+    If no worker of the namespace was ever registered, return a name that stands for its default agent, or None.
+    """
+    if is_agent(wanted):
+        return wanted
+    if not is_agent(of_thread):
+        name = of_thread if of_thread is not None else wanted
+        return db.default_agents.get(namespace_of(name), name)
+    return of_thread
+
+
+def queue_of(db: Database, agent: str | None) -> str:
+    """Return the queue of the runs of an agent."""
+    return db.agents.get(agent or "") or namespace_of(agent) or "default"
+
+
+def note_agent(thread: ThreadState, run: Run) -> None:
+    """Record the agent of the first prompt of the thread as the agent of the thread."""
+    if run.kind == "prompt" and not is_agent(thread.thread.agent) and run.agent is not None:
+        thread.thread.agent = run.agent
+
+
+def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
+    """Give a run that the worker claims the worker's default agent if the run names none. A prompt gives it to its thread."""
+    if not is_agent(run.run.agent) and run.run.kind != "fork" and worker.default_agent is not None:
+        run.run.agent = worker.default_agent
+        note_agent(thread, run.run)
+
+
+def choose_default(db: Database, changed: WorkerInfo) -> None:
+    """Choose the default agent of a worker's namespace after the worker was registered, left or died.
+
+    The agent is kept while a live worker has it as its default agent. Otherwise it is that of the worker that was registered
+    last. Without a live worker it is kept.
+    """
+    namespace = namespace_of(changed.default_agent)
+    live = [worker.default_agent for worker in db.workers.values() if worker.dead_at is None]
+    found = [name for name in live if name is not None and namespace_of(name) == namespace]
+    if found and db.default_agents.get(namespace) not in found:
+        db.default_agents[namespace] = found[-1]

@@ -1,0 +1,93 @@
+-- The agents of runs: named by the request, or that of the thread, or the default agent of a namespace. runyard/domain/agent_names.py
+-- describes the names.
+
+-- Return true if a name is that of one agent, and does not stand for the default agent of a namespace.
+CREATE OR REPLACE FUNCTION runyard.is_agent(name text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(right(name, 1) <> '/', false)
+$$;
+
+-- Return the namespace of a name, or ''.
+CREATE OR REPLACE FUNCTION runyard.namespace_of(name text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN strpos(name, '/') > 0 THEN split_part(name, '/', 1) ELSE '' END
+$$;
+
+-- Return the agent of a run. wanted: the agent of the request. of_thread: the agent of the thread. If no worker of the namespace was ever
+-- registered, return a name that stands for its default agent, or NULL. The first claim of the run then names the agent.
+CREATE OR REPLACE FUNCTION runyard.agent_of(wanted text, of_thread text) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF runyard.is_agent(wanted) THEN RETURN wanted; END IF;
+    IF runyard.is_agent(of_thread) THEN RETURN of_thread; END IF;
+    of_thread := coalesce(of_thread, wanted);
+    RETURN coalesce((SELECT d.agent FROM runyard.default_agents d WHERE d.namespace = runyard.namespace_of(of_thread)), of_thread);
+END $$;
+
+-- Return the queue of the runs of an agent. Before a worker of a namespace was registered, it is the queue that all its workers serve.
+CREATE OR REPLACE FUNCTION runyard.queue_of(for_agent text) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), nullif(runyard.namespace_of(for_agent), ''), 'default');
+END $$;
+
+-- Record the agent of the first prompt of a thread as the agent of the thread.
+CREATE OR REPLACE FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT runyard.is_agent(t.agent) AND t.agent IS DISTINCT FROM name AND name IS NOT NULL THEN
+        UPDATE runyard.threads SET agent = name WHERE thread_key = t.thread_key;
+    END IF;
+END $$;
+
+-- Return true if a worker serves an agent, or the default agent for which a name stands. A worker that lists no agents serves all agents.
+CREATE OR REPLACE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT w.agents = '{}' OR CASE WHEN runyard.is_agent(for_agent) THEN w.agents ? for_agent
+                                   ELSE runyard.namespace_of(w.default_agent) = runyard.namespace_of(for_agent) END
+$$;
+
+-- Return a run with the agent that it has after a claim: if the run has only a name for a default agent, that of the claimant's app.
+CREATE OR REPLACE FUNCTION runyard.as_claimed(r runyard.runs, claimant runyard.workers) RETURNS runyard.runs
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF NOT runyard.is_agent(r.agent) AND r.kind <> 'fork' AND runyard.serves(claimant, r.agent) THEN
+        r.agent := coalesce(claimant.default_agent, r.agent);
+    END IF;
+    RETURN r;
+END $$;
+
+-- Give a run the agent of the claimant's app if it has only a name for a default agent. The thread of a prompt, which is locked, gets it, too.
+CREATE OR REPLACE FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers)
+LANGUAGE plpgsql AS $$
+DECLARE
+    before text := r.agent;
+BEGIN
+    r := runyard.as_claimed(r, claimant);
+    IF r.agent IS DISTINCT FROM before THEN
+        UPDATE runyard.runs SET agent = r.agent, changed_at = now() WHERE accept_no = r.accept_no;
+        IF r.kind = 'prompt' THEN PERFORM runyard.note_agent(t, r.agent); END IF;
+    END IF;
+END $$;
+
+-- Choose the default agent of a worker's namespace after the worker was registered, left or died. The agent is kept while a live worker has it
+-- as its default agent. Otherwise it is that of the worker that was registered last, so that no agent stays that nobody serves. Without a live
+-- worker it is kept.
+CREATE OR REPLACE FUNCTION runyard.choose_default_agent() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    of_namespace text;
+    name text := CASE WHEN TG_OP = 'DELETE' THEN OLD.default_agent ELSE NEW.default_agent END;
+BEGIN
+    IF name IS NULL OR TG_OP = 'DELETE' AND OLD.dead_at IS NOT NULL THEN RETURN NULL; END IF;
+    of_namespace := runyard.namespace_of(name);
+    -- The statement after the lock sees the workers of every transaction that chose before.
+    PERFORM pg_advisory_xact_lock(hashtext('runyard.default_agents'), hashtext(of_namespace));
+    INSERT INTO runyard.default_agents AS d (namespace, agent)
+    SELECT of_namespace, w.default_agent FROM runyard.workers w
+    WHERE w.dead_at IS NULL AND w.default_agent IS NOT NULL AND runyard.namespace_of(w.default_agent) = of_namespace
+    ORDER BY w.started_at DESC, w.worker_id LIMIT 1
+    ON CONFLICT (namespace) DO UPDATE SET agent = excluded.agent
+    WHERE NOT EXISTS (SELECT 1 FROM runyard.workers w WHERE w.dead_at IS NULL AND w.default_agent = d.agent);
+    RETURN NULL;
+END $$;

@@ -1,0 +1,12 @@
+-- The default agent of each namespace: the agent of runs that are accepted on a new thread without the name of an agent. namespace: '' for
+-- apps without a namespace. functions/agents.sql chooses the agent from the live workers.
+CREATE TABLE runyard.default_agents (
+    namespace text PRIMARY KEY,
+    agent     text NOT NULL
+);
+-- The default agent of the worker's app. NULL for an app without agents, and for a worker of an older release.
+ALTER TABLE runyard.workers ADD COLUMN default_agent text;
+
+CREATE FUNCTION runyard.choose_default_agent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
+CREATE TRIGGER live_workers_changed AFTER INSERT OR DELETE OR UPDATE OF dead_at ON runyard.workers
+    FOR EACH ROW EXECUTE FUNCTION runyard.choose_default_agent();

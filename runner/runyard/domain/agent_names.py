@@ -1,0 +1,55 @@
+"""Names of agents.
+
+An agent of an app with a namespace has the name ``namespace/agent``. An agent of an app without one has a name without ``/``. A
+name that ends with ``/`` stands for the default agent of its namespace. None stands for the default agent of apps without a
+namespace. A store replaces such a name by the name of an agent when it accepts the run, or at the first claim if no worker of
+the namespace was ever registered. In Postgres, ``functions/agents.sql`` has the same rules.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from ..errors import InvalidInputError
+from .quoting import brief
+from .validation import check_id
+
+
+def check_part(value: str, field: str) -> str:
+    """Return ``value`` if it is a valid id without ``/``, else raise InvalidInputError."""
+    if "/" in check_id(value, field):
+        raise InvalidInputError(
+            f"{field} cannot contain '/', which separates a namespace from an agent's name; got {brief(value)}", field=field
+        )
+    return value
+
+
+def is_agent(name: str | None) -> TypeGuard[str]:
+    """Return whether ``name`` names one agent, and not the default agent of a namespace."""
+    return name is not None and not name.endswith("/")
+
+
+def namespace_of(name: str | None) -> str:
+    """Return the namespace of a name, or the empty text."""
+    namespace, slash, _ = (name or "").partition("/")
+    return namespace if slash else ""
+
+
+def qualified(namespace: str, name: str) -> str:
+    """Return the whole name of an agent. A name with a ``/`` is whole already."""
+    return f"{namespace}/{name}" if namespace and "/" not in name else name
+
+
+def wanted(namespace: str, name: str | None) -> str | None:
+    """Return the name that a request of a program in ``namespace`` has for ``name``, which may be None."""
+    if name is None:
+        return f"{namespace}/" if namespace else None
+    return qualified(namespace, name)
+
+
+def served_words(name: str | None) -> str:
+    """Return what a worker must serve for a run with the name: an agent, or the agents of a namespace."""
+    if is_agent(name):
+        return f"agent {name}"
+    namespace = namespace_of(name)
+    return f"an agent of namespace {namespace}" if namespace else "an agent without a namespace"
