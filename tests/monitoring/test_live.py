@@ -16,7 +16,6 @@ from tests.support.fleet import Fleet, scrape, until
 
 RUNS = int(os.environ.get("RUNYARD_TEST_SCRAPED_RUNS", "200"))
 EMPTY = {
-    "api: Server errors: ": "no request failed",
     "runs: Jobs of arq's producers per second: {{outcome}}": "no queue of arq is served",
     "servers: Memory of Redis: limit": "the Redis of the tests has no memory limit",
     "inbox: Requests without an answer in time: {{code}}": "every question has time",
