@@ -89,11 +89,13 @@ class SteadyLoad:
         """Check that no acknowledged run is lost or unsuccessful, and that no effect happened twice."""
         names = [*self.acknowledged]
         found = dict(zip(names, await self._statuses(names), strict=True))
-        assert {name: status for name, status in found.items() if status is not RunStatus.COMPLETED} == {}
+        lost = {name: status for name, status in found.items() if status is not RunStatus.COMPLETED}
+        assert not lost, lost
         notes = [json.loads(line) for line in self.trace.read_text().splitlines()]
         times = {note["run"]: note["at"] for note in notes if note["what"] == "effect"}
         effects = Counter(note["run"] for note in notes if note["what"] == "effect")
-        assert {name: count for name, count in effects.items() if count > 1} == {}
+        twice = {name: count for name, count in effects.items() if count > 1}
+        assert not twice, twice
         assert effects.keys() == set(names)
         print(f"{len(names)} runs accepted, 0 lost: {_pace(self.acknowledged.values())}")
         print(f"{effects.total()} effects, 0 twice: {_pace(times.values())}")

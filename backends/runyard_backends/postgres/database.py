@@ -51,8 +51,8 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections that sends the named statements.
 
-    Calls get connections in the order in which they asked for them. The pool of asyncpg alone may give a free connection to a new
-    call while another one waits.
+    Calls get connections in the order in which they asked for them. The pool of asyncpg alone may give a free connection to a
+    new call while another one waits.
 
     A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, its connection is free
     for calls for other threads. The call raises LockedError after LOCKED_SECONDS, or after half of ``command_timeout`` if that
