@@ -150,7 +150,8 @@ class SqliteDatabase:
         connection = aiosqlite.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
         # A program that ends without closing its store must not wait for the connection's thread. In aiosqlite before 0.22 the
         # connection itself is the thread.
-        getattr(connection, "_thread", connection).daemon = True
+        thread: Any = getattr(connection, "_thread", connection)
+        thread.daemon = True
         await connection
         try:
             await self._use_wal(connection)
