@@ -80,7 +80,7 @@ sizing: $(STAMP) ## Measure what runs, tokens, suspended runs, forks, streams an
 	$(BIN)/python -m benchmarks.sizing $(ARGS)
 
 .PHONY: dashboards
-dashboards: $(STAMP) ## Play a deployment for DURATION seconds, and draw each dashboard from a real Prometheus in build/dashboards
+dashboards: $(STAMP) ## Play a deployment for DURATION seconds, and draw each dashboard from a real Prometheus, with a table of all queries, in build/dashboards
 	$(BIN)/python -m pip install --quiet "matplotlib>=3.9"
 	$(BIN)/python -m tests.monitoring --seconds $(DURATION) --out build/dashboards
 

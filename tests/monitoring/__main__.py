@@ -1,4 +1,5 @@
-"""``make dashboards``: plays a deployment with a crash, and draws each dashboard from a real Prometheus."""
+"""``make dashboards``: plays a deployment with a crash, draws each dashboard from a real Prometheus, and writes a table of all
+queries and alerts."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from runyard import Client
 from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
 from runyard_backends.postgres.migrate import migrate
+from tests.monitoring.answers import table
 from tests.monitoring.pictures import draw
 from tests.monitoring.scene import Scene, deployment
 from tests.support import monitoring
@@ -43,6 +45,7 @@ async def main(seconds: float, out: Path) -> None:
                     began = time.time()
                     await play(scene, seconds)
                     await scene.scraped()
+                    (out / "queries.txt").write_text(table(scene.prometheus) + "\n")
                     for name in monitoring.dashboards():
                         file = out / f"{name}.png"
                         empty = draw(scene.prometheus, name, began, time.time(), file)

@@ -72,6 +72,7 @@ def test_a_dashboard_has_a_fixed_id_variables_and_a_tidy_grid(name: str) -> None
     dashboard = monitoring.dashboards()[name]
     assert (dashboard["uid"], dashboard["title"].split(" / ")[0]) == (f"runyard-{name}", "runyard")
     assert [variable["name"] for variable in dashboard["templating"]["list"]] == ["datasource", "namespace", "queue", "agent"]
+    assert all(v["definition"] == v["query"]["query"] for v in dashboard["templating"]["list"] if v["type"] == "query")
     panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     for panel in panels:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.monitoring.answers import answers, table
 from tests.monitoring.scene import AGENTS, BOUND, Scene, deployment
 from tests.support import monitoring
 from tests.support.fleet import Fleet, scrape, until
 
 RUNS = int(os.environ.get("RUNYARD_TEST_SCRAPED_RUNS", "200"))
 EMPTY = {
-    "api: Server errors: ": "no request failed",
     "runs: Jobs of arq's producers per second: {{outcome}}": "no queue of arq is served",
     "servers: Memory of Redis: limit": "the Redis of the tests has no memory limit",
     "inbox: Requests without an answer in time: {{code}}": "every question has time",
@@ -31,10 +31,9 @@ async def test_every_query_answers_on_a_live_deployment(fleet: Fleet, tmp_path: 
         await scene.play(RUNS // 2)
         await scene.scraped()
         await until(lambda: measured(scene), BOUND)
-        answers = await asyncio.to_thread(answered, scene)
-        assert {name for name, series in answers.items() if not series} == EMPTY.keys()
-        for name, series in sorted(answers.items()):
-            print(f"{len(series):3} series  {name}")
+        print(await asyncio.to_thread(table, scene.prometheus))
+        found = await asyncio.to_thread(answers, scene.prometheus)
+        assert {name for name, series in found.items() if not series} == EMPTY.keys()
         await asyncio.to_thread(check_figures, scene, taken_over)
         await asyncio.to_thread(check_alerts, scene)
     await asyncio.to_thread(check_series, [*fleet.metrics.values()])
@@ -46,16 +45,6 @@ async def measured(scene: Scene) -> bool:
     suspended = 'max(runyard_suspended_runs{waits_for="human"}) == 2'
     expr = f"max(runyard_scheduled_runs) == 2 and {suspended} and sum(runyard_leading) == 1"
     return bool(await asyncio.to_thread(scene.prometheus.query, expr))
-
-
-def answered(scene: Scene) -> dict[str, list[object]]:
-    """Return the series of each panel's query. Rates are those of the last minute."""
-    queries = {panel.name: panel.filled("1m", "10m") for panel in monitoring.panels()}
-    found: dict[str, list[object]] = {name: [*scene.prometheus.query(query)] for name, query in queries.items()}
-    for query in monitoring.variable_queries():
-        series, label = query.removeprefix("label_values(").removesuffix(")").split(", ")
-        found[query] = [*scene.prometheus.query(f"count by ({label}) ({series})")]
-    return found
 
 
 def check_figures(scene: Scene, taken_over: int) -> None:

@@ -89,7 +89,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 def variable_queries() -> list[str]:
     """Return the queries of the variables of all dashboards."""
     lists = [dashboard["templating"]["list"] for dashboard in dashboards().values()]
-    return [variable["definition"] for variables in lists for variable in variables if variable["type"] == "query"]
+    return [variable["query"]["query"] for variables in lists for variable in variables if variable["type"] == "query"]
 
 
 @cache

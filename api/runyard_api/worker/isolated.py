@@ -89,7 +89,11 @@ class Isolated:
         await asyncio.to_thread(trace_export.flush)  # the worker may kill this process at any later time
 
     def _say(self, message: Alive | ChildReply) -> None:
-        self._link.sendall(frame(message))
+        """Send a message to the worker. Exit this process if the worker has ended."""
+        try:
+            self._link.sendall(frame(message))
+        except ConnectionError:
+            os._exit(0)
 
 
 def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:

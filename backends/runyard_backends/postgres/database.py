@@ -51,6 +51,9 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections that sends the named statements.
 
+    Calls get connections in the order in which they asked for them. The pool of asyncpg alone may give a free connection to a
+    new call while another one waits.
+
     A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, its connection is free
     for calls for other threads. The call raises LockedError after LOCKED_SECONDS, or after half of ``command_timeout`` if that
     is shorter.
@@ -72,6 +75,7 @@ class Database:
     ) -> None:
         self.pool, self.page_bytes, self.decoding = pool, page_bytes, asyncio.Lock()
         self._connector, self._command_timeout = connector, command_timeout
+        self._free = asyncio.Semaphore(pool.get_max_size())
         self._locked = asyncio.Semaphore(locked_calls)
 
     @property
@@ -194,20 +198,22 @@ class Database:
     async def _acquired(self) -> AsyncIterator[Connection]:
         """Return a connection of the pool. After an error, wait until the connection can be used again. Close it after
         RELEASE_SECONDS, or at once if the server takes no writes."""
-        connection = await self.pool.acquire()
-        try:
-            yield connection
-        except BaseException as error:
-            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                connection.terminate()
-                self._connector.refuse(error)
-            with contextlib.suppress(*DRIVER_ERRORS):
-                await self.pool.release(connection, timeout=RELEASE_SECONDS)
-            raise
-        # pool.release would do this in a task of its own, so that a cancel of the caller cannot interrupt it. Each call would
-        # wait for that task. Here nothing waits: the last statement was not interrupted, and the connection is not reset.
-        if connection._con is not None:  # type: ignore[attr-defined]  # a connection that was lost has left the pool
-            await connection._holder.release(None)
+        async with self._free:
+            connection = await self.pool.acquire()
+            try:
+                yield connection
+            except BaseException as error:
+                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                    connection.terminate()
+                    self._connector.refuse(error)
+                with contextlib.suppress(*DRIVER_ERRORS):
+                    await self.pool.release(connection, timeout=RELEASE_SECONDS)
+                raise
+            # pool.release would do this in a task of its own, so that a cancel of the caller cannot interrupt it. Each call
+            # would wait for that task. Here nothing waits: the last statement was not interrupted, and the connection is not
+            # reset.
+            if connection._con is not None:  # type: ignore[attr-defined]  # a connection that was lost has left the pool
+                await connection._holder.release(None)
 
     @contextlib.asynccontextmanager
     async def _transaction(self, **options: Any) -> AsyncIterator[Database]:

@@ -155,12 +155,14 @@ class MySqlTransaction(Transaction):
 
 
 class MySqlDatabase:
-    """A pool of connections to one database. ``connect`` opens a connection that the pool does not have."""
+    """A pool of connections to one database. Transactions get connections in the order in which they asked for them, which
+    asyncmy's pool alone does not ensure. ``connect`` opens a connection that the pool does not have."""
 
     name = "MySQL"
 
     def __init__(self, pool: Any, connect: Callable[[], Awaitable[Any]], packet: int, page_bytes: int) -> None:
         self.pool, self._connect, self.packet, self.page_bytes = pool, connect, packet, page_bytes
+        self._free = asyncio.Semaphore(pool.maxsize)
 
     async def read(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         """Call ``verb`` in a transaction that reads one state of the database."""
@@ -188,7 +190,7 @@ class MySqlDatabase:
 
     async def _once(self, verb: Callable[[Transaction], Awaitable[T]], begin: str, seconds: float) -> T:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds), self._free:
                 connection = await self._began(begin)
                 clean = False
                 try:

@@ -149,7 +149,12 @@ class SqliteDatabase:
             self._writer = await self._connect()
 
     async def _connect(self) -> aiosqlite.Connection:
-        connection = await aiosqlite.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
+        connection = aiosqlite.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
+        # A program that ends without closing its store must not wait for the connection's thread. In aiosqlite before 0.22 the
+        # connection itself is the thread.
+        thread: Any = getattr(connection, "_thread", connection)
+        thread.daemon = True
+        await connection
         try:
             await self._use_wal(connection)
             await connection.execute("PRAGMA synchronous = FULL")

@@ -37,7 +37,7 @@ _PICKUPS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
 _WAITS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0)
 _FIRST_TOKENS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 15.0)
 _RUNS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 3600.0)
-_ANSWERS: Final = (60.0, 600.0, 3600.0, 14400.0, 86400.0, 604800.0)
+_ANSWERS: Final = (5.0, 60.0, 600.0, 3600.0, 14400.0, 86400.0, 604800.0)
 
 OUTCOMES: Final = tuple(sorted(status.value for status in ENDED))
 """Outcomes of a run."""

@@ -18,6 +18,7 @@ from runyard.ports.refs import AttemptToken
 from runyard.ports.workers import WorkerInfo
 from runyard.support import store_retries
 from runyard_backends.postgres.backend import PostgresBackend, connect
+from runyard_backends.postgres.database import Database
 from tests.support.fleet import SLACK, until
 
 POOL = 4
@@ -231,3 +232,28 @@ class TestWhileADeletedThreadIsRemoved:
                 "VALUES (0, '', 'held', false, false) RETURNING thread_key"
             )
         )
+
+
+async def test_calls_get_connections_in_the_order_of_their_waits(postgres_url: str) -> None:
+    """Q4: a task that makes one call after the other takes no connection from a call that waits for one."""
+    database = await Database.connect(postgres_url, min_pool_size=1, max_pool_size=1)
+    answered = 0
+
+    async def busy() -> None:
+        nonlocal answered
+        while True:
+            await database.check_writable()
+            answered += 1
+
+    task = asyncio.create_task(busy())
+    try:
+        for _ in range(3):
+            await asyncio.sleep(0)  # the task has the connection, or waits before this call
+            before = answered
+            async with asyncio.timeout(AT_ONCE):
+                await database.check_writable()
+            assert answered - before <= 2
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await database.close()

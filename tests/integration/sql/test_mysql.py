@@ -189,6 +189,31 @@ async def test_connections_that_the_server_closed_are_replaced(backend: Backend,
     assert [m.text for m in (await backend.threads.messages("t")).items] == ["after"]
 
 
+async def test_calls_get_connections_in_the_order_of_their_waits(mysql_url: str) -> None:
+    """A task that makes one call after the other takes no connection from a call that waits for one."""
+    backend = await connect_mysql(mysql_url, min_pool_size=1, max_pool_size=1)
+    answered = 0
+
+    async def busy() -> None:
+        nonlocal answered
+        while True:
+            await backend.check()
+            answered += 1
+
+    task = asyncio.create_task(busy())
+    try:
+        for _ in range(3):
+            await asyncio.sleep(0)  # the task has the connection, or waits before this call
+            before = answered
+            async with asyncio.timeout(5):
+                await backend.check()
+            assert answered - before <= 2
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await backend.close()
+
+
 async def test_a_cancelled_call_holds_no_lock(backend: Backend) -> None:
     """R15: A call that is cancelled at any step is stored whole or not at all. Its connection is not used again."""
     for n in range(40):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -156,6 +158,29 @@ async def test_a_closed_store_refuses_calls_and_ends_those_that_run(file: Path) 
     data = await again.checkpointer.load("t")
     assert len(data.messages if data else []) == sum(result is None for result in results)
     await again.close()
+
+
+UNCLOSED = """
+import asyncio, sys
+from runyard.support import backend_urls
+from runyard.models import Message
+
+async def main():
+    store = await backend_urls.connect(sys.argv[1])
+    await store.checkpointer.append("t", [Message.user("hi")])
+    return store
+
+store = asyncio.run(main())
+"""
+"""A program that ends without closing its store."""
+
+
+async def test_a_program_ends_although_it_did_not_close_its_store(file: Path) -> None:
+    """R6: a thread of an open connection does not keep the process alive, and what was acknowledged is stored."""
+    command = [sys.executable, "-c", UNCLOSED, f"sqlite:///{file}"]
+    await asyncio.to_thread(subprocess.run, command, check=True, timeout=30)
+    async with SQLiteCheckpointer(file) as checkpointer:
+        assert [message.text for message in (await checkpointer.load("t")).messages] == ["hi"]
 
 
 async def test_a_busy_file_is_waited_for_within_a_bound(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
