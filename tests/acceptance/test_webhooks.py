@@ -271,7 +271,7 @@ async def test_receiver_that_answers_410_gets_nothing_more(world: World, receive
         await world.turn("r3", options=own(receiver, "/own"))
         await settled(world, 1, "delivered")
     assert failed.http_status == 410 and [request.path for request in receiver.received] == ["/hook", "/own"]
-    (webhook,) = await client.webhooks()
+    (webhook,) = (await client.webhooks()).items
     assert webhook.disabled_at is not None
 
 
@@ -464,4 +464,4 @@ async def test_the_command_line(
             await runyard("webhooks", "redeliver", failed.delivery_id)
             await settled(world, 1, "delivered")
     await runyard("webhooks", "remove", made["webhook_id"])
-    assert json.loads(await runyard("webhooks", "list", "--json")) == {"items": []}
+    assert json.loads(await runyard("webhooks", "list", "--json")) == {"items": [], "next": None}

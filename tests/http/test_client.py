@@ -54,16 +54,6 @@ def test_the_calls_are_those_of_the_ports(half: type, port: type) -> None:
 
 async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote: Client) -> None:
     """R14: nothing of a client fails for a reason of the transport's."""
-    calls: dict[str, tuple[Any, ...]] = {
-        "subscribe_webhook": ("https://example.org/",), "webhooks": (), "remove_webhook": ("id",),
-        "webhook_deliveries": (), "redeliver_webhook": ("id",),
-        "webhook_secret": ("hook",),
-    }  # fmt: skip
-    for name, arguments in calls.items():
-        with pytest.raises(errors.CapabilityMissingError, match=rf" support {name}[ ;]"):
-            await getattr(remote, name)(*arguments)
-    with pytest.raises(errors.CapabilityMissingError, match="webhook_secret of a subscription"):
-        await remote.rotate_webhook_secret("hook")
     with pytest.raises(errors.CapabilityMissingError, match="connection="):
         await remote.enqueue("t", "x", connection=object())
     with pytest.raises(errors.CapabilityMissingError, match="app_version="):

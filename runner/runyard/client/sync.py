@@ -210,6 +210,7 @@ class SyncClient:
     keys = _client_call(Client.keys)
     revoke_key = _client_call(Client.revoke_key)
     subscribe_webhook = _client_call(Client.subscribe_webhook)
+    webhook = _client_call(Client.webhook)
     webhooks = _client_call(Client.webhooks)
     remove_webhook = _client_call(Client.remove_webhook)
     webhook_deliveries = _client_call(Client.webhook_deliveries)
