@@ -145,7 +145,8 @@ async def test_secret_of_one_tenant_signs_for_no_other(world: World, receiver: R
     assert mine is not None and theirs is not None and mine.secret not in repr(mine)
     await alpha.turn("r1", options=own(receiver))
     async with dispatching(world):
-        await settled(alpha, 3, "delivered")
+        await settled(alpha, 2, "delivered")
+        await settled(world, 1, "delivered")
     secrets = {
         "/hook": mine.secret, "/subalpha": hooks[0].secret, "/all": everything.secret,
         "beta": theirs.secret, "/subbeta": hooks[1].secret, "deployment": SECRET,

@@ -34,6 +34,7 @@ from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
 from .cancels import TestCancels  # noqa: E402
 from .checkpointer import TestCheckpointer, TestRequests  # noqa: E402
 from .checkpoints import TestCheckpoints, TestNames  # noqa: E402
+from .child_lists import TestChildLists  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
@@ -79,6 +80,7 @@ __all__ = [
     "TestCheckpointedWriters",
     "TestCheckpointer",
     "TestCheckpoints",
+    "TestChildLists",
     "TestChildren",
     "TestCreation",
     "TestDeletion",

@@ -157,6 +157,10 @@ SELECT a.more, (a.attempt).* FROM runyard.list_attempts($1, $2, $3, $4, $5, $6) 
 -- Return the thread ids and the run ids of runs by the beginning of their ids.
 SELECT f.thread_id, f.run_id FROM runyard.find_runs($1, $2, $3) f
 
+-- name: children
+-- Return the children of a thread's runs, and their children.
+SELECT c.* FROM runyard.list_children($1, $2, $3, $4) c
+
 -- name: run_durations
 -- Return the times of a run and its last message.
 SELECT (d.message).seq, (d.message).message_id::text AS id, (d.message).parent_id::text AS parent_id, (d.message).run_id, (d.message).role,

@@ -1755,6 +1755,18 @@ FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid);
 -- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint;
 
+-- functions/list_children.sql -------------------------------------------------------------------------------------------------
+-- The children of a thread's runs, and their children.
+
+-- Return at most `most` children of the runs of a thread, level by level, and at most `most_depth` levels. A level has the children of one
+-- run together. A child whose content was deleted is left out, with its children.
+FUNCTION runyard.list_children(for_tenant text, of_thread text, most_depth integer, most integer)
+RETURNS TABLE (depth integer, thread_id text, run_id text, agent text, status text, started_by_thread_id text, started_by_run_id text,
+               accepted_at timestamptz, finished_at timestamptz);
+
+-- Return true if lists show the run: neither it nor its thread was deleted.
+FUNCTION runyard.is_listed(r runyard.runs) RETURNS boolean;
+
 -- functions/list_runs.sql -----------------------------------------------------------------------------------------------------
 -- The list of runs. lists.sql describes lists in general.
 

@@ -186,6 +186,7 @@ class SyncClient:
     threads = _client_call(Client.threads)
     create_thread = _client_call(Client.create_thread)
     lineage = _client_call(Client.lineage)
+    child_runs = _client_call(Client.child_runs)
     diff = _client_call(Client.diff)
     update_thread = _client_call(Client.update_thread)
     message = _client_call(Client.message)
