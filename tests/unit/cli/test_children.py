@@ -79,7 +79,12 @@ def test_tree_draws_children_from_the_turn_that_started_them(url: str, capsys: p
     world = asyncio.run(family(url))
     out, err = runyard(capsys, "threads", "tree", "top")
     lines = [re.sub(r"[^\w‹›-]+", " ", line).strip() for line in out.splitlines()]
-    assert [line for line in lines if line] == ["‹top› plan a trip of r1 running", "‹child-0› task c0 of c0 running child"]
+    assert [line for line in lines if line] == [
+        "‹top› plan a trip of r1 running",
+        "‹child-0› task c0 of c0 running child",
+        "‹child-1› empty",
+        "‹deep› empty",
+    ]
     turns = json.loads(runyard(capsys, "threads", "tree", "top", "--json")[0])
     of_run = {turn["run_id"]: turn for turn in turns["turns"]}
     assert of_run["c0"]["parent"] == of_run["r1"]["key"] and of_run["c0"]["started_by"] == ["top", "r1"]
