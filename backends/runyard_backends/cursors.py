@@ -47,8 +47,9 @@ def name(cursor: str) -> str:
 def moment(cursor: str) -> tuple[datetime, str]:
     """Decode a cursor that consists of a time and an id. Raises InvalidCursorError."""
     match decode(cursor):
-        case [str(text), str(id)]:
-            with suppress(ValueError):
+        case [str(text), str(id)] if "\0" not in id:
+            with suppress(ValueError):  # UnicodeEncodeError included
+                id.encode()
                 at = datetime.fromisoformat(text)
                 if at.tzinfo is not None and at.year in ALLOWED_YEARS:
                     return at, id
@@ -78,9 +79,7 @@ START: Final = (datetime(1970, 1, 1, tzinfo=UTC), -1, "")
 def place(cursor: str) -> tuple[datetime, int, str]:
     """Decode a cursor that consists of a time, the kind of an entry and its key. Raises InvalidCursorError."""
     match decode(cursor):
-        case [str(text), int(kind), str(key)] if type(kind) is int and 0 <= kind < 10 and "\0" not in key:
+        case [str(text), int(kind), str(key)] if type(kind) is int and 0 <= kind < 10:
             at, key = moment(encode([text, key]))
-            with suppress(UnicodeEncodeError):
-                key.encode()
-                return at, kind, key
+            return at, kind, key
     raise InvalidCursorError("not a cursor of this list", field="cursor")

@@ -15,7 +15,10 @@ from fastapi import FastAPI
 from runyard import Client, Message, RunStatus, errors
 from runyard.models import Usage, new_id
 from runyard.ports import stores
+from runyard.ports.commands import AcceptRequest
+from runyard.ports.refs import RunRef
 from runyard.ports.streams import Streams
+from runyard.ports.workers import WorkerInfo
 from runyard.support import tracing
 from runyard.worker.worker import Worker
 from runyard_api.http import problems
@@ -54,16 +57,6 @@ def test_the_calls_are_those_of_the_ports(half: type, port: type) -> None:
 
 async def test_every_call_of_a_client_is_answered_or_names_what_it_needs(remote: Client) -> None:
     """R14: nothing of a client fails for a reason of the transport's."""
-    calls: dict[str, tuple[Any, ...]] = {
-        "subscribe_webhook": ("https://example.org/",), "webhooks": (), "remove_webhook": ("id",),
-        "webhook_deliveries": (), "redeliver_webhook": ("id",),
-        "webhook_secret": ("hook",),
-    }  # fmt: skip
-    for name, arguments in calls.items():
-        with pytest.raises(errors.CapabilityMissingError, match=rf" support {name}[ ;]"):
-            await getattr(remote, name)(*arguments)
-    with pytest.raises(errors.CapabilityMissingError, match="webhook_secret of a subscription"):
-        await remote.rotate_webhook_secret("hook")
     with pytest.raises(errors.CapabilityMissingError, match="connection="):
         await remote.enqueue("t", "x", connection=object())
     with pytest.raises(errors.CapabilityMissingError, match="app_version="):
@@ -387,3 +380,23 @@ async def test_without_an_event_loop(proxy: FaultProxy, key: str, worker: Worker
 
     text, types = await asyncio.to_thread(program)
     assert text == "hello" and types[-1] == "run.completed"
+
+
+async def test_lineage_has_the_children_of_runs(remote: Client, client: Client) -> None:
+    """K3, F12: as through a direct client, with the same bound."""
+    backend = client.backend
+    await backend.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
+    await client.enqueue("t", "x", "r1")
+    key = await backend.threads.thread_key("t")
+    assert key is not None
+    attempt = (await backend.runs.claim("hand", [RunRef(key, "r1")]))[0].attempt
+    assert attempt is not None
+    for n in range(3):
+        child = AcceptRequest(thread_id=f"t{n}", run_id=f"c{n}", input=Message.user("x"), job=attempt.ref)
+        await backend.runs.start_child(attempt, child)
+    for limit in (2, 3):
+        found = await remote.lineage("t", limit=limit)
+        assert found == await client.lineage("t", limit=limit)
+        assert [child.run_id for child in found.child_runs.items] == ["c0", "c1", "c2"][:limit]
+        assert found.child_runs.truncated == (limit == 2)
+        assert await remote.child_runs("t", limit=limit) == found.child_runs

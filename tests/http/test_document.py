@@ -139,6 +139,8 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
     expected = {
         *(f"/v1/{name}" for name in ("threads", "runs", "requests", "agents", "workers", "feed", "usage")),
         *("/v1/runs/{run_id}", "/v1/stream_tokens", "/v1/whoami", "/v1/webhook_secret", "/v1/webhook_secret/rotate"),
+        *(f"/v1/webhooks{rest}" for rest in ("", "/{webhook_id}", "/{webhook_id}/secret", "/{webhook_id}/secret/rotate")),
+        *("/v1/webhook_deliveries", "/v1/webhook_deliveries/{delivery_id}/redeliver"),
         *("/v1/queues", "/v1/queues/{queue}/pause", "/v1/queues/{queue}/resume", "/v1/workers/{worker_id}/drain"),
         *("/v1/limits", "/v1/limits/{name}", "/v1/keys", "/v1/keys/{key_id}"),
         *("/v1/agents/{name}", f"{t}/messages/{{message_id}}"),

@@ -23,7 +23,7 @@ def posts() -> dict[str, dict[str, Any]]:
 
 BY_STATE = {
     *("cancel_run", "redrive_run", "abort_pending", "create_stream_token"),
-    *("pause_queue", "resume_queue", "drain_worker", "create_key"),
+    *("pause_queue", "resume_queue", "drain_worker", "create_key", "redeliver_webhook"),
 }
 """What has no id for repetitions: the state decides, a token is no change, and a key whose text was lost is revoked."""
 

@@ -35,6 +35,9 @@ BODIES: dict[str, Any] = {
     "fork_once": {"message": "x"},
     "fork_many": {"messages": ["x"]},
     "rotate_webhook_secret": {},
+    "rotate_secret_of_webhook": {},
+    "redeliver_webhook": None,
+    "create_webhook": {"url": "https://hooks.example/"},
     "pause_queue": None,
     "resume_queue": None,
     "drain_worker": None,
@@ -54,11 +57,17 @@ LAZY = {"create_run", "wait_new_run", "store_message", "create_thread", "stream_
 LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "read_usage", "list_agents"}
 DEPLOYMENT = {"list_workers", "list_queues", "get_agent", "metrics", "livez", "readyz", "whoami"}
 """Of the whole deployment, for admins and platforms; and of who asks."""
-OWN = {"get_webhook_secret", "rotate_webhook_secret", "list_keys", "create_key", "revoke_key"}
+OWN = {
+    *("get_webhook_secret", "rotate_webhook_secret", "list_webhooks", "create_webhook", "list_webhook_deliveries"),
+    *("list_keys", "create_key", "revoke_key"),
+}
 """Of the tenant itself, which has no ids."""
 OPERATOR = {"pause_queue", "resume_queue", "drain_worker", "list_limits", "set_limit", "clear_limit"}
 """Of the whole deployment, for admins that belong to no tenant: tests/http/test_operators.py."""
-CODES = {"thread_not_found", "run_not_found", "hitl_no_pending_request", "hitl_request_not_found"}
+CODES = {
+    *("thread_not_found", "run_not_found", "hitl_no_pending_request", "hitl_request_not_found"),
+    *("webhook_not_found", "webhook_delivery_not_found"),
+}
 
 
 def every(app: FastAPI) -> list[tuple[str, str, str]]:
@@ -67,7 +76,7 @@ def every(app: FastAPI) -> list[tuple[str, str, str]]:
 
 async def call(http: httpx.AsyncClient, operation: str, method: str, path: str, request_id: str) -> httpx.Response:
     url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, label="x", name="scripted",
-        queue="q", worker_id="w", key_id="k")  # fmt: skip
+        queue="q", worker_id="w", key_id="k", webhook_id="h", delivery_id="d")  # fmt: skip
     body = BODIES[operation] if method in ("post", "patch", "put") else None
     return await http.request(method.upper(), url, json=body, params=QUERIES.get(operation))
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,17 +16,19 @@ import uvicorn
 
 
 @asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[str]:
-    """Serve ``app`` with uvicorn. Yield its URL."""
+async def serving(app: Any, certificate: Path | None = None) -> AsyncIterator[str]:
+    """Serve ``app`` with uvicorn, over HTTPS if there is a ``certificate`` with its key. Yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, ssl_certfile=certificate)
+        )
         running = asyncio.create_task(server.serve([listening]))
         while not server.started:
             assert not running.done()
             await asyncio.sleep(0.01)
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
         finally:
             if hasattr(app, "state"):
                 app.state.service.streams.close()

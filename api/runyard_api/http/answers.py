@@ -10,6 +10,7 @@ from runyard.client.run_handle import RunResult
 from runyard.domain.api_keys import Scope
 from runyard.domain.limits import Limit
 from runyard.domain.runs import VersionPolicy
+from runyard.domain.webhooks import Webhook, WebhookDelivery
 from runyard.formats.pages import MessageLoss
 from runyard.models import AttemptInfo, Branch, ErrorInfo, FeedEntry, HitlRequest, JsonObject, Message, Run, StopReason, Thread
 from runyard.ports.workers import BlockedLoop, QueueInfo, RedisOutage, WorkerInfo
@@ -193,6 +194,20 @@ class Workers(BaseModel):
     """The workers of the deployment. A dead worker stays in the list for a day."""
 
     items: list[Worker]
+
+
+class WebhookPage(BaseModel):
+    """Webhooks, without their secrets."""
+
+    items: list[Webhook]
+    next: str | None = None
+
+
+class DeliveryPage(BaseModel):
+    """Deliveries of webhooks."""
+
+    items: list[WebhookDelivery]
+    next: str | None = None
 
 
 class QueuePage(BaseModel):

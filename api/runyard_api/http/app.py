@@ -73,7 +73,7 @@ TAGS: Final = [
     {"name": "forks", "description": "Threads and probes that start from a snapshot."},
     {"name": "feed", "description": "The changes of all threads, in the order of their commits."},
     {"name": "usage", "description": "Tokens, cost and time of runs, by day."},
-    {"name": "webhooks", "description": "Secrets with which receivers verify webhooks."},
+    {"name": "webhooks", "description": "URLs that receive events, their secrets and their deliveries."},
     {"name": "deployment", "description": "Agents, workers, queues and limits."},
     {"name": "access", "description": "The caller, and API keys."},
     {"name": "probes", "description": "Liveness, readiness and metrics."},

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
+from runyard.domain.webhooks import MAX_URL_LENGTH
 from runyard.models import MAX_ID_LENGTH, MAX_TAG_LENGTH, check_id
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
@@ -66,6 +67,7 @@ Id = Annotated[
         json_schema_extra=ID_SCHEMA,
     ),
 ]
+WebhookUrl = Annotated[str, Field(max_length=MAX_URL_LENGTH, pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$")]
 Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
 Name = Annotated[str, AfterValidator(checked_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]

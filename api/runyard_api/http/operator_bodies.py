@@ -1,14 +1,33 @@
-"""The bodies of requests of operators: secrets of webhooks, limits, API keys."""
+"""The bodies of requests of operators: webhooks and their secrets, limits, API keys."""
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from runyard.client.webhooks import DEFAULT_OVERLAP_SECONDS, MAX_OVERLAP_SECONDS
 from runyard.domain.api_keys import SCOPES, Scope
+from runyard.domain.events import FEED_TYPES, FeedType
 
-from .field_types import YEAR_SECONDS, Id, Name
+from .field_types import YEAR_SECONDS, Id, Name, WebhookUrl
 from .request_models import StrictBody
+
+
+class WebhookRequest(StrictBody):
+    """A new webhook."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"url": "https://example.com/hooks", "events": ["run.failed"]}]})
+
+    url: WebhookUrl = Field(description="URL that receives the events. It must have a public address.")
+    events: list[FeedType] | None = Field(
+        None,
+        min_length=1,
+        max_length=len(FEED_TYPES),
+        fail_fast=True,
+        description="Types of events. Null: runs that end or are suspended.",
+    )
+    all_tenants: StrictBool = Field(
+        False, description="Send the events of every tenant. Needs a key that belongs to no tenant."
+    )
 
 
 class RotateSecret(StrictBody):

@@ -43,7 +43,7 @@ from runyard.models import (
     new_id,
 )
 
-from .field_types import MAX_SEQ, YEAR_SECONDS, Id, Moment, Name, Tags, Uuid, few, few_fields
+from .field_types import MAX_SEQ, YEAR_SECONDS, Id, Moment, Name, Tags, Uuid, WebhookUrl, few, few_fields
 
 
 class StrictBody(BaseModel):
@@ -196,12 +196,7 @@ class _Execution(StrictBody):
     retry: Annotated[RetryPolicy | None, BeforeValidator(few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
-    webhook: str | None = Field(
-        None,
-        max_length=2048,
-        pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$",
-        description="URL that receives the end of the run.",
-    )
+    webhook: WebhookUrl | None = Field(None, description="URL that receives the end of the run.")
 
     def execution(self) -> dict[str, Any]:
         """Return these fields as arguments of ``client.enqueue``."""

@@ -19,10 +19,10 @@ import pytest
 
 MODULES = (
     "abort", "agents", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints",
-    "children", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs", "fan_out",
-    "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages", "poison", "queues",
-    "requests", "roots", "runs", "steps", "tenants", "thread_updates", "timelines", "transitions", "tree", "usage",
-    "versions", "waits", "webhooks", "workers", "world", "writers",
+    "child_lists", "children", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs",
+    "fan_out", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages",
+    "poison", "queues", "requests", "roots", "runs", "steps", "tenants", "thread_updates", "timelines", "transitions",
+    "tree", "usage", "versions", "waits", "webhooks", "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -35,6 +35,7 @@ from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
 from .cancels import TestCancels  # noqa: E402
 from .checkpointer import TestCheckpointer, TestRequests  # noqa: E402
 from .checkpoints import TestCheckpoints, TestNames  # noqa: E402
+from .child_lists import TestChildLists  # noqa: E402
 from .children import TestChildren  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
@@ -83,6 +84,7 @@ __all__ = [
     "TestCheckpointedWriters",
     "TestCheckpointer",
     "TestCheckpoints",
+    "TestChildLists",
     "TestChildren",
     "TestCreation",
     "TestDeletion",

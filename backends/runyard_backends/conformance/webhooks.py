@@ -6,7 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from runyard.domain.webhooks import DeliveryOutcome, DeliveryStatus, Posting, SigningKey, Webhook, WebhookDelivery, check_events
+from runyard.domain.webhooks import (
+    MAX_WEBHOOKS,
+    DeliveryOutcome,
+    DeliveryStatus,
+    Posting,
+    SigningKey,
+    Webhook,
+    WebhookDelivery,
+    check_events,
+)
+from runyard.errors import TooManyWebhooksError, WebhookConflictError
 from runyard.models import RunOptions
 from runyard.ports.queries import PageRequest
 from runyard.ports.workers import Retention
@@ -77,8 +87,8 @@ class TestWebhooks:
         assert await take(world) == []
 
     async def test_subscription_gets_events_of_its_tenant_or_of_all_tenants(self, world: World) -> None:
-        """A subscription receives the events of its tenant, or the events of all tenants. A tenant lists only deliveries of its
-        own events."""
+        """A subscription receives the events of its tenant, or the events of all tenants. Only the owner of a subscription sees
+        it and its deliveries. The tenant without a name owns the subscriptions to all tenants."""
         other = World(await world.factory(tenant="other"), world.factory)
         await subscribe(world)
         await subscribe(other, "theirs", "https://theirs.example/")
@@ -92,19 +102,68 @@ class TestWebhooks:
             ("hook", "", "mine"),
             ("theirs", "other", "foreign"),
         ]
-        assert {w.webhook_id for w in await world.backend.webhooks.webhooks()} == {"hook", "all"}
-        assert {w.webhook_id for w in await other.backend.webhooks.webhooks()} == {"theirs", "all"}
-        assert {d.run_id for d in await deliveries(other)} == {"foreign"}
-        assert not await world.backend.webhooks.remove("theirs")
+        mine, theirs = world.backend.webhooks, other.backend.webhooks
+        assert [w.webhook_id for w in (await mine.webhooks()).items] == ["hook", "all"]
+        assert [w.webhook_id for w in (await theirs.webhooks()).items] == ["theirs"]
+        assert [(d.webhook_id, d.run_id) for d in await deliveries(other)] == [("theirs", "foreign")]
+        assert sorted((d.webhook_id, d.run_id) for d in await deliveries(world)) == [
+            ("all", "foreign"),
+            ("all", "mine"),
+            ("hook", "mine"),
+        ]
+        assert await mine.webhook("theirs") is None is await theirs.webhook("all") is await theirs.webhook("hook")
+        assert (await theirs.webhook("theirs"), await mine.webhook("all")) != (None, None)
+        for stranger, webhook_id in ((mine, "theirs"), (theirs, "all"), (theirs, "hook")):
+            assert not await stranger.remove(webhook_id)
+            assert await stranger.key(webhook_id) is None is await stranger.rotate(webhook_id, overlap=0.0)
         (foreign,) = [p for p in postings if p.webhook_id == "theirs"]
         await settle(other, foreign, "failed")
-        assert not await world.backend.webhooks.redeliver(foreign.delivery_id)
+        assert not await mine.redeliver(foreign.delivery_id)
+        (copied,) = [p for p in postings if (p.webhook_id, p.tenant) == ("all", "other")]
+        await settle(world, copied, "failed")
+        assert not await theirs.redeliver(copied.delivery_id)
+        assert await mine.redeliver(copied.delivery_id)
+        await mine.remove("all")
+        assert {d.webhook_id for d in await deliveries(other)} == {"theirs"}
         await other.backend.close()
 
     async def test_no_secret_is_kept(self, world: World) -> None:
         await subscribe(world, secret="whsec_hook")
-        (shown,) = await world.backend.webhooks.webhooks()
+        (shown,) = (await world.backend.webhooks.webhooks()).items
+        assert shown == await world.backend.webhooks.webhook("hook")
         assert shown.secret is None and shown.created_at is not None and shown.events == check_events(None)
+
+    async def test_a_repeated_subscription_is_one(self, world: World) -> None:
+        """A repetition changes nothing. Another subscription under the id is refused."""
+        await subscribe(world)
+        before = await world.backend.webhooks.webhook("hook")
+        await subscribe(world)
+        with pytest.raises(WebhookConflictError, match="another url"):
+            await subscribe(world, url="https://other.example/")
+        with pytest.raises(WebhookConflictError, match="another tenant"):
+            await subscribe(world, tenant="other")
+        assert await world.backend.webhooks.webhook("hook") == before
+
+    async def test_subscriptions_are_bounded_and_come_in_pages(self, world: World) -> None:
+        """A tenant has at most MAX_WEBHOOKS subscriptions. Those to all tenants are counted apart."""
+        store, names = world.backend.webhooks, [f"hook-{n:03}" for n in range(MAX_WEBHOOKS)]
+        for name in names:
+            await subscribe(world, name)
+        with pytest.raises(TooManyWebhooksError) as refused:
+            await subscribe(world)
+        assert refused.value.details == {"limit": MAX_WEBHOOKS}
+        await subscribe(world, "hook-000")
+        await subscribe(world, "all", tenant=None)
+        seen: list[str] = []
+        page = await store.webhooks(PageRequest(limit=40))
+        while True:
+            seen += [webhook.webhook_id for webhook in page.items]
+            if page.next is None:
+                break
+            page = await store.webhooks(PageRequest(limit=40, cursor=page.next))
+        assert seen == [*names, "all"]
+        assert await store.remove("hook-050")
+        await subscribe(world)
 
     async def test_the_secrets_of_runs_are_rotated_by_tenant(self, world: World) -> None:
         """R11: The secret of a tenant's runs is rotated. Each try is signed with the current version, and during the overlap
@@ -207,7 +266,7 @@ class TestWebhooks:
         failed = await deliveries(world, status="failed")
         assert [(d.webhook_id, d.run_id) for d in failed] == [("hook", "r2"), ("hook", "r1")]
         assert not await world.backend.webhooks.redeliver(first.delivery_id)
-        hook, other = await world.backend.webhooks.webhooks()
+        hook, other = (await world.backend.webhooks.webhooks()).items
         assert hook.disabled_at is not None and other.disabled_at is None
         await world.turn("r3")
         assert [p.webhook_id for p in await take(world)] == ["next"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from runyard.domain.threads import ChildRuns, Lineage
 from runyard.domain.timeline import Timeline
 from runyard.errors import RunAmbiguousError, RunNotFoundError
 from runyard.models import Run
@@ -27,6 +28,11 @@ class HttpTimelineStore(DirectOnly):
         """Return a page of the run's timeline."""
         path = ("threads", thread_id, "runs", run_id, "timeline")
         return read(Timeline, (await self._transport.ask("GET", *path, query=codec.paging(page))).data)
+
+    async def children(self, thread_id: str, limit: int) -> ChildRuns:
+        """Return at most ``limit`` children of the thread's runs, and their children, level by level."""
+        query = {"limit": limit}
+        return read(Lineage, (await self._transport.ask("GET", "threads", thread_id, "lineage", query=query)).data).child_runs
 
     async def find(self, prefix: str) -> Sequence[tuple[str, str]]:
         """Return the ids of the runs whose ids begin with ``prefix``."""

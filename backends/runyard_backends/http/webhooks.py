@@ -1,42 +1,88 @@
-"""The webhook secret of the API key's tenant, over HTTP. Subscriptions need a direct connection."""
+"""Webhooks of the API key's tenant, over HTTP. Needs an API key with the scope admin."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
 
-from runyard.domain.webhooks import SigningKey, WebhookSecret
+from runyard.domain.webhooks import DeliveryStatus, SigningKey, Webhook, WebhookDelivery, WebhookSecret
+from runyard.errors import WebhookDeliveryNotFoundError, WebhookNotFoundError
 from runyard.models import JsonObject, new_id
+from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.results import Page
 
+from .codec import paging, read, read_page
 from .transport import Transport
-from .unsupported import DirectOnly, only_direct
+from .unsupported import DirectOnly
 
 
 class HttpWebhookStore(DirectOnly):
-    """The client's part of :class:`runyard.ports.stores.WebhookStore`. The API derives a tenant's secret from the deployment's
-    secret, which the client does not have."""
+    """The client's part of :class:`runyard.ports.webhooks.WebhookStore`. The API derives secrets from the deployment's secret,
+    which the client does not have."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__("webhooks")
         self._transport = transport
 
+    async def add(self, webhook: Webhook) -> Webhook:
+        """Subscribe to events that are committed after this call. The server chooses the id. A request whose reply was lost is
+        repeated and finds the subscription by its ``Idempotency-Key``."""
+        body: JsonObject = {"url": webhook.url, "events": list(webhook.events), "all_tenants": webhook.tenant is None}
+        headers = {"Idempotency-Key": webhook.webhook_id}
+        return read(Webhook, (await self._transport.ask("POST", "webhooks", body=body, headers=headers)).data)
+
+    async def webhook(self, webhook_id: str) -> Webhook | None:
+        """Return a webhook, or None if it does not exist."""
+        with suppress(WebhookNotFoundError):
+            return read(Webhook, (await self._transport.ask("GET", "webhooks", webhook_id)).data)
+        return None
+
+    async def webhooks(self, page: PageRequest = FIRST_PAGE) -> Page[Webhook]:
+        """Return the webhooks, the oldest first."""
+        return read_page(Webhook, (await self._transport.ask("GET", "webhooks", query=paging(page))).data)
+
+    async def remove(self, webhook_id: str) -> bool:
+        """Remove a webhook. Return whether it existed. After a lost reply, a repetition returns False."""
+        with suppress(WebhookNotFoundError):
+            await self._transport.ask("DELETE", "webhooks", webhook_id)
+            return True
+        return False
+
+    async def deliveries(
+        self, *, status: DeliveryStatus | None = None, page: PageRequest = FIRST_PAGE
+    ) -> Page[WebhookDelivery]:
+        """Return deliveries, the newest first."""
+        query = {"status": status, **paging(page)}
+        return read_page(WebhookDelivery, (await self._transport.ask("GET", "webhook_deliveries", query=query)).data)
+
+    async def redeliver(self, delivery_id: str) -> bool:
+        """Schedule a delivery again. After a lost reply, a repetition returns False."""
+        with suppress(WebhookDeliveryNotFoundError):
+            await self._transport.ask("POST", "webhook_deliveries", delivery_id, "redeliver")
+            return True
+        return False
+
     async def key(self, webhook_id: str | None = None) -> SigningKey | None:
-        """Return the tenant's signing key with its secret. Needs an API key with the scope admin. Raises CapabilityMissingError
-        if ``webhook_id`` is given."""
-        if webhook_id is not None:
-            raise only_direct("webhook_secret of a subscription")
-        return _key((await self._transport.ask("GET", "webhook_secret")).data)
+        """Return the signing key of a webhook, or with None the key of the tenant's runs, with its secret."""
+        with suppress(WebhookNotFoundError):
+            return _key(read(WebhookSecret, (await self._transport.ask("GET", *_secret_of(webhook_id))).data))
+        return None
 
     async def rotate(
         self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
     ) -> SigningKey | None:
-        """Replace the tenant's signing key and return the new one. ``overlap``: seconds for which the old key also signs. Needs
-        an API key with the scope admin. Raises CapabilityMissingError if ``webhook_id`` is given."""
-        if webhook_id is not None:
-            raise only_direct("rotate_webhook_secret of a subscription")
+        """Replace the signing key of a webhook, or with None the key of the tenant's runs. Return the new key. ``overlap``:
+        seconds for which the old key also signs."""
         body: JsonObject = {"overlap": float(overlap), "rotation_id": rotation_id or new_id()}
-        return _key((await self._transport.ask("POST", "webhook_secret", "rotate", body=body)).data)
+        with suppress(WebhookNotFoundError):
+            reply = await self._transport.ask("POST", *_secret_of(webhook_id), "rotate", body=body)
+            return _key(read(WebhookSecret, reply.data))
+        return None
 
 
-def _key(data: Any) -> SigningKey:
-    told = WebhookSecret.model_validate(data)
+def _secret_of(webhook_id: str | None) -> tuple[str, ...]:
+    """Return the path of the secret of a webhook, or with None of the tenant's runs."""
+    return ("webhook_secret",) if webhook_id is None else ("webhooks", webhook_id, "secret")
+
+
+def _key(told: WebhookSecret) -> SigningKey:
     return SigningKey(told.version, told.both_until, told.secret)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from runyard.domain.states import RunStatus
+from runyard.domain.threads import ChildRun, ChildRuns
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, Wait
 from runyard.errors import ChildDeadlockError, RunConflictError, TooManyChildrenError
+from runyard.models import Run
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import Effects
@@ -74,3 +78,36 @@ def cancel_doomed(db: Database, thread: ThreadState) -> Effects:
     for run in doomed(db, thread):
         effects += lanes.cancel_run(db, thread, run, keep=False)
     return effects
+
+
+def below(db: Database, thread: ThreadState, limit: int) -> ChildRuns:
+    """Return at most ``limit`` children of the thread's runs, and their children, level by level."""
+    started: defaultdict[RunRef, list[tuple[ThreadState, RunState]]] = defaultdict(list)
+    for at in db.of(thread.tenant):
+        for run in at.runs.values():
+            if run.job is not None and run.run.deleted_at is None:
+                started[run.job].append((at, run))
+    found: list[ChildRun] = []
+    level = [(thread, run) for _, run in sorted(thread.runs.items()) if run.run.kind == "prompt"]
+    for depth in range(1, MAX_CHILD_DEPTH + 1):
+        following = []
+        for at, parent in level:
+            for place, child in sorted(started[RunRef(at.key, parent.id)], key=lambda each: each[1].accept_no):
+                following.append((place, child))
+                found.append(_child(depth, at, parent, child.run))
+        level = following
+    return ChildRuns(items=found[:limit], truncated=len(found) > limit)
+
+
+def _child(depth: int, at: ThreadState, parent: RunState, child: Run) -> ChildRun:
+    return ChildRun(
+        depth=depth,
+        thread_id=child.thread_id,
+        run_id=child.run_id,
+        agent=child.agent,
+        status=child.status,
+        started_by_thread_id=at.id,
+        started_by_run_id=parent.id,
+        accepted_at=child.accepted_at,
+        finished_at=child.finished_at,
+    )

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from runyard.domain import timeline
 from runyard.domain.list_entries import attempt_bytes, json_bytes, message_bytes, request_bytes
+from runyard.domain.threads import ChildRuns
 from runyard.domain.timeline import Timeline, TimelineEntry
 from runyard.models import AttemptInfo, ToolCallPart
 from runyard.ports.queries import FIRST_PAGE, PageRequest
@@ -15,6 +16,7 @@ from runyard.ports.timelines import FOUND_RUNS
 
 from .. import cursors
 from ..paging import within
+from . import children
 from .state import Database, RunState, ThreadState
 from .tree import copies, seen_run
 
@@ -39,6 +41,11 @@ class MemoryTimelineStore:
         ]
         exact = [found for found in there if found[0] == prefix]
         return [(thread_id, run_id) for run_id, _, thread_id in sorted(exact or there)[:FOUND_RUNS]]
+
+    async def children(self, thread_id: str, limit: int) -> ChildRuns:
+        """Return at most ``limit`` children of the thread's runs, and their children, level by level. Raises
+        ThreadNotFoundError."""
+        return children.below(self.db, self.db.get(self.tenant, thread_id), limit)
 
     async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline:
         """Return a page of the run's timeline. Raises RunNotFoundError, ThreadNotFoundError, InvalidCursorError."""

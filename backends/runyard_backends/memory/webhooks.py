@@ -8,7 +8,15 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from urllib.parse import urlsplit
 
-from runyard.domain.webhooks import DeliveryOutcome, DeliveryStatus, Posting, SigningKey, Webhook, WebhookDelivery
+from runyard.domain.webhooks import (
+    DeliveryOutcome,
+    DeliveryStatus,
+    Posting,
+    SigningKey,
+    Webhook,
+    WebhookDelivery,
+    check_room,
+)
 from runyard.models import new_id
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
@@ -32,10 +40,11 @@ class Subscription:
 
 @dataclass
 class DeliveryState:
-    """A delivery with its number and its tenant."""
+    """A delivery with its number and the tenant of its event. ``owner``: the tenant that sees it."""
 
     number: int
     tenant: str
+    owner: str
     delivery: WebhookDelivery
 
     @property
@@ -55,17 +64,30 @@ class MemoryWebhookStore:
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
-    async def add(self, webhook: Webhook) -> None:
+    async def add(self, webhook: Webhook) -> Webhook:
+        if (known := self.db.webhooks.get(webhook.webhook_id)) is not None:
+            known.webhook.check_same(webhook)
+            return known.webhook.model_copy()
+        check_room(sum(each.webhook.tenant == webhook.tenant for each in self.db.webhooks.values()))
         kept = webhook.model_copy(update={"created_at": self.db.now(), "secret": None})
         self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers)
+        return kept.model_copy()
 
-    async def webhooks(self) -> list[Webhook]:
-        mine = [each.webhook for each in self.db.webhooks.values() if each.webhook.tenant in (None, self.tenant)]
-        return [webhook.model_copy() for webhook in mine]
+    async def webhook(self, webhook_id: str) -> Webhook | None:
+        known = self._known(webhook_id)
+        return known.webhook.model_copy() if known is not None else None
+
+    async def webhooks(self, page: PageRequest = FIRST_PAGE) -> Page[Webhook]:
+        mine = [each.webhook for each in self.db.webhooks.values() if each.webhook.owner == self.tenant]
+        part = page_of(mine, page, lambda webhook: webhook.webhook_id, lambda _: 1024, self.db.page_bytes)
+        return Page([webhook.model_copy() for webhook in part.items], part.next)
+
+    def _known(self, webhook_id: str) -> Subscription | None:
+        known = self.db.webhooks.get(webhook_id)
+        return known if known is not None and known.webhook.owner == self.tenant else None
 
     async def remove(self, webhook_id: str) -> bool:
-        known = self.db.webhooks.get(webhook_id)
-        if known is None or known.webhook.tenant not in (None, self.tenant):
+        if self._known(webhook_id) is None:
             return False
         del self.db.webhooks[webhook_id]
         left = [each for each in self.db.deliveries if each.delivery.webhook_id != webhook_id or each.delivery.next_at is None]
@@ -75,7 +97,7 @@ class MemoryWebhookStore:
     async def deliveries(
         self, *, status: DeliveryStatus | None = None, page: PageRequest = FIRST_PAGE
     ) -> Page[WebhookDelivery]:
-        mine = [each.delivery for each in reversed(self.db.deliveries) if each.tenant == self.tenant]
+        mine = [each.delivery for each in reversed(self.db.deliveries) if each.owner == self.tenant]
         found = [delivery for delivery in mine if status in (None, delivery.status)]
         part = page_of(found, page, lambda delivery: delivery.delivery_id, lambda _: 1024, self.db.page_bytes)
         return Page([delivery.model_copy() for delivery in part.items], part.next)
@@ -85,7 +107,7 @@ class MemoryWebhookStore:
             known = self.db.webhooks.get(each.delivery.webhook_id or "")
             heard = each.delivery.webhook_id is None or (known is not None and known.webhook.disabled_at is None)
             over = each.delivery.next_at is None
-            if each.tenant == self.tenant and each.delivery.delivery_id == delivery_id and over and heard:
+            if each.owner == self.tenant and each.delivery.delivery_id == delivery_id and over and heard:
                 blank = {"delivered_at": None, "failed_at": None, "http_status": None, "error": None, "tries": 0}
                 each.delivery = each.delivery.model_copy(update={**blank, "status": "pending", "next_at": self.db.now()})
                 return True
@@ -94,8 +116,8 @@ class MemoryWebhookStore:
     async def key(self, webhook_id: str | None = None) -> SigningKey | None:
         if webhook_id is None:
             return self.db.webhook_keys.get(self.tenant, SigningKey())
-        known = self.db.webhooks.get(webhook_id)
-        return known.key if known is not None and known.webhook.tenant in (None, self.tenant) else None
+        known = self._known(webhook_id)
+        return known.key if known is not None else None
 
     async def rotate(
         self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
@@ -145,7 +167,7 @@ class MemoryWebhookStore:
         if webhook.disabled_at is None:
             for note in self.db.notes:
                 if note.number > subscription.seen and subscription.covers(note) and note.type in webhook.events:
-                    add_delivery(self.db, note, webhook.url, webhook.webhook_id)
+                    add_delivery(self.db, note, webhook.url, webhook)
             subscription.seen = self.db.numbers
 
     def _take(self, state: DeliveryState, lease: float) -> Posting:
@@ -197,11 +219,11 @@ class MemoryWebhookStore:
         return (self.db.now() - min(waiting)).total_seconds() if waiting else None
 
 
-def add_delivery(db: Database, note: Note, url: str, webhook_id: str | None = None) -> None:
-    """Add a delivery of the feed entry ``note``. It is due at once."""
+def add_delivery(db: Database, note: Note, url: str, webhook: Webhook | None = None) -> None:
+    """Add a delivery of the feed entry ``note``. It is due at once. ``webhook``: None if ``url`` is the run's."""
     delivery = WebhookDelivery(
         delivery_id=f"msg_{new_id().replace('-', '')}",
-        webhook_id=webhook_id,
+        webhook_id=webhook.webhook_id if webhook is not None else None,
         url=url,
         type=note.type,
         thread_id=note.thread_id,
@@ -210,4 +232,6 @@ def add_delivery(db: Database, note: Note, url: str, webhook_id: str | None = No
         created_at=note.at,
         next_at=db.now(),
     )
-    db.deliveries.append(DeliveryState(db.number(), note.tenant, delivery))
+    db.deliveries.append(
+        DeliveryState(db.number(), note.tenant, webhook.owner if webhook is not None else note.tenant, delivery)
+    )

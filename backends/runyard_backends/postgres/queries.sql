@@ -158,6 +158,10 @@ SELECT a.more, (a.attempt).* FROM runyard.list_attempts($1, $2, $3, $4, $5, $6) 
 -- Return the thread ids and the run ids of runs by the beginning of their ids.
 SELECT f.thread_id, f.run_id FROM runyard.find_runs($1, $2, $3) f
 
+-- name: children
+-- Return the children of a thread's runs, and their children.
+SELECT c.* FROM runyard.list_children($1, $2, $3, $4) c
+
 -- name: run_durations
 -- Return the times of a run and its last message.
 SELECT (d.message).seq, (d.message).message_id::text AS id, (d.message).parent_id::text AS parent_id, (d.message).run_id, (d.message).role,
@@ -470,14 +474,19 @@ SELECT d.seconds, d.holder FROM runyard.count_usage($1) c, runyard.feed_delay() 
 SELECT d.seconds, d.holder FROM runyard.feed_delay() d
 
 -- name: add_webhook
--- Add a webhook.
-INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES ($1, $2, $3, $4)
+-- Add a webhook, or return the webhook that has its id.
+SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM runyard.add_webhook($1, $2, $3, $4, $5) w
+
+-- name: webhook
+-- Return a webhook that a tenant owns.
+SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM runyard.webhooks w
+WHERE w.webhook_id = $2 AND coalesce(w.tenant, '') = $1
 
 -- name: webhooks
--- Return the webhooks that a tenant sees: its own webhooks, and the webhooks for all tenants.
+-- Return a page of the webhooks that a tenant owns. The tenant '' also owns the webhooks for all tenants.
 SELECT w.webhook_id, w.tenant, w.url, w.events, w.created_at, w.disabled_at FROM (
-    SELECT x.* FROM runyard.webhooks x WHERE x.tenant = $1 UNION ALL SELECT x.* FROM runyard.webhooks x WHERE x.tenant IS NULL) w
-ORDER BY w.created_at, w.webhook_id
+    SELECT x.* FROM runyard.webhooks x WHERE x.tenant = $1 UNION ALL SELECT x.* FROM runyard.webhooks x WHERE x.tenant IS NULL AND $1 = '') w
+WHERE (w.created_at, w.webhook_id) > ($2, $3) ORDER BY w.created_at, w.webhook_id LIMIT $4
 
 -- name: remove_webhook
 -- Remove a webhook. Return true if the webhook existed.
@@ -485,7 +494,7 @@ SELECT runyard.remove_webhook($1, $2)
 
 -- name: webhook_key
 -- Return the version of a webhook's secret, and the time until which the version before it also signs.
-SELECT w.version, w.both_until FROM runyard.webhooks w WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1)
+SELECT w.version, w.both_until FROM runyard.webhooks w WHERE w.webhook_id = $2 AND coalesce(w.tenant, '') = $1
 
 -- name: webhook_key_of_tenant
 -- Return the version of the secret for a tenant's runs, and the time until which the version before it also signs.
@@ -495,7 +504,7 @@ SELECT k.version, k.both_until FROM runyard.webhook_keys k WHERE k.tenant = $1
 -- Rotate the secret of a webhook. Return no row if this rotation was made before.
 UPDATE runyard.webhooks w SET version = w.version + 1,
        both_until = CASE WHEN $3::float8 > 0 THEN clock_timestamp() + make_interval(secs => $3::float8) END, rotation_id = $4::text
-WHERE w.webhook_id = $2 AND (w.tenant IS NULL OR w.tenant = $1) AND ($4::text IS NULL OR w.rotation_id IS DISTINCT FROM $4::text)
+WHERE w.webhook_id = $2 AND coalesce(w.tenant, '') = $1 AND ($4::text IS NULL OR w.rotation_id IS DISTINCT FROM $4::text)
 RETURNING w.version, w.both_until
 
 -- name: rotate_webhook_key_of_tenant

@@ -710,6 +710,7 @@ CREATE TABLE runyard.webhook_deliveries (
     failed_at runyard.moment,
     http_status integer,
     error text,
+    owner text DEFAULT '' NOT NULL,
     CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) = ((delivered_at IS NOT NULL) OR (failed_at IS NOT NULL)))),
     CONSTRAINT webhook_deliveries_delivery_id_key UNIQUE (delivery_id),
     CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (delivery_no)
@@ -719,15 +720,15 @@ CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, nex
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at)
     WHERE (next_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_of_tenant ON runyard.webhook_deliveries (tenant, delivery_no);
-CREATE INDEX webhook_deliveries_failed ON runyard.webhook_deliveries (tenant, delivery_no)
+CREATE INDEX webhook_deliveries_failed ON runyard.webhook_deliveries (owner, delivery_no)
     WHERE (failed_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_delivered ON runyard.webhook_deliveries (tenant, delivery_no)
+CREATE INDEX webhook_deliveries_delivered ON runyard.webhook_deliveries (owner, delivery_no)
     WHERE (delivered_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_pending ON runyard.webhook_deliveries (tenant, delivery_no)
+CREATE INDEX webhook_deliveries_pending ON runyard.webhook_deliveries (owner, delivery_no)
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_over ON runyard.webhook_deliveries (COALESCE(delivered_at, failed_at))
     WHERE (next_at IS NULL);
+CREATE INDEX webhook_deliveries_of_owner ON runyard.webhook_deliveries (owner, delivery_no);
 
 -- Keys of the HTTP API. digest: SHA-256 of the secret.
 CREATE TABLE runyard.api_keys (
@@ -1802,6 +1803,18 @@ FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid);
 -- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint;
 
+-- functions/list_children.sql -------------------------------------------------------------------------------------------------
+-- The children of a thread's runs, and their children.
+
+-- Return at most `most` children of the runs of a thread, level by level, and at most `most_depth` levels. A level has the children of one
+-- run together. A child whose content was deleted is left out, with its children.
+FUNCTION runyard.list_children(for_tenant text, of_thread text, most_depth integer, most integer)
+RETURNS TABLE (depth integer, thread_id text, run_id text, agent text, status text, started_by_thread_id text, started_by_run_id text,
+               accepted_at timestamptz, finished_at timestamptz);
+
+-- Return true if lists show the run: neither it nor its thread was deleted.
+FUNCTION runyard.is_listed(r runyard.runs) RETURNS boolean;
+
 -- functions/list_runs.sql -----------------------------------------------------------------------------------------------------
 -- The list of runs. lists.sql describes lists in general.
 
@@ -2533,7 +2546,10 @@ FUNCTION runyard.feed_tenants() RETURNS text[];
 FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void;
 
--- Remove a webhook and its pending deliveries. Return true if the webhook existed.
+-- Add a webhook, or return the webhook that has its id. Raises too_many_webhooks if the tenant has `most` webhooks.
+FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks;
+
+-- Remove a webhook of a tenant and its pending deliveries. Return true if the webhook existed.
 FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or

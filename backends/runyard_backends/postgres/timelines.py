@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from runyard.domain import timeline
+from runyard.domain.threads import ChildRun, ChildRuns
 from runyard.domain.timeline import Timeline, TimelineEntry
+from runyard.domain.waits import MAX_CHILD_DEPTH
 from runyard.errors import DataCorruptedError, RunNotFoundError
 from runyard.models import Message, ToolCallPart
 from runyard.ports.queries import FIRST_PAGE, PageRequest
@@ -30,6 +32,12 @@ class PostgresTimelineStore:
         """Return the thread ids and run ids of the runs whose ids begin with ``prefix``, or are exactly it."""
         rows = await self.db.rows("find_runs", self.tenant, prefix, FOUND_RUNS)
         return [(row["thread_id"], row["run_id"]) for row in rows]
+
+    async def children(self, thread_id: str, limit: int) -> ChildRuns:
+        """Return at most ``limit`` children of the thread's runs, and their children, level by level. Raises
+        ThreadNotFoundError."""
+        rows = await self.db.rows("children", self.tenant, thread_id, MAX_CHILD_DEPTH, limit + 1)
+        return ChildRuns(items=[ChildRun(**row) for row in rows[:limit]], truncated=len(rows) > limit)
 
     async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline:
         """Return a page of the run's timeline. Raises RunNotFoundError, ThreadNotFoundError, InvalidCursorError."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from runyard.domain.webhooks import DeliveryOutcome, DeliveryStatus, Posting, SigningKey, Webhook, WebhookDelivery
+from runyard.domain.webhooks import (
+    MAX_WEBHOOKS,
+    DeliveryOutcome,
+    DeliveryStatus,
+    Posting,
+    SigningKey,
+    Webhook,
+    WebhookDelivery,
+)
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
 
@@ -22,13 +30,26 @@ class PostgresWebhookStore:
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
-    async def add(self, webhook: Webhook) -> None:
-        """Subscribe to events that are committed after this call."""
-        await self.db.row("add_webhook", webhook.webhook_id, webhook.tenant, webhook.url, webhook.events)
+    async def add(self, webhook: Webhook) -> Webhook:
+        """Subscribe to events that are committed after this call. A repetition with the same id returns the webhook unchanged.
+        Raises WebhookConflictError, TooManyWebhooksError."""
+        given = (webhook.webhook_id, webhook.tenant, webhook.url, webhook.events)
+        stored = Webhook(**await self.db.one("add_webhook", *given, MAX_WEBHOOKS))
+        stored.check_same(webhook)
+        return stored
 
-    async def webhooks(self) -> list[Webhook]:
-        """Return the webhooks of the tenant and the webhooks for all tenants, the oldest first."""
-        return [Webhook(**row) for row in await self.db.rows("webhooks", self.tenant)]
+    async def webhook(self, webhook_id: str) -> Webhook | None:
+        """Return a webhook that the tenant owns, or None."""
+        row = await self.db.row("webhook", self.tenant, webhook_id)
+        return Webhook(**row) if row is not None else None
+
+    async def webhooks(self, page: PageRequest = FIRST_PAGE) -> Page[Webhook]:
+        """Return the webhooks that the tenant owns, the oldest first. Raises InvalidCursorError."""
+        after = cursors.moment(page.cursor) if page.cursor is not None else (cursors.START[0], "")
+        rows = await self.db.rows("webhooks", self.tenant, *after, page.limit + 1)
+        last = rows[page.limit - 1] if len(rows) > page.limit else None
+        following = cursors.encode([last["created_at"].isoformat(), last["webhook_id"]]) if last is not None else None
+        return Page([Webhook(**row) for row in rows[: page.limit]], following)
 
     async def remove(self, webhook_id: str) -> bool:
         """Remove a webhook. Return True if the webhook existed."""

@@ -53,5 +53,6 @@ async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[st
     if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:
         return fit
     raise ForbiddenAddressError(
-        f"{host} is {', '.join(addresses)}, which is not public; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"
+        # Whoever may create a webhook reads this, and must not learn the addresses of names inside the network.
+        f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"
     )

@@ -9,8 +9,9 @@ from datetime import datetime
 
 from ..domain.list_entries import entry, message_bytes
 from ..domain.messages import Message
-from ..domain.threads import Lineage, ThreadDiff
+from ..domain.threads import ChildRuns, Lineage, ThreadDiff
 from ..domain.validation import check_limit
+from ..errors import CapabilityMissingError
 from ..events.run_outcome import path_to_root
 from ..ports.results import PAGE_BYTES
 from .arguments import MAX_PAGE_SIZE
@@ -28,6 +29,8 @@ class LineageCalls(RunCalls):
         ``next_ancestor`` to read that thread and further ancestors. Call :meth:`threads` with this parent and the cursor
         ``next_children`` to read further children.
 
+        ``child_runs``: as of :meth:`child_runs`, with the same limit.
+
         Raises ThreadNotFoundError, InvalidInputError.
         """
         thread = await self.thread(thread_id)
@@ -39,7 +42,20 @@ class LineageCalls(RunCalls):
             next_ancestor=ancestors.next,
             children=children.items,
             next_children=children.next,
+            child_runs=await self.child_runs(thread_id, limit=limit),
         )
+
+    async def child_runs(self, thread_id: str, *, limit: int = 100) -> ChildRuns:
+        """Return at most ``limit`` children of the thread's runs, and their children, level by level (K3).
+
+        Children are at most ten levels deep. A child whose content was deleted is left out, with its children. A backend that
+        runs no agents has no children. Raises ThreadNotFoundError, InvalidInputError.
+        """
+        check_limit(limit, MAX_PAGE_SIZE)
+        try:
+            return await self.backend.timelines.children(thread_id, limit)
+        except CapabilityMissingError:
+            return ChildRuns()
 
     async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
         """Compare the heads of two threads. Return the messages of each after the last message that both show.

@@ -34,7 +34,12 @@ class WebhookCalls(Calls):
     """Manage the subscriptions of URLs to the feed, and their deliveries."""
 
     async def subscribe_webhook(
-        self, url: str, events: Iterable[FeedType] | None = None, *, all_tenants: bool = False
+        self,
+        url: str,
+        events: Iterable[FeedType] | None = None,
+        *,
+        all_tenants: bool = False,
+        webhook_id: str | None = None,
     ) -> Webhook:
         """Subscribe ``url`` to the feed's entries from now on. Return the subscription.
 
@@ -42,22 +47,29 @@ class WebhookCalls(Calls):
         :meth:`webhook_secret` returns the secret later.
 
         ``events``: types of feed entries. None stands for runs that end or are suspended. ``all_tenants``: send entries of
-        every tenant, not only of the client's. A worker of the deployment sends the entries (``docs/how-to/webhooks.md``).
+        every tenant; only a client without a tenant may. A worker of the deployment sends the entries
+        (``docs/how-to/webhooks.md``). ``webhook_id``: the client's id of the subscription, by default a new id. A repetition
+        with the id returns the same subscription. Over HTTP the server derives the subscription's id from it.
 
-        Raises InvalidInputError.
+        Raises InvalidInputError, TooManyWebhooksError, WebhookConflictError, and over HTTP ForbiddenError.
         """
+        if all_tenants and self.backend.tenant:
+            raise InvalidInputError(
+                f"all_tenants concerns all tenants, and this client is one of the tenant {brief(self.backend.tenant)}; "
+                "connect without a tenant",
+                field="all_tenants",
+            )
         webhook = Webhook(
-            webhook_id=new_id(),
+            webhook_id=new_id() if webhook_id is None else check_id(webhook_id, "webhook_id"),
             tenant=None if all_tenants else self.backend.tenant,
             url=check_url(url, "url"),
             events=check_events(events),
         )
-        await self.backend.webhooks.add(webhook)
-        root = _deployment_secret()
-        if root is None:
-            return webhook
-        (secret, *_) = derived(root, self.backend.tenant, webhook.webhook_id, (1,))
-        return webhook.model_copy(update={"secret": secret})
+        made = await self.backend.webhooks.add(webhook)
+        if self.backend.remote or _deployment_secret() is None:
+            return made
+        secret = await self.webhook_secret(made.webhook_id)
+        return made.model_copy(update={"secret": secret.secret if secret is not None else None})
 
     async def webhook_secret(self, webhook_id: str | None = None) -> WebhookSecret | None:
         """Return the secret with which the receiver of a subscription verifies deliveries.
@@ -100,9 +112,17 @@ class WebhookCalls(Calls):
             (secret, *_) = derived(root, self.backend.tenant, webhook_id, (key.version,))
         return WebhookSecret(secret=secret, version=key.version, both_until=key.both_until)
 
-    async def webhooks(self) -> list[Webhook]:
-        """Return the subscriptions of this tenant and the subscriptions to all tenants, the oldest first, without secrets."""
-        return await self.backend.webhooks.webhooks()
+    async def webhook(self, webhook_id: str) -> Webhook | None:
+        """Return a subscription without its secret. Return None if there is no such subscription."""
+        return await self.backend.webhooks.webhook(webhook_id)
+
+    async def webhooks(self, *, limit: int = 100, cursor: str | None = None) -> Page[Webhook]:
+        """Return the subscriptions of this tenant, the oldest first, without secrets.
+
+        A client without a tenant also lists and manages the subscriptions to all tenants. A tenant has at most 100
+        subscriptions. Raises InvalidInputError, InvalidCursorError.
+        """
+        return await self.backend.webhooks.webhooks(PageRequest(limit=limit, cursor=cursor, most=MAX_PAGE_SIZE))
 
     async def remove_webhook(self, webhook_id: str) -> bool:
         """Remove a subscription. Entries that were not sent are dropped. Return False if there is no such subscription."""
@@ -112,6 +132,8 @@ class WebhookCalls(Calls):
         self, *, status: DeliveryStatus | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[WebhookDelivery]:
         """Return the deliveries to this tenant's webhooks and to the webhooks of its runs, the newest first.
+
+        For a client without a tenant they include the deliveries to the subscriptions to all tenants.
 
         ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Deliveries that ended are kept as long as
         the feed. Raises InvalidInputError, InvalidCursorError.

@@ -79,12 +79,46 @@ class CheckpointData:
     config: JsonObject = field(default_factory=dict)
 
 
+class ChildRun(BaseModel):
+    """A run that another run started, and for whose end the other run waits (K3).
+
+    ``depth``: 1 if a run of the thread started it, 2 if a child of depth 1 started it, and so on. ``started_by_thread_id``,
+    ``started_by_run_id``: the run that started it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    depth: int
+    thread_id: str
+    run_id: str
+    agent: str | None = None
+    status: RunStatus
+    started_by_thread_id: str
+    started_by_run_id: str
+    accepted_at: datetime
+    finished_at: datetime | None = None
+
+
+class ChildRuns(BaseModel):
+    """The children of a thread's runs, the children of these children, and so on.
+
+    ``items``: level by level. A level has the children of a run together, in the order in which they were accepted.
+    ``truncated``: there are more children than the limit.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[ChildRun] = Field(default_factory=list)
+    truncated: bool = False
+
+
 class Lineage(BaseModel):
-    """The ancestors of a thread, and its forks.
+    """The ancestors of a thread, its forks, and the children of its runs.
 
     ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. If no thread shows a message of it any more, it is
     left out. The list ends after a thousand deleted ones. ``next_ancestor``: the id of the next ancestor if there are more.
     ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its end.
+    ``child_runs``: the runs that runs of the thread started. They are on other threads, which are no forks.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -94,6 +128,7 @@ class Lineage(BaseModel):
     next_ancestor: str | None = None
     children: list[Thread] = Field(default_factory=list)
     next_children: str | None = None
+    child_runs: ChildRuns = Field(default_factory=ChildRuns)
 
 
 class ThreadDiff(BaseModel):

@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, TooManyWebhooksError, WebhookConflictError
 from .events import FEED_TYPES, FeedType
 from .quoting import brief
 
 MAX_URL_LENGTH: Final = 2048
+MAX_WEBHOOKS: Final = 100
+"""Most subscriptions of a tenant, and most subscriptions to all tenants. The dispatcher reads each of them twice a second."""
 RUN_EVENTS: Final = tuple(type_ for type_ in FEED_TYPES if type_.startswith("run."))
 """Default events of a subscription."""
 
@@ -27,7 +29,8 @@ TRY_OUTCOMES: Final[tuple[TryOutcome, ...]] = get_args(TryOutcome)
 
 
 class Webhook(BaseModel):
-    """A subscription to the feed of ``tenant``, or of every tenant (None).
+    """A subscription to the feed of ``tenant``, or of every tenant (None). The tenant ``""`` owns the subscriptions to
+    every tenant.
 
     ``disabled_at``: the time at which the receiver answered 410. ``secret``: the secret that signs the deliveries. Only the
     call that makes the subscription returns it, if the process of that call has the setting RUNYARD_WEBHOOK_SECRET.
@@ -42,6 +45,21 @@ class Webhook(BaseModel):
     secret: str | None = None
     created_at: datetime | None = None
     disabled_at: datetime | None = None
+
+    @property
+    def owner(self) -> str:
+        """The tenant that sees and manages the subscription and its deliveries."""
+        return self.tenant or ""
+
+    def check_same(self, webhook: Webhook) -> None:
+        """Raise WebhookConflictError if ``webhook``, a repetition of the request for this subscription, differs from it."""
+        differs = [name for name in ("tenant", "url", "events") if getattr(self, name) != getattr(webhook, name)]
+        if differs:
+            raise WebhookConflictError(
+                f"webhook {self.webhook_id} exists with another {', '.join(differs)}; choose another id",
+                webhook_id=self.webhook_id,
+                differs=differs,
+            )
 
 
 class WebhookDelivery(BaseModel):
@@ -181,6 +199,14 @@ def check_url(url: str, name: str) -> str:
             f"{name} is an http or https URL of ASCII without credentials and fragment, got {brief(url)}", field=name
         )
     return url
+
+
+def check_room(subscriptions: int) -> None:
+    """Raise TooManyWebhooksError if a tenant with this number of subscriptions may have no other."""
+    if subscriptions >= MAX_WEBHOOKS:
+        raise TooManyWebhooksError(
+            f"there are {MAX_WEBHOOKS} webhooks, the most that there may be; remove one", limit=MAX_WEBHOOKS
+        )
 
 
 def check_events(events: Iterable[str] | None) -> list[FeedType]:

@@ -30,7 +30,8 @@ RunyardError
     │                                   HitlInvalidAnswerError, HitlAlreadyAnsweredError, HitlNotAllowedError (RuntimeError),
     │                                   HitlBindingError (ValueError), HitlTimeoutError, HitlCancelledError,
     │                                   HitlDeniedError, HitlRequestNotFoundError
-    └── SignalConflictError, TooManySignalsError, SignalInvalidError, SignalTimeoutError (TimeoutError)
+    ├── SignalConflictError, TooManySignalsError, SignalInvalidError, SignalTimeoutError (TimeoutError)
+    └── WebhookNotFoundError, WebhookDeliveryNotFoundError, WebhookConflictError, TooManyWebhooksError
 
 Each class has a stable ``code``, which the HTTP API, metrics and the database use. ``http_status`` is the status of the HTTP
 API's answer. The keyword arguments of an error are its ``details``, JSON values for a program. An error can be pickled. Its
@@ -128,6 +129,7 @@ from .stores import (
     ThreadError,
     ThreadNotFoundError,
 )
+from .webhooks import TooManyWebhooksError, WebhookConflictError, WebhookDeliveryNotFoundError, WebhookNotFoundError
 
 __all__ = [
     "BY_CODE",
@@ -212,9 +214,13 @@ __all__ = [
     "TooManyCandidatesError",
     "TooManyChildrenError",
     "TooManySignalsError",
+    "TooManyWebhooksError",
     "UnauthenticatedError",
     "UnsupportedMediaTypeError",
     "VersionMismatchError",
+    "WebhookConflictError",
+    "WebhookDeliveryNotFoundError",
+    "WebhookNotFoundError",
     "WorkerDeadError",
     "WorkerNotFoundError",
     "from_dict",

@@ -1,10 +1,11 @@
-"""The protocol of a store's timelines of runs."""
+"""The protocol of a store's timelines of runs and trees of children."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from ..domain.threads import ChildRuns
 from ..domain.timeline import Timeline
 from .queries import FIRST_PAGE, PageRequest
 
@@ -13,13 +14,16 @@ FOUND_RUNS: Final = 10
 
 
 class TimelineStore(Protocol):
-    """Timelines of the tenant's runs, and the search of a run by the beginning of its id.
+    """Timelines of the tenant's runs, their children, and the search of a run by the beginning of its id.
 
     ``timeline``: return a page of the timeline of a run, which the thread may have inherited whole. Raises RunNotFoundError,
     ThreadNotFoundError, InvalidCursorError.
     ``find``: return the thread ids and run ids of the runs whose ids begin with ``prefix``, at most :data:`FOUND_RUNS`. If
     runs have exactly this id, return only these. Runs whose content was deleted are not found.
+    ``children``: return the children of the thread's runs, and their children, in the order of :class:`ChildRuns`, at most
+    ``limit``. A child whose content was deleted is left out, with its children. Raises ThreadNotFoundError.
     """
 
     async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline: ...
     async def find(self, prefix: str) -> Sequence[tuple[str, str]]: ...
+    async def children(self, thread_id: str, limit: int) -> ChildRuns: ...

@@ -93,6 +93,7 @@ SHOW: dict[str, list[str]] = {
     "limits clear": ["running-per-tenant", "--for", HOSTILE],
     "webhooks add": ["https://hooks.example/x"],
     "webhooks list": [],
+    "webhooks show": [HOSTILE],
     "webhooks remove": [HOSTILE],
     "webhooks secret": [HOSTILE],
     "webhooks rotate": [HOSTILE],

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from runyard.domain.threads import Lineage, ThreadDiff
+from runyard.domain.threads import ChildRuns, Lineage, ThreadDiff
 from runyard.errors import InvalidInputError
 from runyard.formats.conversion import Format
 from runyard.models import ROOT_ID, Message
@@ -133,7 +133,7 @@ def regenerate(
 def lineage(
     context: typer.Context, thread: options.ThreadArg, limit: options.Limit = 100, as_json: options.Json = False
 ) -> None:
-    """List the ancestors of a thread, the thread, and its forks."""
+    """List the ancestors of a thread, the thread, its forks, and the children of its runs."""
 
     async def go() -> Lineage:
         async with deployment.connect(context) as client:
@@ -150,10 +150,27 @@ def lineage(
         for kind, one in [*kinds, *(("fork", one) for one in found.children)]
     ]
     output.table(("KIND", "THREAD", "TITLE", "FORKED AFTER", "CREATED"), rows, empty="no threads")
+    if found.child_runs.items:
+        _child_runs(found.child_runs, limit)
     if found.next_ancestor is not None:
         output.more_by(f"threads lineage {found.next_ancestor}")
     if found.next_children is not None:
         output.more_by(f"threads list --parent {thread} --cursor {found.next_children}")
+
+
+def _child_runs(found: ChildRuns, limit: int) -> None:
+    rows = (
+        (
+            str(child.depth),
+            *map(escape, (child.thread_id, child.run_id, child.agent or "")),
+            output.status(child.status),
+            escape(f"{child.started_by_run_id} on {child.started_by_thread_id}"),
+        )
+        for child in found.items
+    )
+    output.table(("LEVEL", "CHILD THREAD", "RUN", "AGENT", "STATUS", "STARTED BY"), rows, empty="no children")
+    if found.truncated:
+        output.notes().print(f"[bright_black]only the first {limit} children: give a higher --limit[/]")
 
 
 def diff(

@@ -170,7 +170,7 @@ def tree(
     full: Annotated[bool, typer.Option("--full", help="Show every turn of long stretches without a fork.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw a thread as a graph, with its branches, its ancestors, and the forks of all of them."""
+    """Draw a thread as a graph, with its branches, its ancestors, the forks of all of them, and the children of their runs."""
 
     async def go() -> thread_tree.ThreadTree:
         async with deployment.connect(context) as client:
@@ -178,11 +178,14 @@ def tree(
 
     found = deployment.wait(go())
     if as_json:
-        output.print_json({"threads": found.threads, "turns": [asdict(turn) for turn in found.turns.values()]})
+        turns = [asdict(turn) for turn in found.turns.values()]
+        output.print_json({"threads": found.threads, "turns": turns, "more_children": found.more_children})
         return
     console = output.console()
     for line in tree_lines(found, full=full):
         console.print(line)
+    if found.more_children:
+        output.notes().print("[bright_black]there are more children; `runyard threads lineage` lists those of one thread[/]")
 
 
 def tree_lines(found: thread_tree.ThreadTree, *, full: bool = False) -> Sequence[str]:
@@ -208,6 +211,8 @@ def _graph_line(row: graph.Row, width: int, colour: dict[str, str]) -> str:
     lanes = f"[bright_black]{row.lanes:<{width}}[/]".replace(node, f"[/][{style}]{node}[/][bright_black]", 1)
     words = " [bright_black]→[/] ".join(escape(part) for part in (turn.prompt, turn.answer) if part)
     mark = f" [{style}]{turn.status}[/]" if turn.status not in ("completed", "stored") else ""
+    if turn.started_by is not None:
+        mark += " [bright_black]child[/]"
     refs = "".join(f" {_ref(ref, colour)}" for ref in turn.refs)
     return f"{lanes} {refs} {words}{mark}"
 

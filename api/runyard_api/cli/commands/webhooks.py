@@ -1,13 +1,14 @@
-"""The commands ``webhooks add``, ``list``, ``remove``, ``secret``, ``rotate``, ``deliveries`` and ``redeliver``."""
+"""The commands ``webhooks add``, ``list``, ``show``, ``remove``, ``secret``, ``rotate``, ``deliveries`` and ``redeliver``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, cast
 
 import typer
 
 from runyard.client.webhooks import DEFAULT_OVERLAP_SECONDS
-from runyard.domain.webhooks import DeliveryStatus, WebhookDelivery, WebhookSecret
+from runyard.domain.webhooks import DeliveryStatus, Webhook, WebhookDelivery, WebhookSecret
 from runyard.models import FEED_TYPES, FeedType
 
 from .. import deployment, exit_codes, options
@@ -34,7 +35,8 @@ def add(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Add a webhook: send later events to a URL. Prints the webhook's secret if RUNYARD_WEBHOOK_SECRET is set here."""
+    """Add a webhook: send later events to a URL. Prints the secret if RUNYARD_WEBHOOK_SECRET is set here, or over HTTP at the
+    server."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -48,34 +50,62 @@ def add(
             output.console().print(f"secret  {webhook.secret}")
         else:
             where = f"`runyard webhooks secret {webhook.webhook_id}` where RUNYARD_WEBHOOK_SECRET is set shows its secret"
-            output.notes().print(f"[bright_black]{where}[/]")
+            output.notes().print(f"[bright_black]{escape(where)}[/]")
 
     deployment.wait(go())
 
 
 @app.command("list")
-def list_(context: typer.Context, as_json: options.Json = False) -> None:
-    """List the webhooks of the tenant, and the webhooks that receive the events of all tenants."""
+def list_(
+    context: typer.Context, limit: options.Limit = 100, cursor: options.Cursor = None, as_json: options.Json = False
+) -> None:
+    """List the webhooks of the tenant. Without a tenant, list also the webhooks that receive the events of all tenants."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            found = await client.webhooks()
+            page = await client.webhooks(limit=limit, cursor=cursor)
         if as_json:
-            output.print_json({"items": found})
+            output.print_json({"items": page.items, "next": page.next})
             return
-        rows = (
-            (
-                escape(webhook.webhook_id),
-                "all" if webhook.tenant is None else escape(f'"{webhook.tenant}"'),
-                f"[red]disabled {output.clock(webhook.disabled_at)}[/]" if webhook.disabled_at else "[green]active[/]",
-                ", ".join(webhook.events),
-                escape(webhook.url),
-            )
-            for webhook in found
-        )
-        output.table(("WEBHOOK", "TENANT", "STATE", "EVENTS", "URL"), rows, empty="no webhooks")
+        _table(page.items)
+        output.more(page.next)
 
     deployment.wait(go())
+
+
+@app.command()
+def show(context: typer.Context, webhook_id: WebhookArg, as_json: options.Json = False) -> None:
+    """Show one webhook."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            found = await client.webhook(webhook_id)
+        if found is None:
+            raise _missing(webhook_id)
+        if as_json:
+            output.print_json(found)
+        else:
+            _table([found])
+
+    deployment.wait(go())
+
+
+def _table(webhooks: Sequence[Webhook]) -> None:
+    rows = (
+        (
+            escape(webhook.webhook_id),
+            "all" if webhook.tenant is None else escape(f'"{webhook.tenant}"'),
+            f"[red]disabled {output.clock(webhook.disabled_at)}[/]" if webhook.disabled_at else "[green]active[/]",
+            ", ".join(webhook.events),
+            escape(webhook.url),
+        )
+        for webhook in webhooks
+    )
+    output.table(("WEBHOOK", "TENANT", "STATE", "EVENTS", "URL"), rows, empty="no webhooks")
+
+
+def _missing(webhook_id: str | None) -> exit_codes.MissingError:
+    return exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` lists them")
 
 
 @app.command()
@@ -85,7 +115,7 @@ def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
     async def go() -> None:
         async with deployment.connect(context) as client:
             if not await client.remove_webhook(webhook_id):
-                raise exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` lists them")
+                raise _missing(webhook_id)
 
     deployment.wait(go())
 
@@ -99,7 +129,8 @@ OptionalWebhook = Annotated[
 def secret(context: typer.Context, webhook_id: OptionalWebhook = None, as_json: options.Json = False) -> None:
     """Print the secret with which a receiver verifies signatures.
 
-    The secret is derived from RUNYARD_WEBHOOK_SECRET, which must have the same value here as for the workers.
+    The secret is derived from RUNYARD_WEBHOOK_SECRET, which must have the same value here, or over HTTP at the server, as
+    for the workers.
     """
 
     async def go() -> WebhookSecret | None:
@@ -129,7 +160,7 @@ def rotate(
 
 def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool) -> None:
     if found is None:
-        raise exit_codes.MissingError(f"there is no webhook {webhook_id}; `runyard webhooks list` lists them")
+        raise _missing(webhook_id)
     if as_json:
         output.print_json(found)
         return

@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 import typer
 
 from runyard import Client
-from runyard.errors import BackendUnavailableError
+from runyard.errors import BackendUnavailableError, CapabilityMissingError
 from runyard.ports.workers import BlockedLoop, RedisOutage, WorkerInfo
 
 from .. import deployment, options
@@ -64,7 +64,7 @@ def outage_words(outage: RedisOutage) -> str:
 def list_(context: typer.Context, as_json: options.Json = False) -> None:
     """List workers with their state, slots, version, queues and agents."""
 
-    async def go() -> list[tuple[WorkerInfo, int]]:
+    async def go() -> list[tuple[WorkerInfo, int | None]]:
         async with deployment.connect(context) as client:
             return [(worker, await _busy(client, worker)) for worker in await client.workers()]
 
@@ -78,7 +78,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
             escape(worker.worker_id),
             f"[{_STYLE[state(worker)]}]{state(worker)}[/]",
             output.duration(worker.silent_for),
-            f"{busy}/{worker.slots}",
+            f"{'?' if busy is None else busy}/{worker.slots}",
             escape(worker.app_version or ""),
             escape(", ".join(worker.queues)),
             escape(", ".join(worker.agents)),
@@ -102,7 +102,7 @@ def drain(
 ) -> None:
     """Drain a worker. It claims no more runs, finishes its runs however long they take, and ends with code 0."""
 
-    async def go() -> tuple[WorkerInfo, int]:
+    async def go() -> tuple[WorkerInfo, int | None]:
         async with deployment.connect(context) as client:
             found = await client.worker(worker)
             await client.drain_worker(found.worker_id)
@@ -116,8 +116,8 @@ def drain(
         output.print_json({"worker_id": found.worker_id, "slots_in_use": busy, "ended": wait})
     else:
         output.print_line(found.worker_id)
-        runs = output.count(busy, "run has", "runs have")
-        what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy else "ends now"
+        runs = "runs have" if busy is None else output.count(busy, "run has", "runs have")
+        what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy != 0 else "ends now"
         output.notes().print(f"[bright_black]it {what}[/]")
 
 
@@ -163,8 +163,12 @@ def _ask(worker: WorkerInfo) -> str:
         ) from None
 
 
-async def _busy(client: Client, worker: WorkerInfo) -> int:
-    return len(await client.backend.workers.running(worker.worker_id))
+async def _busy(client: Client, worker: WorkerInfo) -> int | None:
+    """Return the number of runs of a worker. Return None over HTTP, where they are not known."""
+    try:
+        return len(await client.backend.workers.running(worker.worker_id))
+    except CapabilityMissingError:
+        return None
 
 
 async def _lives(client: Client, worker_id: str) -> bool:

@@ -20,8 +20,8 @@ KEPT_AT_AN_END: Final = 3
 class Turn:
     """A run with its messages, or one message without a run.
 
-    ``key``: the id of its first message. ``parent``: the key of the turn that it continues. ``refs``: ids of the threads that
-    end here.
+    ``key``: the id of its first message. ``parent``: the key of the turn that it continues, or whose run started it. ``refs``:
+    ids of the threads that end here. ``started_by``: thread id and run id of the run of which this run is a child.
     """
 
     key: str
@@ -33,6 +33,7 @@ class Turn:
     prompt: str = ""
     answer: str = ""
     refs: list[str] = field(default_factory=list)
+    started_by: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""Collect a thread, its ancestors and all its forks as turns of one graph."""
+"""Collect a thread, its ancestors, all its forks and the children of their runs as turns of one graph."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from runyard import Client
+from runyard.domain.threads import ChildRun
 from runyard.errors import ThreadNotFoundError
 from runyard.models import Branch, Message, Thread
 
@@ -20,12 +22,21 @@ MAX_SHOWN_CHARACTERS: Final = 48
 MAX_PATH_MESSAGES: Final = 500
 """Most messages that are read of each path. Messages before the newest MAX_PATH_MESSAGES are not in the graph."""
 
+MAX_CHILD_THREADS: Final = 100
+"""Most threads of children that are in the graph."""
+MAX_CHILD_RUNS: Final = 1000
+"""Most children of the runs of one thread that are read, with their own children."""
+
 
 @dataclass
 class ThreadTree:
-    """A thread's oldest ancestor with all its forks, oldest first, and their turns."""
+    """A thread's oldest ancestor with all its forks, oldest first, the threads of their children, and the turns of all.
+
+    ``more_children``: there are children that are not in the graph.
+    """
 
     threads: list[Thread] = field(default_factory=list)
+    more_children: bool = False
     turns: dict[str, Turn] = field(default_factory=dict)
     turn_of: dict[str, str] = field(default_factory=dict)
 
@@ -47,6 +58,18 @@ class ThreadTree:
         if path and (key := self.turn_of.get(path[-1].id)):
             self.turns[key].refs.append(ref)
 
+    def link(self, children: Iterable[ChildRun]) -> None:
+        """Connect the turns of ``children`` with the turns of the runs that started them. A turn that continues another turn
+        keeps its place."""
+        of_run = {(turn.thread_id, turn.run_id): turn for turn in self.turns.values()}
+        for child in children:
+            turn = of_run.get((child.thread_id, child.run_id))
+            starter = of_run.get((child.started_by_thread_id, child.started_by_run_id))
+            if turn is not None:
+                turn.started_by = (child.started_by_thread_id, child.started_by_run_id)
+                if turn.parent is None and starter is not None:
+                    turn.parent = starter.key
+
     def _open(self, thread: Thread, message: Message, before: Turn | None) -> Turn:
         turn = Turn(
             key=message.id,
@@ -64,17 +87,33 @@ class ThreadTree:
 async def collect(client: Client, thread_id: str) -> ThreadTree:
     """Collect the tree of ``thread_id``. Raises ThreadNotFoundError."""
     family = ThreadTree()
+    children: list[ChildRun] = []
     async for thread in _eldest_first(client, await _eldest(client, thread_id)):
-        family.threads.append(thread)
-        head = await _path(client, thread.thread_id)
-        leaves = await _leaves(client, thread.thread_id)
-        tips = {head[-1].id} if head else set()
-        family.add_path(thread, head)
-        family.label(thread.thread_id, head)
-        for leaf in leaves:
-            if leaf.message_id not in tips:
-                family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id))
+        await _add(client, family, thread)
+        below = await client.child_runs(thread.thread_id, limit=MAX_CHILD_RUNS)
+        children += below.items
+        family.more_children |= below.truncated
+    seen = {thread.thread_id for thread in family.threads}
+    threads = list(dict.fromkeys(child.thread_id for child in children if child.thread_id not in seen))
+    family.more_children |= len(threads) > MAX_CHILD_THREADS
+    for child_thread in threads[:MAX_CHILD_THREADS]:
+        with suppress(ThreadNotFoundError):  # deleted meanwhile
+            await _add(client, family, await client.thread(child_thread))
+    family.link(children)
     return family
+
+
+async def _add(client: Client, family: ThreadTree, thread: Thread) -> None:
+    """Add the turns of a thread's head and of its other branches."""
+    head = await _path(client, thread.thread_id)
+    leaves = await _leaves(client, thread.thread_id)
+    tips = {head[-1].id} if head else set()
+    family.threads.append(thread)
+    family.add_path(thread, head)
+    family.label(thread.thread_id, head)
+    for leaf in leaves:
+        if leaf.message_id not in tips:
+            family.add_path(thread, await _path(client, thread.thread_id, leaf.message_id))
 
 
 async def _leaves(client: Client, thread_id: str) -> list[Branch]:

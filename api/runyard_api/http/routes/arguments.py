@@ -43,6 +43,8 @@ AgentName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id),
 QueueName = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Name of the queue.")]
 WorkerId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the worker.")]
 KeyId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the key.")]
+WebhookId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the webhook.")]
+DeliveryId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the delivery.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most entries of the page.")]

@@ -142,9 +142,11 @@ async def delete_thread(
     return Response(status_code=204)
 
 
-@router.get("/{thread_id}/lineage", **operation(ThreadNotFoundError, s200=(Lineage, "The ancestors and forks of the thread.")))
+@router.get(
+    "/{thread_id}/lineage", **operation(ThreadNotFoundError, s200=(Lineage, "The ancestors, forks and children of the thread."))
+)
 async def get_lineage(caller: Reads, thread_id: ThreadId, limit: Limit = 100) -> Response:
-    """Return the ancestors of a thread and its forks."""
+    """Return the ancestors of a thread, its forks, and the children of its runs, each at most `limit`."""
     return reply(await caller.client.lineage(thread_id, limit=bounded(limit, caller)))
 
 

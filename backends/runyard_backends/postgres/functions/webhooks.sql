@@ -57,8 +57,8 @@ BEGIN
         IF beyond > w.cursor THEN upto := beyond; END IF;
     END LOOP;
     FOREACH whose IN ARRAY tenants LOOP
-        INSERT INTO runyard.webhook_deliveries (tenant, webhook_id, url, type, thread_id, run_id, created_at)
-        SELECT o.tenant, w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
+        INSERT INTO runyard.webhook_deliveries (tenant, owner, webhook_id, url, type, thread_id, run_id, created_at)
+        SELECT o.tenant, coalesce(w.tenant, ''), w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
         WHERE o.tenant = whose AND o.transaction >= w.cursor AND o.transaction < upto AND o.type = ANY (w.events)
           AND NOT pg_visible_in_snapshot(o.transaction, w.since)
         ORDER BY o.transaction, o.position;
@@ -105,11 +105,28 @@ BEGIN
     WHERE d.webhook_id = whose AND d.next_at IS NOT NULL;
 END $$;
 
--- Remove a webhook and its pending deliveries. Return true if the webhook existed.
+-- Add a webhook, or return the webhook that has its id. Raises too_many_webhooks if the tenant has `most` webhooks.
+CREATE OR REPLACE FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    w runyard.webhooks;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('runyard.add_webhook'), hashtext(coalesce(of_tenant, '')));
+    SELECT x.* INTO w FROM runyard.webhooks x WHERE x.webhook_id = add_webhook.webhook_id;
+    IF FOUND THEN RETURN w; END IF;
+    IF most <= (SELECT count(*) FROM runyard.webhooks x WHERE x.tenant = of_tenant OR of_tenant IS NULL AND x.tenant IS NULL) THEN
+        PERFORM runyard.refuse('too_many_webhooks', format('there are %s webhooks, the most that there may be; remove one', most),
+                               jsonb_build_object('limit', most));
+    END IF;
+    INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES (webhook_id, of_tenant, url, events) RETURNING * INTO w;
+    RETURN w;
+END $$;
+
+-- Remove a webhook of a tenant and its pending deliveries. Return true if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND (w.tenant IS NULL OR w.tenant = for_tenant);
+    DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND coalesce(w.tenant, '') = for_tenant;
     IF NOT FOUND THEN RETURN false; END IF;
     DELETE FROM runyard.webhook_deliveries d WHERE d.webhook_id = remove_webhook.webhook_id AND d.next_at IS NOT NULL;
     RETURN true;
@@ -122,7 +139,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp(), tries = 0, delivered_at = NULL, failed_at = NULL, http_status = NULL,
            error = NULL
-    WHERE d.tenant = for_tenant AND d.delivery_id = redeliver.delivery_id AND d.next_at IS NULL
+    WHERE d.owner = for_tenant AND d.delivery_id = redeliver.delivery_id AND d.next_at IS NULL
       AND (d.webhook_id IS NULL OR EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id AND w.disabled_at IS NULL));
     RETURN FOUND;
 END $$;

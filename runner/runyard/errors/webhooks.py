@@ -1,0 +1,31 @@
+"""Errors about webhooks."""
+
+from __future__ import annotations
+
+from .stores import CheckpointerError
+
+
+class WebhookNotFoundError(CheckpointerError):
+    """The tenant has no such webhook."""
+
+    code = "webhook_not_found"
+    http_status = 404
+
+
+class WebhookDeliveryNotFoundError(CheckpointerError):
+    """The tenant has no such delivery that arrived or failed, or the webhook of the delivery was removed or disabled."""
+
+    code = "webhook_delivery_not_found"
+    http_status = 404
+
+
+class WebhookConflictError(CheckpointerError):
+    """Another webhook has this id. Over HTTP, an earlier request with the same ``Idempotency-Key`` created it."""
+
+    code = "webhook_conflict"
+
+
+class TooManyWebhooksError(CheckpointerError):
+    """The tenant has as many webhooks as it may have, ``details["limit"]``. Remove one first."""
+
+    code = "too_many_webhooks"
