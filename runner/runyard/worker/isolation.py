@@ -121,7 +121,8 @@ class Child:
 
     def send(self, message: Order | Claim | Stop) -> None:
         """Send a message. A dead child does not receive it, and :meth:`answer` reports the death."""
-        self._writer.write(frame(message))
+        if not self._writer.is_closing():
+            self._writer.write(frame(message))
 
     async def answer(self) -> ChildReply:
         """Wait for the end of the child's attempt. Raises ChildDied, also after ``watchdog`` seconds without a message."""
