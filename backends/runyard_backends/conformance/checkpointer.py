@@ -273,3 +273,12 @@ class TestRequests:
         assert late.request_id not in [r.request_id for r in await world.request_store.load_requests(T)]
         run = await world.run("y")
         assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, "hitl_timeout")
+
+    async def test_a_deadline_closes_a_request_of_an_ended_run(self, world: World) -> None:
+        """H7: A request that is saved after the end of its run has no run to fail."""
+        await world.checkpointer.claim_run(T, "x")
+        await world.checkpointer.mark_run_complete(T, "x")
+        late = HitlRequest(request_id=f"{world.backend.tenant}late", timeout=0, on_deadline={"fail": True})
+        await world.request_store.save_requests(T, [late], run_id="x")
+        assert await world.request_store.load_requests(T) == []
+        assert await world.status("x") is RunStatus.COMPLETED

@@ -90,12 +90,12 @@ def _applies(thread: ThreadState, request: HitlRequest) -> bool:
     run = thread.runs.get(request.run_id or "")
     if run is None or "answer" in (request.on_deadline or {}):
         return True
-    return run.run.status is RunStatus.SUSPENDED or (run.external and run.live)
+    return not run.live or run.external or run.run.status is RunStatus.SUSPENDED
 
 
 def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
     """End the waits that are due. Apply the default of each overdue request: store the default answer, or fail the run. If the
-    default is a failure and the request has no run, close the request."""
+    default is a failure and the request has no live run, close the request."""
     effects = waits.end(db, thread)
     for state in overdue(db, thread):
         request = state.request
@@ -103,7 +103,7 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
         run = thread.runs.get(request.run_id or "")
         if "answer" in choice:
             effects += record(db, thread, state, choice["answer"], ANSWERED_AT_DEADLINE, None)
-        elif run is None:
+        elif run is None or not run.live:
             state.closed = True
         elif _applies(thread, request):
             assert request.deadline_at is not None

@@ -100,7 +100,7 @@ async def load(db: Database, tenant: str, thread_id: str, run_id: str | None) ->
 
 async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
     """Apply the deadline of each overdue request of a thread (H7). The deadline stores the request's default answer, fails its
-    run, or closes a request without a run. Raises LockedError."""
+    run, or closes a request without a live run. Raises LockedError."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         return await _overdue(tx, await tx.row("find_thread", tenant, thread_id))
@@ -155,7 +155,7 @@ async def _fire(tx: Transaction, tenant: str, thread_id: str, request_id: str) -
     if run is not None and run["status"] == "running":
         message = f"request {request_id} was not answered by {row['deadline_at'].isoformat()}"
         await external_runs.end(tx, thread, run, RunStatus.FAILED, ErrorInfo(code="hitl_timeout", message=message))
-    elif run is None:
+    else:
         await tx.send("close_request", now, tenant, request_id)
 
 
