@@ -84,7 +84,7 @@ async def test_h7_what_the_request_chose_happens_at_its_deadline(
 
         await until(ended, BOUND)
         result = await handle.result()
-        assert (result.status, result.text) == (status, text)
+        assert (result.status, result.last_text) == (status, text)
         if choice == "fail":
             assert result.error is not None and result.error.code == "hitl_timeout"
         [request] = (await client.requests("t", pending=False)).items

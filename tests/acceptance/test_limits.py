@@ -28,7 +28,7 @@ async def most_at_once(url: str) -> int:
 async def test_r16_an_agents_limit_holds_over_all_workers(fleet: Fleet) -> None:
     """R16: the rest wait, say why, go on as permits become free, and nobody has to rescue them."""
     client = fleet.client
-    await client.set_limit("running_per_agent", LIMIT, subject="default")
+    await client.set_limit("running_per_agent", LIMIT, subject="scripted")
     await asyncio.gather(fleet.start(), fleet.start())
     watching = asyncio.create_task(most_at_once(fleet.postgres))
     handles = await asyncio.gather(*(client.enqueue(f"t{n}", "sleep 0.05", "r") for n in range(RUNS)))
@@ -38,10 +38,10 @@ async def test_r16_an_agents_limit_holds_over_all_workers(fleet: Fleet) -> None:
     watching.cancel()
     assert await watching == LIMIT
     assert sum((await fleet.metric("runyard_rescues_total")).values()) == 0
-    await client.set_limit("running_per_agent", 1, subject="default")
+    await client.set_limit("running_per_agent", 1, subject="scripted")
     waiting = await client.enqueue("waiting", "hello", "r")
     async with asyncio.timeout(20):
-        while "waiting for a permit of agent default (limit 1)" not in await waiting.explain():  # noqa: ASYNC110
+        while "waiting for a permit of agent scripted (limit 1)" not in await waiting.explain():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await blocked.cancel()
     assert (await waiting.result(20)).ok

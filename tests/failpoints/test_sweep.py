@@ -77,6 +77,7 @@ ELSEWHERE: Final = {
     "events.forget": "called after the deletion of a thread, whose streams expire without it",
     "runs.attempts": "a read for people",
     "runs.request": "a read for people",
+    "runs.answered": "a read after a repeated answer",
     "runs.explain": "a read for people",
     "runs.runs": "a read for people",
     "runs.statuses": "a read for the jobs of arq's producers: tests/integration/worker/test_arq_under_kills.py",

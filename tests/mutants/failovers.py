@@ -99,7 +99,8 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a connection that takes no writes is kept", f"{POSTGRES}/database.py",
-        "                connection.terminate()\n                self._connector.refuse(error)\n", "                pass\n",
+        "                    connection.terminate()\n                    self._connector.refuse(error)\n",
+        "                    pass\n",
         TIMEOUTS, "-k", "takes_no_writes_is_closed",
     ),
     mutant(

@@ -16,6 +16,7 @@ import yaml
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
+from runyard.domain.waits import WAITS_FOR
 from runyard.errors import BY_CODE
 from runyard.support import metrics
 
@@ -110,7 +111,7 @@ def values() -> Mapping[str, frozenset[str]]:
     metrics.serve({"writer": "default"}, ["default"])
     metrics.serve_arq()
     metrics.serve_http([("GET", "/v1/threads", 200), ("GET", "/v1/threads", 503)])
-    found: dict[str, set[str]] = {"code": set(BY_CODE)}
+    found: dict[str, set[str]] = {"code": set(BY_CODE), "waits_for": set(WAITS_FOR)}
     for family in REGISTRY.collect():
         for sample in family.samples:
             for label, value in sample.labels.items():

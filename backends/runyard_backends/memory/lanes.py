@@ -6,8 +6,15 @@ from datetime import timedelta
 
 from runyard.domain.states import LIVE, RunStatus
 from runyard.domain.tool_cycles import CANCELLED, closing, farewell
-from runyard.errors import CheckpointerError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunExpiredError, ThreadBusyError
-from runyard.models import MAX_EXPIRY_SECONDS, ErrorInfo, FeedType, JsonObject, Run, open_tool_calls
+from runyard.errors import (
+    CheckpointerError,
+    NothingToRunError,
+    RunAlreadyClaimedError,
+    RunAlreadyCompletedError,
+    RunExpiredError,
+    ThreadBusyError,
+)
+from runyard.models import MAX_EXPIRY_SECONDS, ROOT_ID, ErrorInfo, FeedType, JsonObject, Message, Run, open_tool_calls
 from runyard.models import cycles_closed as closed
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import RunRef
@@ -286,3 +293,17 @@ def abort_run(db: Database, thread: ThreadState, run: RunState, words: str) -> E
 def live_runs(thread: ThreadState) -> list[RunState]:
     """Return the live runs of the thread, without external runs."""
     return [r for r in thread.runs.values() if r.run.status in LIVE and not r.external]
+
+
+def check_something_to_run(thread: ThreadState, run: RunState) -> None:
+    """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane, do not raise, because an
+    earlier run may still add a message to answer."""
+    if (parent := run.run.parent_id) is not None:
+        leaf: Message | None = None if parent == ROOT_ID else tree.find(thread, message_id=parent)[1].message
+    elif thread.lane(lane_for(thread, run.run)):
+        return
+    else:
+        last = tree.last_visible(thread, thread.head)
+        leaf = last.message if last else None
+    if leaf is None or (leaf.role == "assistant" and not leaf.tool_calls):
+        raise NothingToRunError(f"thread {thread.id!r} ends with nothing to answer; give a message", thread_id=thread.id)

@@ -16,7 +16,6 @@ from runyard.errors import (
     HitlAmbiguousError,
     HitlNotAllowedError,
     InvalidInputError,
-    NothingToRunError,
     RunConflictError,
     RunEndedError,
     RunNotFoundError,
@@ -25,7 +24,7 @@ from runyard.errors import (
     ThreadNotFoundError,
     WorkerDeadError,
 )
-from runyard.models import ROOT_ID, AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
@@ -108,7 +107,7 @@ class MemoryRunStore:
         if run.due_at <= self.db.now():
             lanes.check_lane(thread, run)
             if request.kind == "prompt" and request.input is None:
-                _check_something_to_run(thread, run)
+                lanes.check_something_to_run(thread, run)
         return run
 
     def _refuse_asking(self, run: RunState) -> None:
@@ -387,17 +386,3 @@ def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | Non
         message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"
         raise RunConflictError(message, run_id=run.id, differs=differs)
     return run
-
-
-def _check_something_to_run(thread: ThreadState, run: RunState) -> None:
-    """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane, do not raise, because an
-    earlier run may still add a message to answer."""
-    if (parent := run.run.parent_id) is not None:
-        leaf: Message | None = None if parent == ROOT_ID else tree.find(thread, message_id=parent)[1].message
-    elif thread.lane(lanes.lane_for(thread, run.run)):
-        return
-    else:
-        last = tree.last_visible(thread, thread.head)
-        leaf = last.message if last else None
-    if leaf is None or (leaf.role == "assistant" and not leaf.tool_calls):
-        raise NothingToRunError(f"thread {thread.id!r} ends with nothing to answer; give a message", thread_id=thread.id)

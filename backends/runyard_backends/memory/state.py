@@ -52,9 +52,8 @@ def wall_clock() -> datetime:
 class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
-    The other fields are set in a copied prefix only, with the values at the time of the copy. ``completion``: the completion
-    number of the message's run. ``cutoff``: a cut at this message shows no run with a higher completion number. ``extra``:
-    the thread's extra at that cutoff.
+    The other fields are of a copied prefix, with the values at the time of the copy. ``completion``: the completion number of
+    the message's run. ``cutoff``: a cut at this message shows no later completion. ``extra``: the extra at that cutoff.
     """
 
     owner: int

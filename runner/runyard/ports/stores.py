@@ -159,8 +159,7 @@ class RunStore(Protocol):
     completions of the call are stored. ``complete`` without ``wait`` waits as long as any call.
 
     ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already,
-    the run stays RUNNING. A request with ``created_at`` is one that the run has stored before: it is waited for, and gets no
-    other event.
+    the run stays RUNNING. A request with ``created_at`` was stored before, and gets no other event.
 
     ``start_child``: accept a child of the attempt's run, which is the ``job`` of ``request``, together with the wait for its
     end. The id of the wait is the child's run id. Raises RunConflictError if another run has that id, StaleFenceError,
@@ -171,7 +170,6 @@ class RunStore(Protocol):
 
     ``statuses``: return the status of each of ``runs``, pairs of thread id and run id, or None where ``run`` returns None.
     ``answered``: return the request of a thread that has the answer ``response_id``, or None.
-
     ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
     The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
     ``isolate``: mark an attempt as running in a process of its own. ``bury``: record the death of that process. ``how``: the
