@@ -149,6 +149,45 @@ async def test_a_host_gets_the_same_agents_with_sql(world: World, host: asyncpg.
     assert await host.fetchval("SELECT runyard.accept('new', 'hi', run_id => 'r2')") == "r2"
 
 
+async def sql_accept(host: asyncpg.Connection, run_id: str, thread_id: str, agent: str | None = None, **more: str) -> None:
+    """Accept a run in a host's own transaction."""
+    named = {"agent": agent, **more}
+    names = "".join(f", {name} => '{value}'" for name, value in named.items() if value is not None)
+    await host.execute(f"SELECT runyard.accept('{thread_id}', 'hi', run_id => '{run_id}'{names})")
+
+
+async def test_a_thread_keeps_the_agent_of_the_first_of_two_runs_that_a_host_accepted(
+    world: World, host: asyncpg.Connection
+) -> None:
+    """L1: on a new thread and on a thread without an agent, whoever admits the runs."""
+    await world.workers.register(worker("w", "a"))
+    await world.threads.create_thread(ThreadRequest(thread_id="created"))
+    for thread in ("new", "created"):
+        async with host.transaction():
+            await sql_accept(host, "r1", thread, "clerk")
+            await sql_accept(host, "r2", thread, "writer")
+            await sql_accept(host, "r3", thread)
+    await world.runs.admit()
+    for thread in ("new", "created"):
+        assert [(await world.run(f"r{n}", thread)).agent for n in (1, 2, 3)] == ["clerk", "writer", "clerk"]
+        assert await agent_of(world, thread) == "clerk"
+
+
+@pytest.mark.parametrize("run_at", [None, "2200-01-01"])
+async def test_a_run_has_the_agent_of_the_runs_before_it_that_nobody_has_admitted(
+    world: World, host: asyncpg.Connection, run_at: str | None
+) -> None:
+    """L1: a client's run on a new thread and on a thread without an agent, after a host's run, which may be of a later time."""
+    await world.workers.register(worker("w", "a"))
+    await world.threads.create_thread(ThreadRequest(thread_id="created"))
+    for thread in ("new", "created"):
+        await sql_accept(host, "r1", thread, "clerk", **({"run_at": run_at} if run_at else {}))
+        assert (await world.accept("r2", thread=thread)).run.agent == "clerk"
+        await sql_accept(host, "r3", thread)
+        await world.runs.admit()
+        assert (await world.run("r3", thread)).agent == await agent_of(world, thread) == "clerk"
+
+
 async def test_a_worker_of_an_older_release_takes_runs_without_an_agent(world: World, host: asyncpg.Connection) -> None:
     """L1, U1: it has no default agent, and changes neither that of the deployment nor the run."""
     await host.execute("SELECT runyard.register('old', '{default}', '{\"a\": \"default\"}', '1', 'run', 5, NULL, '{}')")
