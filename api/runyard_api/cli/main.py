@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, Final
@@ -9,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from runyard.errors import AppImportError, RunyardError
+from runyard.support.location import NAMESPACE
 
 from . import deployment, exit_codes
 from .commands import (  # fmt: skip
@@ -81,6 +83,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    if namespace is not None:
+        os.environ[NAMESPACE] = namespace  # for the apps that this process and its child processes make
     context.obj = deployment.Target(url, redis, tenant, namespace, api_key)
 
 

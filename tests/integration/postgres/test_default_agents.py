@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -14,6 +15,7 @@ from runyard.ports.refs import RunRef
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.conformance.world import World
 from runyard_backends.postgres.backend import connect
+from runyard_backends.postgres.migrate import Release, migrate
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,6 +73,16 @@ async def test_a_worker_that_leaves_while_another_starts_leaves_no_default_that_
     await asyncio.wait_for(gone, BOUND)
     assert await host.fetchval(DEFAULT) == "c"
     await leaving.close()
+
+
+async def test_workers_come_and_go_between_the_migrations_and_the_functions(empty_postgres_url: str) -> None:
+    """U1: workers of the release before run while the tables of this release have a trigger without its function."""
+    await migrate(empty_postgres_url, release=replace(Release.installed(), functions=()))
+    host = await asyncpg.connect(empty_postgres_url)
+    await host.execute("INSERT INTO runyard.workers (worker_id, queues) VALUES ('w', '{default}'), ('v', '{default}')")
+    await host.execute("UPDATE runyard.workers SET dead_at = now() WHERE worker_id = 'v'")
+    assert await host.execute("DELETE FROM runyard.workers") == "DELETE 2"
+    await host.close()
 
 
 async def test_a_removed_row_of_a_dead_worker_chooses_nothing(world: World, host: asyncpg.Connection) -> None:
