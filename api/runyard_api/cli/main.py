@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Annotated, Final
 
@@ -58,6 +59,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@contextmanager
+def _in_namespace(namespace: str) -> Iterator[None]:
+    """Set the variable of the namespace for the apps that this process and its child processes make."""
+    before = os.environ.get(NAMESPACE)
+    os.environ[NAMESPACE] = namespace
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NAMESPACE]
+        else:
+            os.environ[NAMESPACE] = before
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -84,7 +99,7 @@ def root(
     ] = False,
 ) -> None:
     if namespace is not None:
-        os.environ[NAMESPACE] = namespace  # for the apps that this process and its child processes make
+        context.with_resource(_in_namespace(namespace))
     context.obj = deployment.Target(url, redis, tenant, namespace, api_key)
 
 

@@ -2205,8 +2205,9 @@ FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS 
 -- functions/signals.sql -------------------------------------------------------------------------------------------------------
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. Return the known signal, and do nothing else, if the thread has a signal with this id. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
--- stays until a run waits for it.
+-- Send a signal. If the thread has a signal with this id, return it and the job of the queued run that took it, and change nothing. The oldest
+-- wait of the thread for this name takes a signal, unless its run was asked to cancel. Without such a wait the signal stays until a run waits
+-- for it.
 -- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
 -- thread that no run has taken.
 FUNCTION runyard.send_signal(
