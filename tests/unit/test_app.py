@@ -82,7 +82,7 @@ def test_an_env_file_that_is_refused_does_not_leave_the_program_without_its_name
     file = tmp_path / ".env"
     file.write_text("RUNYARD_NAMESPACE=shop\n")
     file.chmod(0o664)
-    with pytest.raises(InvalidInputError, match="can be changed by others .* or set RUNYARD_NAMESPACE"):
+    with pytest.raises(InvalidInputError, match=r"can be changed by others .* or set RUNYARD_NAMESPACE"):
         App({"one": one})
     assert App({"one": one}, namespace="blog").namespace == "blog"
     file.write_bytes(b"RUNYARD_NAMESPACE=shop\nOTHER=\xff\n")
@@ -129,7 +129,7 @@ async def test_a_wrapper_of_an_async_agent_is_registered() -> None:
     @functools.wraps(one)
     def silent(ctx: object) -> None: ...
 
-    with pytest.raises(InvalidInputError, match="silent.*wrapper"):
+    with pytest.raises(InvalidInputError, match=r"silent.*wrapper"):
         nothing: Any = None
         await App({"silent": silent})["silent"].execute(nothing)
     app = App({"wrapper": wrapper, "partial": partial(one), "object": Agent(), "method": Agent().__call__})

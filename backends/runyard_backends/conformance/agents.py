@@ -42,6 +42,12 @@ async def claimed(world: World, run_id: str, worker: str, *, thread: str = T) ->
     return claim
 
 
+async def executed(world: World, run_id: str, worker: str) -> None:
+    claim = await claimed(world, run_id, worker)
+    assert claim.attempt is not None
+    await world.finish(claim.attempt, said("!"))
+
+
 class TestAgents:
     async def test_a_run_gets_the_default_agent_when_it_is_accepted(self, world: World) -> None:
         """L1: the run, its thread and later runs of the thread have the agent, whatever is the default later."""
@@ -102,10 +108,10 @@ class TestAgents:
         await hire(world, "w", "a")
         await hire(world, "v", "b")
         await hire(world, "both", "c", "a")
-        await world.finish((await claimed(world, "r1", "w")).attempt, said("!"))
+        await executed(world, "r1", "w")
         assert (await claimed(world, "r2", "v")).outcome == "unserved"
         assert (await world.run("r2")).agent == "a"
-        await world.finish((await claimed(world, "r2", "w")).attempt, said("!"))
+        await executed(world, "r2", "w")
         claim = await claimed(world, "r3", "both")
         assert claim.run is not None and claim.run.agent == await agent_of(world) == "a"
 

@@ -245,7 +245,8 @@ class TestExitCodes:
         """L4: no command makes an app before it is called."""
         environment = {**os.environ, "RUNYARD_NAMESPACE": "a/b"}
         command = [sys.executable, "-c", "from runyard_api.cli.main import main; main(['--version'])"]
-        assert subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout.startswith("runyard ")
+        done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
+        assert done.stdout.startswith("runyard ")
 
     def test_the_agent_of_a_run_is_shown(self, runyard: Command, world: Backend) -> None:
         """L1, L2, L4: in the answer of ``prompt``, in the lists, and after a change."""
