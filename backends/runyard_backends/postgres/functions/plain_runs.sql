@@ -123,7 +123,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT x.next_seq, x.next_completion_seq, x.head_branch, x.lane_floor, x.extra, x.agent FROM runyard.threads x
                 WHERE x.thread_key = k.thread_key LIMIT 1) t
-            CROSS JOIN LATERAL (SELECT runyard.agent_at_claim(r.agent, t.agent, claimant) AS agent) a
+            CROSS JOIN LATERAL (SELECT runyard.agent_at_claim(r.agent, t.agent, claimant) AS agent LIMIT 1) a
             CROSS JOIN LATERAL (SELECT x.leaf_id FROM runyard.branches x WHERE x.branch_id = t.head_branch LIMIT 1) b
             CROSS JOIN LATERAL (
                 SELECT y.accept_no FROM runyard.live_runs y WHERE y.thread_key = k.thread_key AND y.lane = '' AND y.lane_seq > t.lane_floor
