@@ -14,6 +14,10 @@ from runyard_api.http.settings import ApiSettings
 
 OTHER: Final[Mapping[str, tuple[str, str]]] = {
     "RUNYARD_APP": ("`runyard worker`, `runyard dev`", "the app to serve, `MODULE:APP`"),
+    "RUNYARD_NAMESPACE": (
+        "`App`, `Client.connect`, the command line",
+        "the namespace of the program's agents; also read from `.env`",
+    ),
     "RUNYARD_API_KEY": (
         "the command line, `Client.connect`",
         "the key of the HTTP API, for an `https` URL; it names the tenant",

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, get_args, overload
+from typing import TYPE_CHECKING, TypeVar, get_args, overload
 
 from pydantic import ValidationError
 
@@ -21,6 +21,9 @@ from .errors import AgentNotFoundError, AppImportError, InvalidInputError
 from .support.agent_adapters import AgentFunction, adapted, frameworks
 from .support.location import namespace_of_program
 from .support.tracebacks import TracebackFilter, place_of, traceback_text
+
+if TYPE_CHECKING:
+    from .execution.context import RunContext
 
 AgentT = TypeVar("AgentT")
 
@@ -69,6 +72,14 @@ class AgentSpec:
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
     hitl: bool = False
+
+    async def execute(self, ctx: RunContext) -> None:
+        """Call the function and wait for its end. Raises InvalidInputError if it returns nothing to await: the check of
+        :func:`as_function` trusts a wrapper of an async function."""
+        result: object = self.function(ctx)
+        if not inspect.isawaitable(result):
+            raise _not_async(self.name)
+        await result
 
 
 class App:
@@ -253,11 +264,7 @@ def as_function(agent: object) -> AgentFunction:
     if (function := adapted(agent)) is not None:
         return function
     if callable(agent) and not _is_async(agent):
-        raise InvalidInputError(
-            f"the agent {brief(_name_of(agent))} is not an async function; write `async def`, or wrap a function of a list of "
-            "messages in runyard.adapters.functions.message_agent, which executes a sync function in a thread",
-            field="agent",
-        )
+        raise _not_async(_name_of(agent))
     if not callable(agent):
         known = ", ".join(frameworks())
         raise InvalidInputError(
@@ -266,6 +273,15 @@ def as_function(agent: object) -> AgentFunction:
             field="agent",
         )
     return agent
+
+
+def _not_async(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the agent {brief(name)} is not an async function; write `async def`, also for the wrapper of a decorator and for a "
+        "`__call__`, or wrap a function of a list of messages in runyard.adapters.functions.message_agent, which executes a "
+        "sync function in a thread",
+        field="agent",
+    )
 
 
 def _is_async(function: Callable[..., object]) -> bool:

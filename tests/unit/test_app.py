@@ -74,6 +74,28 @@ def test_the_environment_and_the_env_file_name_the_namespace(tmp_path: Path, mon
     assert App({"one": one}, namespace="").namespace == ""
 
 
+def test_an_env_file_that_is_refused_does_not_leave_the_program_without_its_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L4: the error names the variable. A file without a namespace does not matter, whoever can change it."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / ".env"
+    file.write_text("RUNYARD_NAMESPACE=shop\n")
+    file.chmod(0o664)
+    with pytest.raises(InvalidInputError, match=r"can be changed by others .* or set RUNYARD_NAMESPACE"):
+        App({"one": one})
+    assert App({"one": one}, namespace="blog").namespace == "blog"
+    file.write_bytes(b"RUNYARD_NAMESPACE=shop\nOTHER=\xff\n")
+    with pytest.raises(InvalidInputError, match="not UTF-8"):
+        App({"one": one})
+    monkeypatch.setenv("RUNYARD_NAMESPACE", "")
+    assert App({"one": one}).namespace == ""
+    monkeypatch.delenv("RUNYARD_NAMESPACE")
+    for content in (b"OTHER=\xff\n", b"RUNYARD_POSTGRES_URL=https://api\nOTHER=\xff\n"):
+        file.write_bytes(content)
+        assert App({"one": one}).namespace == ""
+
+
 def sync(ctx: object) -> None: ...
 
 
@@ -94,8 +116,8 @@ def test_an_agent_that_is_not_async_is_refused_at_registration(agent: Any) -> No
         App().agent(agent)
 
 
-def test_a_wrapper_of_an_async_agent_is_registered() -> None:
-    """L6."""
+async def test_a_wrapper_of_an_async_agent_is_registered() -> None:
+    """L6: a wrapper that does not return what it wraps is named when it is called."""
 
     @functools.wraps(one)
     def wrapper(ctx: object) -> object:
@@ -104,6 +126,12 @@ def test_a_wrapper_of_an_async_agent_is_registered() -> None:
     class Agent:
         async def __call__(self, ctx: object) -> None: ...
 
+    @functools.wraps(one)
+    def silent(ctx: object) -> None: ...
+
+    with pytest.raises(InvalidInputError, match=r"silent.*wrapper"):
+        nothing: Any = None
+        await App({"silent": silent})["silent"].execute(nothing)
     app = App({"wrapper": wrapper, "partial": partial(one), "object": Agent(), "method": Agent().__call__})
     assert len(app.agents) == 4
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
 
 from runyard.errors import AppImportError, RunyardError
+from runyard.support.location import NAMESPACE
 
 from . import deployment, exit_codes
 from .commands import (  # fmt: skip
@@ -56,6 +59,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@contextmanager
+def _in_namespace(namespace: str) -> Iterator[None]:
+    """Set the variable of the namespace for the apps that this process and its child processes make."""
+    before = os.environ.get(NAMESPACE)
+    os.environ[NAMESPACE] = namespace
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NAMESPACE]
+        else:
+            os.environ[NAMESPACE] = before
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -81,6 +98,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    if namespace is not None:
+        context.with_resource(_in_namespace(namespace))
     context.obj = deployment.Target(url, redis, tenant, namespace, api_key)
 
 

@@ -42,6 +42,12 @@ async def claimed(world: World, run_id: str, worker: str, *, thread: str = T) ->
     return claim
 
 
+async def executed(world: World, run_id: str, worker: str) -> None:
+    claim = await claimed(world, run_id, worker)
+    assert claim.attempt is not None
+    await world.finish(claim.attempt, said("!"))
+
+
 class TestAgents:
     async def test_a_run_gets_the_default_agent_when_it_is_accepted(self, world: World) -> None:
         """L1: the run, its thread and later runs of the thread have the agent, whatever is the default later."""
@@ -88,6 +94,26 @@ class TestAgents:
         assert claim.outcome == "claimed" and claim.run is not None and claim.run.agent == "writer"
         assert (await world.run("r1")).agent == await agent_of(world) == "writer"
         assert (await world.runs.runs(RunFilter(agent="writer"))).items[0].run_id == "r1"
+
+    @pytest.mark.parametrize("limited", [False, True])
+    async def test_runs_that_were_accepted_before_any_worker_get_the_agent_of_their_thread(
+        self, world: World, limited: bool
+    ) -> None:
+        """L1, L4: after the first claim named the agent of the thread, a worker with another default agent gives the others
+        back, or executes them with the agent of the thread if it has it."""
+        if limited:
+            await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="a", most=9))
+        for run_id in ("r1", "r2", "r3"):
+            await accepted(world, run_id)
+        await hire(world, "w", "a")
+        await hire(world, "v", "b")
+        await hire(world, "both", "c", "a")
+        await executed(world, "r1", "w")
+        assert (await claimed(world, "r2", "v")).outcome == "unserved"
+        assert (await world.run("r2")).agent == "a"
+        await executed(world, "r2", "w")
+        claim = await claimed(world, "r3", "both")
+        assert claim.run is not None and claim.run.agent == await agent_of(world) == "a"
 
     async def test_the_default_agent_changes_with_the_workers_that_have_it(self, world: World) -> None:
         """L3: the default is kept while a live worker has it as its default. Then it is that of the newest live worker. A

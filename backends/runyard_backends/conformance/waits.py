@@ -158,7 +158,10 @@ class TestSignals:
         sent = await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")
         assert (sent.created, sent.signal.run_id, sent.signal.value) == (True, "r1", {"order": 7})
         assert await world.status("r1") is RunStatus.QUEUED
+        again = await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")  # the first answer was lost
+        assert (again.created, again.effects.jobs) == (False, sent.effects.jobs)
         wait = (await world.runs.ledger(await world.take("r1"))).waits["w"]
+        assert not (await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")).effects
         assert (wait.signal_id, wait.value, wait.ended_at is not None) == ("s", {"order": 7}, True)
 
     async def test_k2_a_signal_may_come_first(self, world: World) -> None:

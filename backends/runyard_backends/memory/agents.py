@@ -34,8 +34,13 @@ def note_agent(thread: ThreadState, run: Run) -> None:
 
 
 def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
-    """Give a run that the worker claims the worker's default agent if the run names none. A prompt gives it to its thread."""
-    if not is_agent(run.run.agent) and run.run.kind != "fork" and worker.default_agent is not None:
+    """Give a run that names no agent that of its thread, or else the default agent of the worker that claims the run. A prompt
+    gives it to its thread. The run keeps its name for a default agent if the worker does not serve its namespace."""
+    if is_agent(run.run.agent) or run.run.kind == "fork":
+        return
+    if is_agent(thread.thread.agent):
+        run.run.agent = thread.thread.agent
+    elif worker.default_agent is not None and worker.serves(run.run.agent):
         run.run.agent = worker.default_agent
         note_agent(thread, run.run)
 

@@ -87,9 +87,10 @@ def _start(
 ) -> Claim:
     r, worker = run.run, db.workers[worker_id]
     before = r.app_version if r.attempt else None
+    if not worker.leaves(r):
+        agents.name_agent(thread, run, worker)
     if not worker.takes(r):
         return Claim(ref, "other_version" if worker.leaves(r) else "unserved", effects=limits.leave_line(db, run))
-    agents.name_agent(thread, run, worker)
     first = run.branch is None and r.kind == "prompt"
     if first and r.input is not None and (error := tree.id_error(thread, r.input.id, run.id)) is not None:
         info = ErrorInfo(code=error.code, message=error.message)

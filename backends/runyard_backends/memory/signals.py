@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from runyard.domain.states import RunStatus
 from runyard.domain.waits import Signal, check_signal
 from runyard.errors import TooManySignalsError
 from runyard.ports.results import Signalled
+from runyard.ports.scheduling import Effects
 
 from . import hitl_answers, lanes, waits
-from .state import Database, ThreadState
+from .state import Database, ThreadState, job
 from .values import check_json
 
 
 def signal(db: Database, thread: ThreadState, name: str, value: Any, signal_id: str, sent_by: str | None) -> Signalled:
-    """Send a signal to a thread. If the thread has a signal with the same id, return it. Raises SignalConflictError,
-    TooManySignalsError, InvalidInputError."""
+    """Send a signal to a thread. If the thread has a signal with the same id, return it and the job of the queued run that took
+    it. Raises SignalConflictError, TooManySignalsError, InvalidInputError."""
     check_signal(name, value, signal_id, sent_by)
     if (known := db.signals.get((thread.key, signal_id))) is not None:
         known.signal.check_same(name, value)
-        return Signalled(known.signal.model_copy(deep=True), False)
+        taker = thread.runs.get(known.signal.run_id or "")
+        effects = Effects()
+        if taker is not None and taker.run.status is RunStatus.QUEUED:
+            effects.jobs.append(job(thread, taker, db.now()))
+        return Signalled(known.signal.model_copy(deep=True), False, effects)
     effects = lanes.admit_thread(db, thread)
     effects += hitl_answers.fire_deadlines(db, thread)
     fields = {"signal_id": signal_id, "thread_id": thread.id, "name": name, "sent_by": sent_by, "sent_at": db.now()}

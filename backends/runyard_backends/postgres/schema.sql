@@ -1190,16 +1190,23 @@ FUNCTION runyard.agent_of(wanted text, of_thread text) RETURNS text;
 -- Return the queue of the runs of an agent. Before a worker of a namespace was registered, it is the queue that all its workers serve.
 FUNCTION runyard.queue_of(for_agent text) RETURNS text;
 
--- Record the agent of the first prompt of a thread as the agent of the thread.
-FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void;
+-- Record the agent of the first prompt of a thread, which is locked, as the agent of the thread. An agent of the thread is kept.
+FUNCTION runyard.note_agent(INOUT t runyard.threads, name text);
+
+-- Return the agent that a thread without one gets from its first prompt that is not admitted. NULL without such a prompt.
+FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_id text) RETURNS text;
 
 -- Return true if a worker serves an agent, or the default agent for which a name stands. A worker that lists no agents serves all agents.
 FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 
--- Return a run with the agent that it has after a claim: if the run has only a name for a default agent, that of the claimant's app.
-FUNCTION runyard.as_claimed(r runyard.runs, claimant runyard.workers) RETURNS runyard.runs;
+-- Return the agent of a run at its claim: if the run has only a name for a default agent, that of the thread, or else that of the claimant's
+-- app. Return the name if the claimant does not serve its namespace.
+FUNCTION runyard.agent_at_claim(name text, of_thread text, claimant runyard.workers) RETURNS text;
 
--- Give a run the agent of the claimant's app if it has only a name for a default agent. The thread of a prompt, which is locked, gets it, too.
+-- Return a run with the agent that it has after a claim.
+FUNCTION runyard.as_claimed(r runyard.runs, of_thread text, claimant runyard.workers) RETURNS runyard.runs;
+
+-- Give a run the agent of agent_at_claim, also if the claimant does not serve it. The thread of a prompt, which is locked, gets it, too.
 FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers);
 
 -- Choose the default agent of a worker's namespace after the worker was registered, left or died. The agent is kept while a live worker has it
@@ -2198,8 +2205,9 @@ FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS 
 -- functions/signals.sql -------------------------------------------------------------------------------------------------------
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. Return the known signal, and do nothing else, if the thread has a signal with this id. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
--- stays until a run waits for it.
+-- Send a signal. If the thread has a signal with this id, return it and the job of the queued run that took it, and change nothing. The oldest
+-- wait of the thread for this name takes a signal, unless its run was asked to cancel. Without such a wait the signal stays until a run waits
+-- for it.
 -- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
 -- thread that no run has taken.
 FUNCTION runyard.send_signal(
@@ -2328,7 +2336,7 @@ FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
 -- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
--- a request without one; NULL for a thread without an agent.
+-- a request without one; NULL for a thread without an agent. A thread with unadmitted runs gets its agent from the first of them.
 FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads;
 

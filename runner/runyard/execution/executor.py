@@ -394,7 +394,7 @@ class Execution:
 
 async def _drive(spec: AgentSpec, context: RunContext) -> None:
     try:
-        await spec.function(context)
+        await spec.execute(context)
     except SystemExit as error:
         # A task passes SystemExit to the event loop, and not every loop that runs attempts has the task guard.
         raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error

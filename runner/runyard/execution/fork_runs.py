@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..client.client import Client
 from ..client.runs import accept_request
+from ..domain.agent_names import namespace_of, wanted
 from ..domain.messages import Message, StopReason
 from ..domain.runs import ForkOnceResult
 from ..domain.size_limits import JsonObject, JsonValue
@@ -33,7 +34,8 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
         forked = await of_tenant.threads.fork(request)
     if run is None or request.prompt_run_id is None:
         return {"thread_id": forked.thread.thread_id}
-    prompt = AcceptRequest(thread_id=request.new, run_id=request.prompt_run_id, input=run.input)
+    agent = wanted(namespace_of(run.agent), None)
+    prompt = AcceptRequest(thread_id=request.new, run_id=request.prompt_run_id, input=run.input, agent=agent)
     handle = await accept_request(Client(of_tenant, app_version=run.app_version, namespace=""), prompt)
     return {"thread_id": forked.thread.thread_id, "run_id": handle.run_id}
 

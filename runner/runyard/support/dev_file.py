@@ -25,6 +25,8 @@ from ..errors import InvalidInputError
 FOLDER: Final = ".runyard"
 FILE: Final = "dev.json"
 LOCK: Final = "dev.lock"
+INSTEAD: Final = "set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL"
+"""What a user can do whose file is refused."""
 LOCK_SECONDS: Final = 1.0
 """Seconds to wait for the lock: a command that checks whether the lock is held takes the lock for a moment."""
 MAX_CHARACTERS: Final = 65_536
@@ -142,17 +144,17 @@ def check(folder: Path) -> None:
     check_owner(folder, found)
 
 
-def check_owner(path: Path, found: os.stat_result, *, root: bool = False) -> None:
+def check_owner(path: Path, found: os.stat_result, *, root: bool = False, instead: str = INSTEAD) -> None:
     """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it. ``found``: its status.
-    ``root``: root may own it."""
+    ``root``: root may own it. ``instead``: what a user can do who needs no such file."""
     if found.st_uid != os.geteuid() and not (root and found.st_uid == 0):
-        raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it")
+        raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it", instead)
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _not_followed(path, "can be changed by others", f"run `chmod go-w {path}` if it is yours")
+        raise _not_followed(path, "can be changed by others", f"run `chmod go-w {path}` if it is yours", instead)
 
 
-def _not_followed(path: Path, why: str, do: str) -> InvalidInputError:
-    return InvalidInputError(f"{path} {why} and is not followed: {do}, or set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL")
+def _not_followed(path: Path, why: str, do: str, instead: str = INSTEAD) -> InvalidInputError:
+    return InvalidInputError(f"{path} {why} and is not followed: {do}, or {instead}")
 
 
 def find(start: Path | None = None) -> Deployment | None:

@@ -14,11 +14,10 @@ PREFIX: Final = "RUNYARD_"
 """The beginning of the names of all variables of runyard."""
 
 
-def read() -> tuple[str, os.stat_result] | None:
-    """Return the text of the file and its status. Return None if there is no file, or if it names no variable of runyard.
+def read(name: str = PREFIX) -> tuple[str, os.stat_result] | None:
+    """Return the text of the file and its status. Return None if there is no file, or if it does not contain ``name``.
 
-    Raises InvalidInputError if the file cannot be read. Raises InvalidInputError if it is not UTF-8 and names a variable of
-    runyard.
+    Raises InvalidInputError if the file cannot be opened, and if it is not UTF-8 and contains ``name``.
     """
     file = Path(ENV_FILE)
     try:
@@ -26,7 +25,7 @@ def read() -> tuple[str, os.stat_result] | None:
             return None
         with file.open("rb") as opened:
             content, status = opened.read(), os.fstat(opened.fileno())
-        return (content.decode(), status) if PREFIX.lower().encode() in content.lower() else None
+        return (content.decode(), status) if name.lower().encode() in content.lower() else None
     except OSError as error:
         raise InvalidInputError(f"{file} cannot be read ({error.strerror}); mend it or remove it") from None
     except UnicodeDecodeError:

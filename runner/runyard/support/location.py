@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -46,8 +45,8 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
 
     ``redis`` and ``api_key`` come from where the URL comes from. Arguments have precedence. An API key counts for an ``http``
     or ``https`` URL only. Raises InvalidInputError if no deployment is named, if Postgres is named without Redis, and if a
-    ``.env`` that names a deployment or a namespace cannot be read, belongs to another user than root, or can be changed by
-    another user.
+    ``.env`` that names a deployment is not UTF-8, belongs to another user than root, or can be changed by another user.
+    Raises InvalidInputError for a ``.env`` that cannot be opened.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)
@@ -55,7 +54,7 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
         return _complete(os.environ[URL], redis, api_key, "environment", os.environ)
     if (found := dev_file.find()) is not None:
         return Location(found.postgres_url, redis or found.redis_url, None, "runyard dev")
-    if (named := _env_file()).get(URL):
+    if (named := _env_file(URL, f"set {URL} and {REDIS}")).get(URL):
         return _complete(named[URL], redis, api_key, env_file.ENV_FILE, named)
     raise InvalidInputError(
         f"no deployment to connect to: start `runyard dev` in this folder, give a URL, or set {URL} and {REDIS} "
@@ -75,27 +74,26 @@ def _complete(url: str, redis: str | None, api_key: str | None, source: str, nam
 def namespace_of_program(namespace: str | None) -> str:
     """Return ``namespace``, or for None the namespace that the environment or ``.env`` names. The empty text is none.
 
-    A ``.env`` that another user could change is left out. Raises InvalidInputError for a namespace that is no valid id or
-    contains ``/``.
+    Raises InvalidInputError for a namespace that is no valid id or contains ``/``, and for a ``.env`` with a namespace for
+    which :func:`locate` would raise. Without its namespace, the program would answer the threads of other programs.
     """
     if namespace is None:
         namespace = os.environ.get(NAMESPACE)
     if namespace is None:
-        with suppress(InvalidInputError):
-            namespace = _env_file().get(NAMESPACE)
+        namespace = _env_file(NAMESPACE, f"set {NAMESPACE}, which may be empty").get(NAMESPACE)
     return check_part(namespace, "namespace") if namespace else ""
 
 
-def _env_file() -> dict[str, str]:
-    """Return the variables of ``.env``. A variable of the environment is not inserted: the file could send it to any server.
+def _env_file(name: str, instead: str) -> dict[str, str]:
+    """Return the variables of ``.env`` if it contains ``name``. A variable of the environment is not inserted: the file could
+    send it to any server. ``instead``: what the caller of the program can do if the file is refused.
 
-    The owner of a file that names no deployment and no namespace does not matter.
+    The owner of a file that does not contain ``name`` does not matter.
     """
-    found = env_file.read()
-    if found is None or not any(name in found[0] for name in (URL, NAMESPACE)):
+    if (found := env_file.read(name)) is None:
         return {}
     text, status = found
-    dev_file.check_owner(Path(env_file.ENV_FILE), status, root=True)
+    dev_file.check_owner(Path(env_file.ENV_FILE), status, root=True, instead=instead)
     from dotenv import dotenv_values
 
     variables = dotenv_values(stream=StringIO(text), interpolate=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -14,6 +15,7 @@ from runyard.ports.refs import RunRef
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.conformance.world import World
 from runyard_backends.postgres.backend import connect
+from runyard_backends.postgres.migrate import Release, migrate
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,6 +73,16 @@ async def test_a_worker_that_leaves_while_another_starts_leaves_no_default_that_
     await asyncio.wait_for(gone, BOUND)
     assert await host.fetchval(DEFAULT) == "c"
     await leaving.close()
+
+
+async def test_workers_come_and_go_between_the_migrations_and_the_functions(empty_postgres_url: str) -> None:
+    """U1: workers of the release before run while the tables of this release have a trigger without its function."""
+    await migrate(empty_postgres_url, release=replace(Release.installed(), functions=()))
+    host = await asyncpg.connect(empty_postgres_url)
+    await host.execute("INSERT INTO runyard.workers (worker_id, queues) VALUES ('w', '{default}'), ('v', '{default}')")
+    await host.execute("UPDATE runyard.workers SET dead_at = now() WHERE worker_id = 'v'")
+    assert await host.execute("DELETE FROM runyard.workers") == "DELETE 2"
+    await host.close()
 
 
 async def test_a_removed_row_of_a_dead_worker_chooses_nothing(world: World, host: asyncpg.Connection) -> None:
@@ -147,6 +159,45 @@ async def test_a_host_gets_the_same_agents_with_sql(world: World, host: asyncpg.
     found = [await agent_of(world, name) for name in ("t0", "known", "new", "shop")]
     assert found == ["a", "b", "a", "shop/clerk"]
     assert await host.fetchval("SELECT runyard.accept('new', 'hi', run_id => 'r2')") == "r2"
+
+
+async def sql_accept(host: asyncpg.Connection, run_id: str, thread_id: str, agent: str | None = None, **more: str) -> None:
+    """Accept a run in a host's own transaction."""
+    named = {"agent": agent, **more}
+    names = "".join(f", {name} => '{value}'" for name, value in named.items() if value is not None)
+    await host.execute(f"SELECT runyard.accept('{thread_id}', 'hi', run_id => '{run_id}'{names})")
+
+
+async def test_a_thread_keeps_the_agent_of_the_first_of_two_runs_that_a_host_accepted(
+    world: World, host: asyncpg.Connection
+) -> None:
+    """L1: on a new thread and on a thread without an agent, whoever admits the runs."""
+    await world.workers.register(worker("w", "a"))
+    await world.threads.create_thread(ThreadRequest(thread_id="created"))
+    for thread in ("new", "created"):
+        async with host.transaction():
+            await sql_accept(host, "r1", thread, "clerk")
+            await sql_accept(host, "r2", thread, "writer")
+            await sql_accept(host, "r3", thread)
+    await world.runs.admit()
+    for thread in ("new", "created"):
+        assert [(await world.run(f"r{n}", thread)).agent for n in (1, 2, 3)] == ["clerk", "writer", "clerk"]
+        assert await agent_of(world, thread) == "clerk"
+
+
+@pytest.mark.parametrize("run_at", [None, "2200-01-01"])
+async def test_a_run_has_the_agent_of_the_runs_before_it_that_nobody_has_admitted(
+    world: World, host: asyncpg.Connection, run_at: str | None
+) -> None:
+    """L1: a client's run on a new thread and on a thread without an agent, after a host's run, which may be of a later time."""
+    await world.workers.register(worker("w", "a"))
+    await world.threads.create_thread(ThreadRequest(thread_id="created"))
+    for thread in ("new", "created"):
+        await sql_accept(host, "r1", thread, "clerk", **({"run_at": run_at} if run_at else {}))
+        assert (await world.accept("r2", thread=thread)).run.agent == "clerk"
+        await sql_accept(host, "r3", thread)
+        await world.runs.admit()
+        assert (await world.run("r3", thread)).agent == await agent_of(world, thread) == "clerk"
 
 
 async def test_a_worker_of_an_older_release_takes_runs_without_an_agent(world: World, host: asyncpg.Connection) -> None:

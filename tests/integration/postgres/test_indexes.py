@@ -137,6 +137,7 @@ SERVES: dict[str, str] = {
     "workers_pkey": "SELECT runyard.beat('w')",
     "paused_queues_pkey": f"SELECT runyard.explain('{TENANT}', '{LONG}', 'run-4')",
     "agents_pkey": ACCEPT,
+    "default_agents_pkey": "SELECT runyard.agent_of(NULL, NULL)",
     "leases_pkey": "SELECT runyard.lead('reconciler', 'w', 3)",
     "limits_limit_name_subject_key": "SELECT runyard.limit_of('running_per_agent', 'default')",
     "permit_turns_pkey": "SELECT runyard.take_turn('agent default', 'tenant-7')",

@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from runyard import Client, Message, errors, new_id
+from runyard import App, Client, Message, errors, new_id
 from runyard.domain.states import RunStatus
 from runyard.models import ROOT_ID, ErrorInfo, HitlRequest
 from runyard.ports.commands import Write
@@ -227,6 +229,24 @@ class TestExitCodes:
         code, _, err = runyard("prompt", "t", "one", "--agent", "nope", "--wait", "--wait-timeout", "0.2")
         sentence = "no live worker of queue default serves agent nope"
         assert code == exit_codes.Exit.TIMEOUT and err.splitlines()[:2] == [sentence, sentence]
+
+    def test_the_apps_of_a_command_have_its_namespace(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        """L4: an app that ``worker``, ``dev`` or ``api`` makes, also in a child process."""
+        made = list[str]()
+        monkeypatch.setattr("runyard.app.load_app", lambda path: made.append(App().namespace))
+        monkeypatch.setattr("runyard_api.worker.process.run_worker", lambda *_: None)
+        monkeypatch.setenv("RUNYARD_NAMESPACE", "env")
+        runyard("--namespace", "shop", "worker", "app:app")
+        runyard("--namespace", "", "worker", "app:app")
+        runyard("worker", "app:app")
+        assert made == ["shop", "", "env"] and os.environ["RUNYARD_NAMESPACE"] == "env"
+
+    def test_an_invalid_namespace_does_not_stop_the_help(self) -> None:
+        """L4: no command makes an app before it is called."""
+        environment = {**os.environ, "RUNYARD_NAMESPACE": "a/b"}
+        command = [sys.executable, "-c", "from runyard_api.cli.main import main; main(['--version'])"]
+        done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
+        assert done.stdout.startswith("runyard ")
 
     def test_the_agent_of_a_run_is_shown(self, runyard: Command, world: Backend) -> None:
         """L1, L2, L4: in the answer of ``prompt``, in the lists, and after a change."""

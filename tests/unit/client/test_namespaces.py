@@ -92,6 +92,10 @@ async def test_forks_probes_children_and_judges_are_of_the_namespace() -> None:
         assert (await whole(shop.fork("t", "f1", agent="judge"))).agent == "shop/judge"
         assert (await whole(shop.fork("t", "f2", message="again", wait=True))).agent == "shop/clerk"
         assert (await whole(shop.fork_once("t", "and?"))).text == "shop/clerk of t"
+        await shop.backend.threads.update_thread("t", agent=None)
+        job = await shop.enqueue_fork("t", "f3", "job", after_run_id="r1", message="again", prompt_run_id="p3")
+        await whole(job.result())
+        assert (await shop.run("f3", "p3")).agent == "shop/clerk"
         picked = await whole(shop.fork_many("t", messages=["a", "b"], judge="judge"))
         assert picked.winner == 1
         named = await whole(shop.fork_many("t", messages=["a"], threads=True, agent="judge"))

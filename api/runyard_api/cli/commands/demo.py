@@ -101,7 +101,7 @@ def demo(
 
 async def _play(stage: Stage, pool: WorkerProcesses, postgres_url: str, redis_url: str) -> None:
     tenant = f"demo-{secrets.token_hex(4)}"  # a configured database may have other tenants
-    async with Client.connect(postgres_url, redis=redis_url, tenant=tenant) as client:
+    async with Client.connect(postgres_url, redis=redis_url, tenant=tenant, namespace="") as client:
         await ready(client, pool)
         stage.say(f"Postgres, Redis and {WORKERS} worker processes are up.")
         stage.say(f"[bright_black]{escape(CAST)}[/]")

@@ -99,7 +99,7 @@ def _app() -> App:
         from .desk import adviser, desk  # imports pydantic-ai, which only a demo with a model needs
 
         travel, advice = desk(MODEL, STEP_SECONDS), adviser(MODEL)
-    return App({"travel": travel, "adviser": advice, "echo": echo, "doubtful": doubtful}, version="demo")
+    return App({"travel": travel, "adviser": advice, "echo": echo, "doubtful": doubtful}, namespace="", version="demo")
 
 
 app = _app()

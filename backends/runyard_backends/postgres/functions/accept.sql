@@ -80,11 +80,12 @@ BEGIN
     ELSE
         t := runyard.known_thread(for_tenant, q.thread_id);
     END IF;
-    for_agent := runyard.agent_of(q.agent, t.agent);
     IF EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.lane_seq IS NULL) THEN
         got := runyard.admit_thread(t);
         t := got.t; effects := got.effects;
+        IF NOT runyard.is_agent(t.agent) THEN for_agent := runyard.agent_of_unadmitted(for_tenant, q.thread_id); END IF;
     END IF;
+    for_agent := runyard.agent_of(q.agent, coalesce(for_agent, t.agent));
     IF limited OR q.kind <> 'prompt' OR q.multitask_strategy <> 'enqueue' OR q.input_id IS NULL OR q.parent_id IS NOT NULL OR t.fork_hash IS NOT NULL THEN
         run := runyard.existing_run(for_tenant, q);
         created := run.run_id IS NULL;
@@ -122,7 +123,7 @@ BEGIN
         run := runyard.existing_run(for_tenant, q);
         RETURN;
     END IF;
-    IF q.kind = 'prompt' AND NOT runyard.is_agent(t.agent) THEN PERFORM runyard.note_agent(t, for_agent); END IF;
+    IF q.kind = 'prompt' AND NOT runyard.is_agent(t.agent) THEN t := runyard.note_agent(t, for_agent); END IF;
     IF in_lane IS NOT NULL AND busy IS NULL AND (q.kind = 'prompt' OR NOT runyard.must_wait(run)) THEN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(run))));
     END IF;

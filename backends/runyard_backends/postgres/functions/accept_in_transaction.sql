@@ -49,10 +49,14 @@ CREATE OR REPLACE FUNCTION runyard.accept_request(for_tenant text, q runyard.req
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     r runyard.runs;
-    for_agent text := runyard.agent_of(q.agent, (
-        SELECT t.agent FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL));
+    for_agent text := (
+        SELECT t.agent FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL);
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
 BEGIN
+    IF NOT runyard.is_agent(q.agent) AND NOT runyard.is_agent(for_agent) THEN
+        for_agent := coalesce(runyard.agent_of_unadmitted(for_tenant, q.thread_id), for_agent);
+    END IF;
+    for_agent := runyard.agent_of(q.agent, for_agent);
     IF (limited OR octet_length(q.input) > runyard.default_message_bytes()) AND (runyard.existing_run(for_tenant, q)).run_id IS NULL THEN
         PERFORM runyard.check_room(for_tenant, q,
             (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = for_tenant AND t.thread_id = q.thread_id AND t.deleted_at IS NULL),

@@ -31,14 +31,23 @@ BEGIN
     RETURN coalesce((SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), nullif(runyard.namespace_of(for_agent), ''), 'default');
 END $$;
 
--- Record the agent of the first prompt of a thread as the agent of the thread.
-CREATE OR REPLACE FUNCTION runyard.note_agent(t runyard.threads, name text) RETURNS void
+-- Record the agent of the first prompt of a thread, which is locked, as the agent of the thread. An agent of the thread is kept.
+CREATE OR REPLACE FUNCTION runyard.note_agent(INOUT t runyard.threads, name text)
 LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT runyard.is_agent(t.agent) AND t.agent IS DISTINCT FROM name AND name IS NOT NULL THEN
-        UPDATE runyard.threads SET agent = name WHERE thread_key = t.thread_key;
+        UPDATE runyard.threads x SET agent = CASE WHEN runyard.is_agent(x.agent) THEN x.agent ELSE name END
+        WHERE x.thread_key = t.thread_key RETURNING x.agent INTO t.agent;
     END IF;
 END $$;
+
+-- Return the agent that a thread without one gets from its first prompt that is not admitted. NULL without such a prompt.
+CREATE OR REPLACE FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_id text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT x.agent FROM runyard.runs x
+    WHERE x.tenant = for_tenant AND x.thread_id = agent_of_unadmitted.thread_id AND x.lane_seq IS NULL AND x.kind = 'prompt' AND NOT x.deleted
+    ORDER BY x.accept_no + 0 LIMIT 1 -- not by the primary key, which has all runs
+$$;
 
 -- Return true if a worker serves an agent, or the default agent for which a name stands. A worker that lists no agents serves all agents.
 CREATE OR REPLACE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
@@ -47,26 +56,32 @@ LANGUAGE sql IMMUTABLE AS $$
                                    ELSE runyard.namespace_of(w.default_agent) = runyard.namespace_of(for_agent) END
 $$;
 
--- Return a run with the agent that it has after a claim: if the run has only a name for a default agent, that of the claimant's app.
-CREATE OR REPLACE FUNCTION runyard.as_claimed(r runyard.runs, claimant runyard.workers) RETURNS runyard.runs
+-- Return the agent of a run at its claim: if the run has only a name for a default agent, that of the thread, or else that of the claimant's
+-- app. Return the name if the claimant does not serve its namespace.
+CREATE OR REPLACE FUNCTION runyard.agent_at_claim(name text, of_thread text, claimant runyard.workers) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN runyard.is_agent(name) THEN name WHEN runyard.is_agent(of_thread) THEN of_thread
+                WHEN runyard.serves(claimant, name) THEN coalesce(claimant.default_agent, name) ELSE name END
+$$;
+
+-- Return a run with the agent that it has after a claim.
+CREATE OR REPLACE FUNCTION runyard.as_claimed(r runyard.runs, of_thread text, claimant runyard.workers) RETURNS runyard.runs
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF NOT runyard.is_agent(r.agent) AND r.kind <> 'fork' AND runyard.serves(claimant, r.agent) THEN
-        r.agent := coalesce(claimant.default_agent, r.agent);
-    END IF;
+    IF r.kind <> 'fork' THEN r.agent := runyard.agent_at_claim(r.agent, of_thread, claimant); END IF;
     RETURN r;
 END $$;
 
--- Give a run the agent of the claimant's app if it has only a name for a default agent. The thread of a prompt, which is locked, gets it, too.
+-- Give a run the agent of agent_at_claim, also if the claimant does not serve it. The thread of a prompt, which is locked, gets it, too.
 CREATE OR REPLACE FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers)
 LANGUAGE plpgsql AS $$
 DECLARE
     before text := r.agent;
 BEGIN
-    r := runyard.as_claimed(r, claimant);
+    r := runyard.as_claimed(r, t.agent, claimant);
     IF r.agent IS DISTINCT FROM before THEN
         UPDATE runyard.runs SET agent = r.agent, changed_at = now() WHERE accept_no = r.accept_no;
-        IF r.kind = 'prompt' THEN PERFORM runyard.note_agent(t, r.agent); END IF;
+        IF r.kind = 'prompt' THEN t := runyard.note_agent(t, r.agent); END IF;
     END IF;
 END $$;
 

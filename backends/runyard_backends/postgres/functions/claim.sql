@@ -23,8 +23,9 @@ BEGIN
     IF limited THEN
         patience := 0;
         PERFORM runyard.lock_permits(ARRAY(
-            SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id,
-                unnest(runyard.permits_of(runyard.as_claimed(r, claimant)) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
+            SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id
+                JOIN runyard.threads x ON x.thread_key = k.thread_key,
+                unnest(runyard.permits_of(runyard.as_claimed(r, x.agent, claimant)) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
     ELSIF cardinality(thread_keys) > 1 -- a single run that is not plain does not pay for both paths
           OR (SELECT r.attempt = 0 FROM runyard.runs r WHERE r.thread_key = thread_keys[1] AND r.run_id = run_ids[1]) THEN
         FOR c IN SELECT p.* FROM runyard.claim_plain(claimant, thread_keys, run_ids, paused, patience) p LOOP
@@ -102,10 +103,10 @@ BEGIN
             c.outcome := 'other_version'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
         END IF;
     END IF;
+    IF NOT runyard.is_agent(r.agent) THEN got := runyard.name_agent(t, r, claimant); t := got.t; r := got.r; END IF;
     IF r.kind <> 'fork' AND NOT runyard.serves(claimant, r.agent) THEN
         c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
-    IF NOT runyard.is_agent(r.agent) THEN got := runyard.name_agent(t, r, claimant); t := got.t; r := got.r; END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
     holder := CASE WHEN first THEN runyard.holder_of(t.thread_key, r.input_id) END;
     IF holder.message_id IS NOT NULL AND holder.run_id IS DISTINCT FROM r.run_id THEN

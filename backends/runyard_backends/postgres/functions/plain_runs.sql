@@ -110,21 +110,20 @@ BEGIN
     locked := runyard.lock_threads(thread_keys, patience);
     FOR got IN
         WITH plain AS MATERIALIZED (
-            SELECT DISTINCT ON (k.thread_key) k.thread_key, r.accept_no, r.input, r.agent, t.next_seq, t.next_completion_seq, t.head_branch, t.extra, b.leaf_id
+            SELECT DISTINCT ON (k.thread_key) k.thread_key, r.accept_no, r.input, a.agent, t.next_seq, t.next_completion_seq, t.head_branch, t.extra, b.leaf_id
             FROM unnest(thread_keys, run_ids) k(thread_key, run_id)
             CROSS JOIN LATERAL (
-                SELECT x.accept_no, x.input, x.input_id,
-                    CASE WHEN runyard.is_agent(x.agent) THEN x.agent ELSE coalesce(claimant.default_agent, x.agent) END AS agent
+                SELECT x.accept_no, x.input, x.input_id, x.agent
                 FROM runyard.runs x
                 WHERE x.thread_key = k.thread_key AND x.run_id = k.run_id AND x.status = 'queued' AND x.kind = 'prompt' AND NOT x.deleted
                   AND x.lane = '' AND x.lane_seq IS NOT NULL AND x.attempt = 0 AND x.snapshot_tip IS NULL AND NOT x.parallel
                   AND x.parent_id IS NULL AND x.input_id IS NOT NULL AND x.input IS NOT NULL AND x.expires_at IS NULL AND x.not_before IS NULL
                   AND x.cancel_requested_at IS NULL AND x.waits_for_permit IS NULL AND x.queue <> ALL (paused)
-                  AND runyard.serves(claimant, x.agent)
                 LIMIT 1) r
             CROSS JOIN LATERAL (
-                SELECT x.next_seq, x.next_completion_seq, x.head_branch, x.lane_floor, x.extra FROM runyard.threads x
+                SELECT x.next_seq, x.next_completion_seq, x.head_branch, x.lane_floor, x.extra, x.agent FROM runyard.threads x
                 WHERE x.thread_key = k.thread_key LIMIT 1) t
+            CROSS JOIN LATERAL (SELECT runyard.agent_at_claim(r.agent, t.agent, claimant) AS agent LIMIT 1) a
             CROSS JOIN LATERAL (SELECT x.leaf_id FROM runyard.branches x WHERE x.branch_id = t.head_branch LIMIT 1) b
             CROSS JOIN LATERAL (
                 SELECT y.accept_no FROM runyard.live_runs y WHERE y.thread_key = k.thread_key AND y.lane = '' AND y.lane_seq > t.lane_floor
@@ -132,6 +131,7 @@ BEGIN
             LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.messages m WHERE m.message_id = r.input_id LIMIT 1) taken ON true
             LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.unclaimed v WHERE v.thread_key = k.thread_key AND v.run_id = k.run_id LIMIT 1) early ON true
             WHERE k.thread_key = ANY (locked) AND head.accept_no = r.accept_no AND taken.one IS NULL AND early.one IS NULL
+              AND runyard.serves(claimant, a.agent)
             ORDER BY k.thread_key
         ), run AS (
             UPDATE runyard.runs r SET fence = nextval('runyard.fences'), attempt = 1, worker_id = claimant.worker_id, status = 'running',

@@ -1,7 +1,8 @@
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. Return the known signal, and do nothing else, if the thread has a signal with this id. The oldest wait of the thread for this name takes it, unless its run was asked to cancel. Without such a wait the signal
--- stays until a run waits for it.
+-- Send a signal. If the thread has a signal with this id, return it and the job of the queued run that took it, and change nothing. The oldest
+-- wait of the thread for this name takes a signal, unless its run was asked to cancel. Without such a wait the signal stays until a run waits
+-- for it.
 -- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
 -- thread that no run has taken.
 CREATE OR REPLACE FUNCTION runyard.send_signal(
@@ -15,8 +16,11 @@ DECLARE
 BEGIN
     SELECT s.* INTO signal FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.signal_id = send_signal.signal_id;
     created := NOT FOUND;
-    -- The caller may refuse a known signal. Effects of this call would be lost then.
-    IF NOT created THEN RETURN; END IF;
+    IF NOT created THEN -- the answer of the first call may have been lost, and the job with it
+        SELECT jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))) INTO effects FROM runyard.runs r
+        WHERE r.thread_key = t.thread_key AND r.run_id = signal.run_id AND r.status = 'queued';
+        RETURN;
+    END IF;
     got := runyard.admit_thread(t);
     t := got.t; effects := got.effects;
     got := runyard.fire_deadlines(t);

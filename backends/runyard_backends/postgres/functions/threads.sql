@@ -51,7 +51,7 @@ BEGIN
 END $$;
 
 -- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
--- a request without one; NULL for a thread without an agent.
+-- a request without one; NULL for a thread without an agent. A thread with unadmitted runs gets its agent from the first of them.
 CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
@@ -66,7 +66,9 @@ BEGIN
         PERFORM runyard.check_removed(for_tenant, ensure_thread.thread_id);
         branch := nextval('runyard.branch_numbers');
         INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch,
-            CASE WHEN of_agent IS NOT NULL THEN nullif(runyard.agent_of(of_agent, NULL), '/') END)
+            CASE WHEN of_agent IS NOT NULL AND NOT EXISTS (
+                SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.thread_id = ensure_thread.thread_id AND r.lane_seq IS NULL)
+            THEN nullif(runyard.agent_of(of_agent, NULL), '/') END)
         ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
         IF FOUND THEN
             INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, t.thread_key, '');

@@ -7,6 +7,6 @@ CREATE TABLE runyard.default_agents (
 -- The default agent of the worker's app. NULL for an app without agents, and for a worker of an older release.
 ALTER TABLE runyard.workers ADD COLUMN default_agent text;
 
-CREATE FUNCTION runyard.choose_default_agent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
+CREATE FUNCTION runyard.choose_default_agent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER live_workers_changed AFTER INSERT OR DELETE OR UPDATE OF dead_at ON runyard.workers
     FOR EACH ROW EXECUTE FUNCTION runyard.choose_default_agent();
