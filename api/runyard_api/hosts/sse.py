@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Final
 
 from runyard import Event, RunHandle
@@ -18,6 +17,9 @@ HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 MEDIA_TYPE: Final = "text/event-stream"
 RETRY: Final = b"retry: 1000\n\n"
 COMMENT: Final = b": \n\n"
+
+_closing: set[asyncio.Task[None]] = set()
+"""The tasks that close the sources of streams whose readers have left. The loop itself has only weak references to tasks."""
 
 
 async def opened(handle: RunHandle, last_event_id: str | None, heartbeat: float) -> AsyncGenerator[bytes] | None:
@@ -35,21 +37,29 @@ async def opened(handle: RunHandle, last_event_id: str | None, heartbeat: float)
 async def frames(events: AsyncGenerator[Event], heartbeat: float) -> AsyncGenerator[bytes]:
     """Yield each event in the format of server-sent events, and a comment after ``heartbeat`` seconds without an event."""
     yield RETRY
-    async with aclosing(events):
-        waiting = asyncio.create_task(_next(events))
-        try:
-            while True:
-                done, _ = await asyncio.wait((waiting,), timeout=heartbeat)
-                if not done:
-                    yield COMMENT
-                    continue
-                if (event := waiting.result()) is None:
-                    return
-                waiting = asyncio.create_task(_next(events))
-                yield frame(event)
-        finally:
-            waiting.cancel()
-            await asyncio.wait((waiting,))
+    waiting = asyncio.create_task(_next(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait((waiting,), timeout=heartbeat)
+            if not done:
+                yield COMMENT
+                continue
+            if (event := waiting.result()) is None:
+                return
+            waiting = asyncio.create_task(_next(events))
+            yield frame(event)
+    finally:
+        # A task of its own, because Starlette cancels every await of a response whose reader has left.
+        closing = asyncio.create_task(_close(waiting, events))
+        _closing.add(closing)
+        closing.add_done_callback(_closing.discard)
+        await asyncio.shield(closing)
+
+
+async def _close(waiting: asyncio.Task[Event | None], events: AsyncGenerator[Event]) -> None:
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await events.aclose()
 
 
 async def _next(events: AsyncGenerator[Event]) -> Event | None:

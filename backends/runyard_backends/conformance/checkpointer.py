@@ -250,11 +250,14 @@ class TestRequests:
             await world.request_store.answer_request(T, "late", request_id=asked.request_id)
 
     async def test_abort(self, world: World) -> None:
-        """H8: ``abort_pending`` cancels with keep in one call. A repetition has no effect."""
-        await self.ask(world, "a")
+        """H8: ``abort_pending`` cancels with keep in one call, and closes the requests. A repetition has no effect."""
+        [asked] = await self.ask(world, "a")
         await world.checkpointer.append(T, [user("q", run_id="x"), call("c").model_copy(update={"run_id": "x"})])
         assert (await world.request_store.abort_pending(T, "closed")).run is not None
         assert await world.request_store.load_requests(T) == []
+        assert [each.request_id for each in (await world.runs.requests(pending=False)).items] == [asked.request_id]
+        with pytest.raises(errors.HitlStaleAnswerError):
+            await world.request_store.answer_request(T, 1, request_id=asked.request_id)
         assert await world.status("x") is RunStatus.CANCELLED
         assert (await world.request_store.abort_pending(T, "closed")).run is None
         assert (await world.texts())[-1] == "aborted: closed"

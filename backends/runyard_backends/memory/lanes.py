@@ -284,9 +284,6 @@ def abort_run(db: Database, thread: ThreadState, run: RunState, words: str) -> E
     run's last message (H8)."""
     if run.run.cancel_requested_at is None:
         run.words = words
-    for key, state in list(db.requests.items()):
-        if state.saved and state.thread_key == thread.key and state.request.run_id == run.id:
-            del db.requests[key]
     return cancel_run(db, thread, run, keep=True)
 
 

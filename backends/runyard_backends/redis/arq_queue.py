@@ -56,9 +56,10 @@ DEFERRED_SCORE: Final = 1_000_000_000_000_000.5
 """Score of a job that a worker has looked at and that is not due. arq shows it as deferred."""
 ABORT_MS: Final = abort_job_max_age * 1000
 """Milliseconds by which an abort may come before the enqueue of its job, by the clocks of two producers. An older abort was
-meant for an earlier job of the same id."""
+meant for an earlier job of the same id. For the same time after the last write, the hash ``arq_aborts`` is kept."""
 ABORTS_PER_LOOK: Final = 100
-"""Most entries of arq's set of aborts that one look checks. Without other aborts, an abort makes its job due at once."""
+"""Most entries of arq's set of aborts that one look checks. Without other aborts, an abort makes its job due at once,
+unless a worker may be accepting its run."""
 
 _ARQ_PREFIXES: Final = (job_key_prefix, in_progress_key_prefix, result_key_prefix, retry_key_prefix)
 
@@ -144,7 +145,7 @@ class ArqQueue:
         """Return up to JOBS_PER_LOOK jobs that are new or whose next look is due."""
         args = (
             *(self.name, JOBS_PER_LOOK, JOB_BYTES, BYTES_PER_LOOK, int(LEASE_SECONDS * 1000)),
-            *(ABORTS_PER_LOOK, QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS),
+            *(ABORTS_PER_LOOK, QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS, ABORT_MS),
         )
         [reply] = await self._server.call(Call(script("arq_look"), self._prefix, args))
         now, unaccepted = int(reply[0]), reply[1]

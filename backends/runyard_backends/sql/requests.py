@@ -276,5 +276,4 @@ async def abort(tx: Transaction, tenant: str, thread_id: str, run_id: str | None
         raise HitlAmbiguousError(f"{len(ids)} runs wait on thread {thread_id!r}; give a run_id", run_ids=ids)
     if not waiting:
         return None
-    await tx.send("drop_requests_of_run", thread["thread_key"], waiting[0]["run_id"])
     return external_runs.decoded(await external_runs.end(tx, thread, waiting[0], RunStatus.CANCELLED, keep=True, words=words))

@@ -6,6 +6,7 @@ package, so that agents that are plain functions need no adapter.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,12 +34,14 @@ def passes(status: int | None, *codes: object) -> bool:
     """Return whether the request that a provider answered with this HTTP status may succeed later.
 
     ``status``: None if the error had no status. ``codes``: the names that the provider gives the error, its code or its type.
-    They decide if the status is None or belongs to a stream that began without an error.
+    They decide if the status is None or belongs to a stream that began without an error. A code may be an HTTP status.
     """
     if SPENT in codes:
         return False
     if status is None or status < 400:
-        return any(code in PASSING_CODES for code in codes)
+        status = next((found for code in codes if (found := _status(code)) is not None), None)
+    if status is None:
+        return any(isinstance(code, str) and code in PASSING_CODES for code in codes)
     return status in PASSING_STATUSES or status >= 500
 
 
@@ -70,6 +73,12 @@ def asked_pause(error: BaseException) -> float | None:
         with suppress(ValueError, TypeError, AttributeError):  # a date would require this host's clock to be right
             return float(headers.get("retry-after"))  # type: ignore[union-attr]
     return None
+
+
+def _status(code: object) -> int | None:
+    """Return the HTTP status of an error that a code is, as a number or as text, or None."""
+    text = str(code) if isinstance(code, int | str) else ""
+    return int(text) if re.fullmatch(r"[45]\d\d", text, re.ASCII) else None
 
 
 def _with_cause(error: BaseException) -> Iterator[BaseException]:

@@ -40,13 +40,18 @@ from . import env_file
 RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
+NO_FILE_GIVEN: Final = ()
+"""The files of settings without the argument ``_env_file``. pydantic-settings reads them before it asks for the sources."""
 
 
 class EnvFileSettings(BaseSettings):
     """Settings whose values are arguments, variables of the environment, or variables of ``.env``, in this order.
 
-    Raises InvalidInputError if ``.env`` cannot be read (:func:`runyard.support.env_file.read`).
+    The argument ``_env_file`` names another file, or with None no file. Raises InvalidInputError if ``.env`` cannot be read
+    (:func:`runyard.support.env_file.read`).
     """
+
+    model_config = SettingsConfigDict(env_file=NO_FILE_GIVEN, env_file_encoding="utf-8")
 
     @classmethod
     def settings_customise_sources(
@@ -58,6 +63,9 @@ class EnvFileSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources of the values."""
+        assert isinstance(dotenv_settings, DotEnvSettingsSource)
+        if dotenv_settings.env_file != NO_FILE_GIVEN:
+            return init_settings, env_settings, dotenv_settings
         file = env_file.ENV_FILE if env_file.read() is not None else None
         return init_settings, env_settings, DotEnvSettingsSource(settings_cls, env_file=file, env_file_encoding="utf-8")
 

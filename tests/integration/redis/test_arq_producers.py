@@ -382,10 +382,56 @@ async def test_an_abort_does_not_wait_for_the_next_look_at_its_job(yard: Yard) -
     stale = int(time.time() * 1000) - 120_000
     await yard.producer.zadd("arq:abort", {"v-r0": stale, "v-r1": int(time.time() * 1000)})
     assert await intake.step() == 2
+    assert await yard.producer.pttl(f"{yard.server.keys.prefix(0)}arq_aborts:{QUEUE}") > 0
     assert (await failure(jobs[1]))["code"] == arq_codec.CANCELLED
     await put_off()
     assert await intake.step() == 0
     assert await jobs[0].status() is JobStatus.queued
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+async def test_an_abort_does_not_take_a_job_from_the_worker_that_accepts_its_run(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, deferred: bool
+) -> None:
+    """R10: Otherwise another worker, which finds no run, would answer that the job is cancelled, and its run would execute."""
+    accepting, other = yard.intake(), yard.intake()
+    began, abort_came = asyncio.Event(), asyncio.Event()
+    accept = accepting._accept_once
+
+    async def slow(request: Any) -> None:
+        began.set()
+        await abort_came.wait()
+        await accept(request)
+
+    monkeypatch.setattr(accepting, "_accept_once", slow)
+    terms = {"_defer_by": 60} if deferred else {}
+    job = await yard.enqueue("prompt", f"w-{deferred}", "say no", _job_id=f"w-r-{deferred}", **terms)
+    step = asyncio.create_task(accepting.step())
+    await began.wait()
+    if deferred:  # the two commands of ``Job.abort()``
+        await yard.producer.zadd(QUEUE, {job.job_id: 1})
+        assert await other.step() == 0
+    await yard.producer.zadd("arq:abort", {job.job_id: int(time.time() * 1000)})
+    assert await other.step() == 0
+    assert await job.result_info() is None
+    abort_came.set()
+    assert await step == 1
+    async with asyncio.timeout(5):
+        assert await other.step() == 1, "due at once, because its run is recorded"
+    assert (await failure(job))["code"] == arq_codec.CANCELLED
+    assert await yard.client.backend.runs.statuses([(f"w-{deferred}", job.job_id)]) == [RunStatus.CANCELLED]
+    assert await leftovers(yard) == []
+
+
+async def test_an_abort_does_not_wait_until_a_deferred_answer_is_due(yard: Yard) -> None:
+    """R10: A deferred answer has no run."""
+    intake = yard.intake()
+    job = await yard.enqueue("respond", "nobody", "grey", _job_id="u-a1", _defer_by=3600)
+    assert await intake.step() == 1
+    await yard.producer.zadd("arq:abort", {job.job_id: int(time.time() * 1000)})
+    assert await intake.step() == 1
+    assert (await failure(job))["code"] == arq_codec.CANCELLED
+    assert await leftovers(yard) == []
 
 
 async def test_failures_of_runs_are_failed_results(yard: Yard) -> None:

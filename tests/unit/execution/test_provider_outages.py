@@ -20,7 +20,7 @@ from runyard.app import AgentOptions, App
 from runyard.domain.runs import RetryPolicy, RunOptions
 from runyard.errors import InvalidInputError
 from runyard.execution.context import RunContext
-from runyard.execution.provider_outages import asked_pause, is_temporary
+from runyard.execution.provider_outages import asked_pause, is_temporary, passes
 from runyard.execution.retries import OUTAGE_ATTEMPTS, effective_options, retry_delay
 
 REQUEST = httpx.Request("POST", "http://provider")
@@ -138,16 +138,40 @@ async def test_a_stream_that_breaks_is_retried_by_default(ask: Any, lost: Except
         (ask_openai, "server_error", True),
         (ask_openai, "insufficient_quota", False),
         (ask_openai, "invalid_request_error", False),
+        (ask_openai, {"name": "server_error"}, False),
         (ask_anthropic, "overloaded_error", True),
         (ask_anthropic, "invalid_request_error", False),
     ],
 )
-async def test_an_error_in_a_stream_has_no_status_of_its_own(ask: Any, kind: str, again: bool) -> None:
+async def test_an_error_in_a_stream_has_no_status_of_its_own(ask: Any, kind: object, again: bool) -> None:
     """R11: The answer has the status 200, because it had begun."""
     event = {"type": "error", "error": {"type": kind, "message": "no"}}
     with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
         await ask(client_of(f"event: error\ndata: {json.dumps(event)}\n\n".encode()))
     assert is_temporary(raised.value) is again
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        ("502", True),
+        (502, True),
+        (429, True),
+        (400, False),
+        ("404", False),
+        (200, False),
+        (True, False),
+        (["502"], False),
+        ({}, False),
+    ],
+)
+async def test_a_numeric_code_in_a_stream_is_the_status(code: object, again: bool) -> None:
+    """R11: Proxies of several providers send the status of the provider as the code."""
+    data = {"error": {"code": code, "message": "no"}}
+    with pytest.raises(openai.APIError) as raised:
+        await ask_openai(client_of(f"data: {json.dumps(data)}\n\n".encode()))
+    assert is_temporary(raised.value) is again
+    assert passes(None, code) is again
 
 
 async def test_a_lost_connection_of_the_users_code_is_no_outage_of_a_provider() -> None:

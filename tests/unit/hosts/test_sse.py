@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
+from typing import Any
 
 import httpx
 import pytest
 from django.conf import settings as django_settings
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from runyard import App, Client, Event, Message, RunContext
 from runyard.client.sync import Portal, SyncRunHandle
@@ -122,3 +123,31 @@ async def test_a_silent_run_sends_comments_and_a_reader_that_leaves_closes_the_s
     assert [await anext(stream) for _ in range(3)] == [sse.RETRY, sse.COMMENT, sse.COMMENT]
     await stream.aclose()
     assert closed.is_set()
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["at-once", "slow-to-close"])
+async def test_a_client_that_leaves_a_silent_run_ends_the_response_without_an_error(slow: bool) -> None:
+    """E2: Starlette cancels every await of the response, also those with which the stream closes its source."""
+    closed, commented = asyncio.Event(), asyncio.Event()
+
+    async def silent() -> AsyncGenerator[Event]:
+        try:
+            await asyncio.Event().wait()
+            yield Event(id="1-1", type="run.started", thread_id="t", run_id="r")
+        finally:
+            if slow:
+                await asyncio.sleep(0.02)
+            closed.set()
+
+    async def receive() -> dict[str, Any]:
+        await commented.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message.get("body") == sse.COMMENT:
+            commented.set()
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+    async with asyncio.timeout(5):
+        await StreamingResponse(sse.frames(silent(), 0.01))(scope, receive, send)
+        await closed.wait()

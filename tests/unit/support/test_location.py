@@ -131,6 +131,16 @@ def test_settings_come_from_a_file_that_can_be_read(folder: Path) -> None:
             read()
 
 
+def test_settings_may_name_another_file_or_none(folder: Path) -> None:
+    env_file(folder, "RUNYARD_SLOTS=7\n")
+    (folder / "other.env").write_text("RUNYARD_SLOTS=9\nRUNYARD_API_PORT=99\n")
+    default = Settings.model_fields["slots"].default
+    assert (Settings(_env_file=None).slots, Settings(_env_file="other.env").slots, Settings().slots) == (default, 9, 7)
+    assert (ApiSettings(_env_file=folder / "other.env").port, Settings(_env_file=".env").slots) == (99, 7)
+    (folder / ".env").write_bytes(b"RUNYARD_SLOTS=7\nOTHER=\xff\n")
+    assert (Settings(_env_file=None).slots, Settings(_env_file="other.env").slots) == (default, 9)
+
+
 def test_a_file_of_variables_belongs_to_the_user_or_to_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container may have a file of root. A file of anybody else could send prompts to another server."""
     env_file(folder, "RUNYARD_POSTGRES_URL=https://api\n")

@@ -8,8 +8,9 @@ a producer.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
 ARGV     queue, most jobs, most bytes of one body, most bytes of all bodies, lease in ms, most aborts to check, score of a job that is due,
-         score of a job that is not due, largest due time in ms (JOBS_PER_LOOK, JOB_BYTES, BYTES_PER_LOOK, LEASE_SECONDS, ABORTS_PER_LOOK,
-         QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS, redis/arq_queue.py)
+         score of a job that is not due, largest due time in ms, ms for which an abort is known to have been looked at (JOBS_PER_LOOK,
+         JOB_BYTES, BYTES_PER_LOOK, LEASE_SECONDS, ABORTS_PER_LOOK, QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS, ABORT_MS,
+         redis/arq_queue.py)
 Returns  the time in ms, the number of all jobs that have neither a run nor a result, then six values per job:
          1. id
          2. token: the due time and the expiry in ms, separated by "|". Expiry -1: none. Expiry -2: the body had expired.
@@ -37,14 +38,21 @@ local function ms(score)
   return string.format('%.0f', math.max(-latest, math.min(latest, tonumber(score) or latest)))
 end
 
+-- Return whether an abort may make a known job due. If the job has no run and its lease may last, a worker may be accepting its run.
+-- Another worker that looked at the job would answer that it is cancelled.
+local function is_free(id)
+  return redis.call('HEXISTS', runs, id) == 1 or tonumber(redis.call('ZSCORE', looks, id) or 0) > now + lease
+end
+
 -- Remove aborts without a job: they came after its end, and would cancel a later job of the same id. A job with an abort is due once.
 local aborts = redis.call('ZRANGE', 'arq:abort', 0, ARGV[6] - 1, 'WITHSCORES')
 for i = 1, #aborts, 2 do
   local id, at = aborts[i], aborts[i + 1]
   if redis.call('EXISTS', 'arq:job:' .. id) == 0 then
     redis.call('ZREM', 'arq:abort', id)
-  elseif redis.call('HEXISTS', jobs, id) == 1 and redis.call('HGET', seen, id) ~= at then
+  elseif redis.call('HEXISTS', jobs, id) == 1 and redis.call('HGET', seen, id) ~= at and is_free(id) then
     redis.call('HSET', seen, id, at)
+    redis.call('PEXPIRE', seen, ARGV[10])
     redis.call('ZADD', looks, 'LT', now, id)
   end
 end
@@ -54,9 +62,10 @@ local aborting, position = {}, 0
 for _, range in ipairs({{'(' .. queued, '(' .. deferred}, {'-inf', '(' .. queued}, {'(' .. deferred, '+inf'}}) do
   local added = redis.call('ZRANGE', queue, range[1], range[2], 'BYSCORE', 'LIMIT', 0, most - position, 'WITHSCORES')
   for i = 1, #added, 2 do
-    local id, score = added[i], added[i + 1]
+    local id, score, due = added[i], added[i + 1], true
     if redis.call('HEXISTS', jobs, id) == 1 then  -- Job.abort() has changed the score
       aborting[id] = true
+      due = is_free(id)
     else
       local body = 'arq:job:' .. id
       redis.call('HSET', jobs, id, ms(score) .. '|' .. ms(redis.call('PEXPIRETIME', body)))
@@ -64,7 +73,9 @@ for _, range in ipairs({{'(' .. queued, '(' .. deferred}, {'-inf', '(' .. queued
     end
     position = position + 1
     -- After the jobs that are due, in the order of arq's queue.
-    redis.call('ZADD', looks, string.format('%.3f', now - 1 + position / 1000), id)
+    if due then
+      redis.call('ZADD', looks, string.format('%.3f', now - 1 + position / 1000), id)
+    end
     redis.call('ZADD', queue, queued, id)
   end
 end
