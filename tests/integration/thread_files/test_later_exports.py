@@ -20,6 +20,7 @@ from runyard.support.backend_urls import connect
 from runyard_backends.conformance.world import World
 from runyard_backends.import_report import Report
 from runyard_backends.memory import connect as connect_memory
+from runyard_backends.memory.import_lock import MemoryImportLock
 from runyard_backends.thread_files import import_threads, importer
 from tests.support.thread_families import exported, fork, furnish, shown, turn
 
@@ -215,6 +216,44 @@ async def test_a_lost_lock_ends_the_import(source: Backend, postgres_url: str) -
     assert (await import_threads(one, file)).complete
     await same(source, one, "deeper")
     await one.close()
+
+
+async def test_a_long_step_keeps_the_lock(source: Backend, target: Backend) -> None:
+    """F10: The lock is checked while one step of the import works, and once at the end."""
+    await turn(source, "t", "r1")
+    append, checks, again = target.checkpointer.append, 0, asyncio.Event()
+
+    async def check(_: MemoryImportLock) -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 2:
+            again.set()
+
+    async def slow(*args: Any) -> None:
+        await asyncio.wait_for(again.wait(), 5)
+        await append(*args)
+
+    often, checked = patch.object(importer, "CHECK_SECONDS", 0.01), patch.object(MemoryImportLock, "check", check)
+    with often, checked, patch.object(target.checkpointer, "append", slow):
+        assert (await import_threads(target, await exported(source, "t"))).complete
+    checks = 0
+    with checked:
+        await import_threads(target, await exported(source, "t"))
+    assert checks == 1
+
+
+async def test_a_lock_that_is_lost_ends_a_long_step(source: Backend, target: Backend) -> None:
+    """F10: An import stops within a step when its lock is lost."""
+    await turn(source, "t", "r1")
+    file = await exported(source, "t")
+    often = patch.object(importer, "CHECK_SECONDS", 0.01)
+    lost = patch.object(MemoryImportLock, "check", side_effect=BackendUnavailableError("lost"))
+    endless = patch.object(target.checkpointer, "append", lambda *_: asyncio.Event().wait())
+    with often, lost, endless, pytest.raises(BackendUnavailableError, match="lost"):
+        async with asyncio.timeout(5):
+            await import_threads(target, file)
+    assert (await import_threads(target, file)).complete
+    await same(source, target, "t")
 
 
 def strange(lines: list[dict[str, Any]], run_id: str, *more: dict[str, Any]) -> io.BytesIO:
