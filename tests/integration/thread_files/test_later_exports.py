@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -189,12 +190,28 @@ async def test_one_import_at_a_time(source: Backend, two: tuple[Backend, Backend
 async def test_a_lock_is_released(two: tuple[Backend, Backend]) -> None:
     """A1: One connection at a time has the lock."""
     one, other = two
-    for first, second in ((one, other), (other, one)):
+    for first, second in ((one, other), (other, one)) * 10:
         lock = await first.threads.lock_imports()  # type: ignore[attr-defined]
         await lock.check()
         with pytest.raises(LockedError, match="another import"):
             await second.threads.lock_imports()  # type: ignore[attr-defined]
         await lock.release()
+
+
+async def test_the_lock_of_a_file_with_two_paths(tmp_path: Path) -> None:
+    """F10: Two imports into one SQLite file exclude each other, also if they name the file by different paths."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    one = await connect(f"sqlite:///{tmp_path}/store/a.db")
+    (tmp_path / "b.db").symlink_to(tmp_path / "store" / "a.db")
+    lock = await one.threads.lock_imports()  # type: ignore[attr-defined]
+    for path in ("link/a.db", "b.db"):
+        other = await connect(f"sqlite:///{tmp_path}/{path}")
+        with pytest.raises(LockedError, match="another import"):
+            await other.threads.lock_imports()  # type: ignore[attr-defined]
+        await other.close()
+    await lock.release()
+    await one.close()
 
 
 async def test_a_lost_lock_ends_the_import(source: Backend, postgres_url: str) -> None:
@@ -323,6 +340,53 @@ async def test_requests_of_the_deployment_are_left_alone(source: Backend, target
         assert [note.what for note in report.notes if "request" in note.what]
         found = await target.checkpointer.load_pending_request("t")
         assert found is not None and found.request_id == "q" and found.answered_at is None
+
+
+async def test_a_request_after_an_interruption_is_left_alone(source: Backend, target: Backend) -> None:
+    """H6: A repeated import does not replace a request that the deployment made after the first import was interrupted."""
+    await turn(source, "t", "r1")
+    await source.checkpointer.save_pending_request("t", HitlRequest(request_id="own"))
+    file = await exported(source, "t")
+    stopped = patch.object(target.checkpointer, "save_pending_request", side_effect=asyncio.CancelledError)
+    with stopped, pytest.raises(asyncio.CancelledError):
+        await import_threads(target, file)
+    await target.checkpointer.save_pending_request("t", HitlRequest(request_id="q"))
+    report = await import_threads(target, file)
+    assert report.complete and report.requests == 0
+    assert [note.what for note in report.notes if "request own" in note.what]
+    found = await target.checkpointer.load_pending_request("t")
+    assert found is not None and found.request_id == "q"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("end", ["complete", "cancel"])
+async def test_a_request_of_a_run_that_the_deployment_ended(
+    source: Backend, target: Backend, end: str, known: bool, answered: bool
+) -> None:
+    """H3, R13: If the deployment has ended an imported run, its requests are not changed. The rest of the file is imported."""
+    await turn(source, "t", "r1")
+    await source.checkpointer.claim_run("t", "open")
+    store: Any = source.checkpointer
+    if known:
+        await store.save_requests("t", [HitlRequest(request_id="q", payload={"n": 1})], run_id="open")
+    await import_threads(target, await exported(source, "t"))
+    if end == "complete":
+        await target.checkpointer.mark_run_complete("t", "open")
+    else:
+        await target.runs.cancel("t", "open")
+    if not known:
+        await store.save_requests("t", [HitlRequest(request_id="q", payload={"n": 1})], run_id="open")
+    if answered:
+        await source.runs.respond(7, thread_id="t", request_id="q")
+    await turn(source, "t", "r2")
+    file = await exported(source, "t")
+    report = await import_threads(target, file)
+    assert report.outcomes == {"added": 1}, report.notes
+    assert [note.what for note in report.notes if "has ended its run" in note.what]
+    assert report.runs == 1 and (report.requests, report.answers) == (0, 0)
+    assert (await import_threads(target, file)).outcomes == {"unchanged": 1}
+    assert "r2" in (await shown(target, "t"))["runs"]
 
 
 async def test_open_runs_and_requests_of_an_import_go_on(source: Backend, target: Backend) -> None:
