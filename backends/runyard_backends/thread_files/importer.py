@@ -100,8 +100,7 @@ class FileImport:
             self.report.note(thread_id, "not imported: the deployment has another thread with this id")
             self._missing.add(thread_id)
         elif mark.began is None and mark.export_id == self._export_id:
-            self.report.count("unchanged")
-            await section.find_closing()
+            await self._unchanged(section)
         elif stored is None and not first and not made:
             self.report.count("failed")
             self.report.note(thread_id, "not imported: its parent was not imported up to the fork")
@@ -110,6 +109,18 @@ class FileImport:
             section.working = True
             await self._guarded(number, section, lambda: section.begin(stored, made=made))
         return section
+
+    async def _unchanged(self, section: Section) -> None:
+        """Read from a thread what its forks need."""
+        try:
+            await section.find_closing()
+        except (BackendUnavailableError, CapabilityMissingError):
+            raise
+        except RunyardError as error:
+            self.report.count("failed")
+            self.report.note(section.id, f"not compared: {error.message}")
+        else:
+            self.report.count("unchanged")
 
     async def _fork(self, number: int, section: Section | None, line: ForkLine) -> None:
         """Fork the thread of the section, unless the fork exists. The section of an unchanged thread may lack a fork that was
