@@ -19,7 +19,7 @@ class SqliteImportLock:
     @classmethod
     async def take(cls, path: Path) -> SqliteImportLock:
         """Take the lock of the store in the file ``path``. Raises LockedError, sqlite3.Error."""
-        return cls(await asyncio.to_thread(_locked, path.with_name(f"{path.name}-import")))
+        return cls(await asyncio.to_thread(_locked, path))
 
     async def check(self) -> None:
         """Do nothing, because the lock cannot be lost."""
@@ -29,7 +29,9 @@ class SqliteImportLock:
 
 
 def _locked(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    store = path.resolve()  # one file can have several paths
+    beside = store.with_name(f"{store.name}-import")
+    connection = sqlite3.connect(beside, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN EXCLUSIVE")
     except sqlite3.Error as error:

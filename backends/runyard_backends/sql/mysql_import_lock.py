@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from runyard.domain.derived_ids import digest
@@ -12,6 +13,8 @@ from ..import_locks import taken
 
 REPLY_SECONDS = 10.0
 """Seconds within which the server must answer."""
+RELEASE_SECONDS = 0.5
+"""Seconds within which the server must answer a release. After this time it releases the lock when it sees the close."""
 
 
 class MySqlImportLock:
@@ -36,8 +39,8 @@ class MySqlImportLock:
             raise
         return lock
 
-    async def _ask(self, statement: str, values: tuple[str, ...] | None = None) -> Any:
-        async with asyncio.timeout(REPLY_SECONDS):
+    async def _ask(self, statement: str, values: tuple[str, ...] | None = None, seconds: float = REPLY_SECONDS) -> Any:
+        async with asyncio.timeout(seconds):
             cursor = self._connection.cursor()
             await cursor.execute(statement, values)
             [(found,)] = await cursor.fetchall()
@@ -51,5 +54,9 @@ class MySqlImportLock:
             raise BackendUnavailableError(f"the lock of the import was lost: {error}; import again") from error
 
     async def release(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Release the lock, and close the connection. The server may see the close late."""
+        try:
+            with suppress(Exception):
+                await self._ask("SELECT RELEASE_ALL_LOCKS()", seconds=RELEASE_SECONDS)
+        finally:
+            self._connection.close()

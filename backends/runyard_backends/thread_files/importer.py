@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final, cast
 
 from runyard.errors import BackendUnavailableError, CapabilityMissingError, RunyardError
-from runyard.ports.branches import BranchStore
+from runyard.ports.branches import BranchStore, ImportLock
 from runyard.ports.commands import Cut, ForkRequest
 from runyard.ports.stores import Backend
 
@@ -23,7 +24,7 @@ from .records import EndLine, ForkLine, Line, ThreadLine
 from .section import Section
 
 CHECK_SECONDS: Final = 5.0
-"""Seconds after which an import checks again that it has the lock of the tenant's imports."""
+"""Seconds after which an import checks again that it has the lock of the tenant's imports, also within a long step."""
 
 
 class FileImport:
@@ -42,22 +43,32 @@ class FileImport:
         """Repeat all lines under the lock of the tenant's imports. An error of the store ends the import of its thread, and the
         report has a note with the line. Raises LockedError if another import works, and BackendUnavailableError."""
         if self.report.dry_run:
-            await self._repeat(lines, None)
+            await self._repeat(lines)
             return
         lock = await cast(BranchStore, self._backend.threads).lock_imports()
         try:
-            await self._repeat(lines, lock.check)
+            await self._repeat_under(lock, lines)
         finally:
             await lock.release()
 
-    async def _repeat(self, lines: Iterator[tuple[int, Line]], check: Callable[[], Awaitable[None]] | None) -> None:
+    async def _repeat_under(self, lock: ImportLock, lines: Iterator[tuple[int, Line]]) -> None:
+        """Repeat all lines, and check ``lock`` meanwhile. Stop when the lock is lost."""
+        done = asyncio.Event()
+        checking, repeating = asyncio.create_task(_check(lock, done)), asyncio.create_task(self._repeat(lines))
+        try:
+            await asyncio.wait((checking, repeating), return_when=asyncio.FIRST_COMPLETED)
+            if repeating.done():
+                await repeating
+            done.set()
+            await checking
+        finally:
+            checking.cancel()
+            repeating.cancel()
+            await asyncio.gather(checking, repeating, return_exceptions=True)
+
+    async def _repeat(self, lines: Iterator[tuple[int, Line]]) -> None:
         section: Section | None = None
-        clock = asyncio.get_running_loop().time
-        checked = clock()
         for number, line in lines:
-            if check is not None and clock() - checked > CHECK_SECONDS:
-                await check()
-                checked = clock()
             if isinstance(line, ThreadLine):
                 await self._end(section)
                 section = await self._begin(number, line, first=section is None)
@@ -89,8 +100,7 @@ class FileImport:
             self.report.note(thread_id, "not imported: the deployment has another thread with this id")
             self._missing.add(thread_id)
         elif mark.began is None and mark.export_id == self._export_id:
-            self.report.count("unchanged")
-            await section.find_closing()
+            await self._unchanged(section)
         elif stored is None and not first and not made:
             self.report.count("failed")
             self.report.note(thread_id, "not imported: its parent was not imported up to the fork")
@@ -99,6 +109,18 @@ class FileImport:
             section.working = True
             await self._guarded(number, section, lambda: section.begin(stored, made=made))
         return section
+
+    async def _unchanged(self, section: Section) -> None:
+        """Read from a thread what its forks need."""
+        try:
+            await section.find_closing()
+        except (BackendUnavailableError, CapabilityMissingError):
+            raise
+        except RunyardError as error:
+            self.report.count("failed")
+            self.report.note(section.id, f"not compared: {error.message}")
+        else:
+            self.report.count("unchanged")
 
     async def _fork(self, number: int, section: Section | None, line: ForkLine) -> None:
         """Fork the thread of the section, unless the fork exists. The section of an unchanged thread may lack a fork that was
@@ -130,3 +152,14 @@ class FileImport:
     async def _end(self, section: Section | None) -> None:
         if section is not None and section.working:
             await self._guarded(section.number, section, section.end)
+
+
+async def _check(lock: ImportLock, done: asyncio.Event) -> None:
+    """Check ``lock`` every CHECK_SECONDS, and a last time when ``done`` is set. Raises BackendUnavailableError if the lock was
+    lost."""
+    last = False
+    while not last:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), CHECK_SECONDS)
+        last = done.is_set()
+        await lock.check()

@@ -54,10 +54,16 @@ class RequestImport:
         if known is not None:
             if known.thread_id != section.id:
                 return "another thread has a request with this id"
-            if known.answered_at is None and request.answered_at is not None and not self._made(known):
+            if known.answered_at is not None:
+                return None
+            if known.run_id in section.over:
+                return "the deployment has ended its run"
+            if request.answered_at is not None and not self._made(known):
                 return "the deployment has a request with this id that no import has made"
             return None
         if request.run_id is not None:
+            if request.run_id in section.over:
+                return "the deployment has ended its run"
             return (
                 "the deployment has a run with its run id that no import has made" if section.foreign(request.run_id) else None
             )
@@ -71,16 +77,17 @@ class RequestImport:
         return name in self._section.open or self._section.mark.made("request", found.request_id, found.created_at)
 
     async def _others_pending(self) -> bool:
-        """Return whether the thread has a pending request that no import has made. The new request could replace it."""
+        """Return whether the thread has a pending request that no import has made. The new request could replace it.
+
+        The section knows the requests of this file and of the mark. The time of a request does not show who has made it."""
         section = self._section
         cursor: str | None = None
         while True:
             page = await self._backend.runs.requests(
                 thread_id=section.id, pending=True, page=PageRequest(limit=1000, cursor=cursor)
             )
-            for found in page.items:
-                if not self._made(found):
-                    return True
+            if any(name_of("request", found.request_id) not in section.open for found in page.items):
+                return True
             if (cursor := page.next) is None:
                 return False
 

@@ -67,6 +67,8 @@ class Section:
     number: int = 0
     open: set[str] = field(default_factory=set)
     """The digests of the live runs and pending requests that imports have made."""
+    over: set[str] = field(default_factory=set)
+    """The runs that had ended before this call."""
     again: bool = False
     """Whether the thread existed before this call."""
     _inherited: int | None = None
@@ -78,7 +80,6 @@ class Section:
     _count: int = 0
     _last: dict[str, tuple[int, str]] = field(default_factory=dict)
     _claimed: set[str] = field(default_factory=set)
-    _done: set[str] = field(default_factory=set)
     _foreign: dict[str, bool] = field(default_factory=dict)
     """For each run that the thread had before this call: whether no import has made it."""
     _batch: list[tuple[int, Message]] = field(default_factory=list)
@@ -138,9 +139,9 @@ class Section:
     async def find_closing(self) -> None:
         """Find the messages with which the fork to this thread was repaired. They have new ids."""
         if self.line.closing and not self.report.dry_run:
-            [first, *_] = await self._branches.branch_keys(self.id)
-            made = await self._branches.branch_messages(self.id, first, limit=len(self.line.closing))
-            self.renamed |= {old: message.id for old, message in zip(self.line.closing, made, strict=False)}
+            for first in (await self._branches.branch_keys(self.id))[:1]:
+                made = await self._branches.branch_messages(self.id, first, limit=len(self.line.closing))
+                self.renamed |= {old: message.id for old, message in zip(self.line.closing, made, strict=False)}
 
     def message_id(self, message_id: str | None) -> str | None:
         """Return the id that a message of the file has in the deployment."""
@@ -204,7 +205,7 @@ class Section:
         """Note a run that the thread had before."""
         self._foreign[run.run_id] = run.kind != "external" or not self.mark.made("run", run.run_id, run.accepted_at)
         if run.ended:
-            self._done.add(run.run_id)
+            self.over.add(run.run_id)
             self.open.discard(name_of("run", run.run_id))
         elif not self.foreign(run.run_id):
             self.open.add(name_of("run", run.run_id))
@@ -231,7 +232,7 @@ class Section:
             self._leaf, self._leaf_number = message.id, self._count
             return
         self._last[run_id] = (self._count, message.id)
-        if run_id in self._done:
+        if run_id in self.over:
             return
         if self.again and run_id not in self._claimed:
             if run_id not in self._foreign and await self._of_unclaimed(message):
@@ -310,7 +311,7 @@ class Section:
         number, last = self._last.get(run_id, (0, None))
         if last is not None and number > self._leaf_number:
             self._leaf, self._leaf_number = last, number
-        if self.report.dry_run or run_id in self._done:
+        if self.report.dry_run or run_id in self.over:
             return
         self._refuse_foreign(run_id)
         await self.flush()
@@ -318,7 +319,7 @@ class Section:
         self.open.discard(name_of("run", run_id))
 
     async def _cancel(self, run_id: str) -> None:
-        if self.report.dry_run or run_id in self._done:
+        if self.report.dry_run or run_id in self.over:
             return
         self._refuse_foreign(run_id)
         await self.flush()

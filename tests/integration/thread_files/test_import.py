@@ -123,6 +123,19 @@ async def test_a_later_export_adds_to_the_import(source: Backend, target: Backen
     assert found["thread"][1:3] == ["mine", {**expected["thread"][2], "colour": "green"}]
 
 
+async def test_an_unchanged_thread_that_cannot_be_read(source: Backend, target: Backend) -> None:
+    """F4: An error of the store in a thread that an import finds unchanged is in the report. The import goes on."""
+    file = await exported(source, "t", forks=True)
+    await import_threads(target, file)
+    error = ThreadNotFoundError("the thread was deleted", thread_id="repaired")
+    with patch.object(target.threads, "branch_keys", side_effect=error):
+        report = await import_threads(target, file)
+    assert report.outcomes == {"unchanged": 5, "failed": 1} and not report.complete
+    assert [note.what for note in report.notes if note.thread_id == "repaired"] == ["not compared: the thread was deleted"]
+    with patch.object(target.threads, "branch_keys", return_value=[]):
+        assert (await import_threads(target, file)).outcomes == {"unchanged": 6}
+
+
 class Interrupted(BaseException):
     pass
 

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ from runyard.support.backend_urls import connect
 from runyard_backends.conformance.world import World
 from runyard_backends.import_report import Report
 from runyard_backends.memory import connect as connect_memory
+from runyard_backends.memory.import_lock import MemoryImportLock
 from runyard_backends.thread_files import import_threads, importer
 from tests.support.thread_families import exported, fork, furnish, shown, turn
 
@@ -196,6 +198,34 @@ async def test_a_lock_is_released(two: tuple[Backend, Backend]) -> None:
         await lock.release()
 
 
+async def test_a_release_does_not_wait_for_the_close(mysql_url: str) -> None:
+    """F10: MySQL releases the lock of an import before the server sees that the connection is closed."""
+    backend = await connect(mysql_url)
+    lock: Any = await backend.threads.lock_imports()  # type: ignore[attr-defined]
+    with patch.object(lock._connection, "close"):
+        await lock.release()
+    again = await backend.threads.lock_imports()  # type: ignore[attr-defined]
+    await again.release()
+    lock._connection.close()
+    await backend.close()
+
+
+async def test_the_lock_of_a_file_with_two_paths(tmp_path: Path) -> None:
+    """F10: Two imports into one SQLite file exclude each other, also if they name the file by different paths."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    one = await connect(f"sqlite:///{tmp_path}/store/a.db")
+    (tmp_path / "b.db").symlink_to(tmp_path / "store" / "a.db")
+    lock = await one.threads.lock_imports()  # type: ignore[attr-defined]
+    for path in ("link/a.db", "b.db"):
+        other = await connect(f"sqlite:///{tmp_path}/{path}")
+        with pytest.raises(LockedError, match="another import"):
+            await other.threads.lock_imports()  # type: ignore[attr-defined]
+        await other.close()
+    await lock.release()
+    await one.close()
+
+
 async def test_a_lost_lock_ends_the_import(source: Backend, postgres_url: str) -> None:
     """F10: An import that has lost its lock stops. The next import continues it."""
     await furnish(source)
@@ -215,6 +245,44 @@ async def test_a_lost_lock_ends_the_import(source: Backend, postgres_url: str) -
     assert (await import_threads(one, file)).complete
     await same(source, one, "deeper")
     await one.close()
+
+
+async def test_a_long_step_keeps_the_lock(source: Backend, target: Backend) -> None:
+    """F10: The lock is checked while one step of the import works, and once at the end."""
+    await turn(source, "t", "r1")
+    append, checks, again = target.checkpointer.append, 0, asyncio.Event()
+
+    async def check(_: MemoryImportLock) -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 2:
+            again.set()
+
+    async def slow(*args: Any) -> None:
+        await asyncio.wait_for(again.wait(), 5)
+        await append(*args)
+
+    often, checked = patch.object(importer, "CHECK_SECONDS", 0.01), patch.object(MemoryImportLock, "check", check)
+    with often, checked, patch.object(target.checkpointer, "append", slow):
+        assert (await import_threads(target, await exported(source, "t"))).complete
+    checks = 0
+    with checked:
+        await import_threads(target, await exported(source, "t"))
+    assert checks == 1
+
+
+async def test_a_lock_that_is_lost_ends_a_long_step(source: Backend, target: Backend) -> None:
+    """F10: An import stops within a step when its lock is lost."""
+    await turn(source, "t", "r1")
+    file = await exported(source, "t")
+    often = patch.object(importer, "CHECK_SECONDS", 0.01)
+    lost = patch.object(MemoryImportLock, "check", side_effect=BackendUnavailableError("lost"))
+    endless = patch.object(target.checkpointer, "append", lambda *_: asyncio.Event().wait())
+    with often, lost, endless, pytest.raises(BackendUnavailableError, match="lost"):
+        async with asyncio.timeout(5):
+            await import_threads(target, file)
+    assert (await import_threads(target, file)).complete
+    await same(source, target, "t")
 
 
 def strange(lines: list[dict[str, Any]], run_id: str, *more: dict[str, Any]) -> io.BytesIO:
@@ -284,6 +352,53 @@ async def test_requests_of_the_deployment_are_left_alone(source: Backend, target
         assert [note.what for note in report.notes if "request" in note.what]
         found = await target.checkpointer.load_pending_request("t")
         assert found is not None and found.request_id == "q" and found.answered_at is None
+
+
+async def test_a_request_after_an_interruption_is_left_alone(source: Backend, target: Backend) -> None:
+    """H6: A repeated import does not replace a request that the deployment made after the first import was interrupted."""
+    await turn(source, "t", "r1")
+    await source.checkpointer.save_pending_request("t", HitlRequest(request_id="own"))
+    file = await exported(source, "t")
+    stopped = patch.object(target.checkpointer, "save_pending_request", side_effect=asyncio.CancelledError)
+    with stopped, pytest.raises(asyncio.CancelledError):
+        await import_threads(target, file)
+    await target.checkpointer.save_pending_request("t", HitlRequest(request_id="q"))
+    report = await import_threads(target, file)
+    assert report.complete and report.requests == 0
+    assert [note.what for note in report.notes if "request own" in note.what]
+    found = await target.checkpointer.load_pending_request("t")
+    assert found is not None and found.request_id == "q"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("end", ["complete", "cancel"])
+async def test_a_request_of_a_run_that_the_deployment_ended(
+    source: Backend, target: Backend, end: str, known: bool, answered: bool
+) -> None:
+    """H3, R13: If the deployment has ended an imported run, its requests are not changed. The rest of the file is imported."""
+    await turn(source, "t", "r1")
+    await source.checkpointer.claim_run("t", "open")
+    store: Any = source.checkpointer
+    if known:
+        await store.save_requests("t", [HitlRequest(request_id="q", payload={"n": 1})], run_id="open")
+    await import_threads(target, await exported(source, "t"))
+    if end == "complete":
+        await target.checkpointer.mark_run_complete("t", "open")
+    else:
+        await target.runs.cancel("t", "open")
+    if not known:
+        await store.save_requests("t", [HitlRequest(request_id="q", payload={"n": 1})], run_id="open")
+    if answered:
+        await source.runs.respond(7, thread_id="t", request_id="q")
+    await turn(source, "t", "r2")
+    file = await exported(source, "t")
+    report = await import_threads(target, file)
+    assert report.outcomes == {"added": 1}, report.notes
+    assert [note.what for note in report.notes if "has ended its run" in note.what]
+    assert report.runs == 1 and (report.requests, report.answers) == (0, 0)
+    assert (await import_threads(target, file)).outcomes == {"unchanged": 1}
+    assert "r2" in (await shown(target, "t"))["runs"]
 
 
 async def test_open_runs_and_requests_of_an_import_go_on(source: Backend, target: Backend) -> None:
