@@ -294,6 +294,7 @@ async def plan(url: str) -> Migrated:
     if path.exists():
         with translated():
             async with aiosqlite.connect(f"file:{quote(str(path))}?mode=ro", uri=True) as connection:
+                connection.row_factory = sqlite3.Row
                 before = await _version(connection)
     return migrated(before, pending(migrations("sqlite"), before))
 
