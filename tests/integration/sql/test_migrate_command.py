@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import runyard_backends.sql.migrate
 from runyard.errors import SchemaMismatch
 from runyard_api.cli.main import app
 from tests.support.mariadb import PrivateMariaDB
@@ -33,3 +34,11 @@ def test_a_migrated_schema_lacks_nothing(url: str, option: str) -> None:
     before, _, after = (CliRunner().invoke(app, ["--url", url, "migrate", *given]) for given in ([option], [], [option]))
     assert isinstance(before.exception, SchemaMismatch) == (option == "--check") and "it lacks" in before.output
     assert after.exit_code == 0 and "up to date, at version 1" in after.output
+
+
+def test_a_check_refuses_a_schema_that_excludes_this_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U1"""
+    CliRunner().invoke(app, ["--url", url, "migrate"], catch_exceptions=False)
+    monkeypatch.setattr(runyard_backends.sql.migrate, "CODE_VERSION", 0)
+    refused = CliRunner().invoke(app, ["--url", url, "migrate", "--check"])
+    assert isinstance(refused.exception, SchemaMismatch) and "upgrade runyard" in str(refused.exception)
