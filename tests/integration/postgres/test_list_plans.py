@@ -15,6 +15,7 @@ import time
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
@@ -140,7 +141,7 @@ class Recording(Database):
     """Notes what is sent, and sends it all over one connection."""
 
     def __init__(self, connection: asyncpg.Connection | None) -> None:
-        super().__init__(None, cast(Any, None), command_timeout=30.0)
+        super().__init__(cast(Any, SimpleNamespace(get_max_size=lambda: 1)), cast(Any, None), command_timeout=30.0)
         self.connection, self.sent = connection, list[tuple[str, tuple[Any, ...]]]()
 
     async def rows(self, name: str, *args: Any) -> list[asyncpg.Record]:
