@@ -180,6 +180,7 @@ async def plan(url: str, *, release: Release | None = None) -> Migrated:
         if not await connection.fetchval(sql["schema_exists"]):
             return _told(0, release.migrations[-1].version, release.migrations, release.functions, None)
         state = await connection.fetchrow(sql["schema_state"], [])
+        assert state is not None  # the statement aggregates
         before = state["version"] or 0
         _check_oldest_code(state)
         missing = [migration for migration in release.migrations if migration.version > before]
