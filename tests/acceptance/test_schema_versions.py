@@ -11,7 +11,7 @@ from runyard.support import backend_urls
 from runyard_api.cli import exit_codes
 from runyard_api.cli.main import main
 from runyard_backends.postgres.database import statements
-from runyard_backends.postgres.migrate import CODE_VERSION, OLDEST_SCHEMA, Migrated, Release, migrate
+from runyard_backends.postgres.migrate import CODE_VERSION, OLDEST_SCHEMA, Migrated, Release, migrate, plan
 
 
 async def starts(url: str) -> type[RunyardError] | None:
@@ -41,6 +41,8 @@ async def test_code_starts_from_its_oldest_schema_to_the_newest_that_admits_it(p
     assert await migrate(postgres_url) == Migrated(101, 101, (), 0, None)
     await record(postgres_url, 102, CODE_VERSION + 1)
     assert await starts(postgres_url) is SchemaMismatch
+    with pytest.raises(SchemaMismatch, match="upgrade runyard"):
+        await plan(postgres_url)
     await record(postgres_url, 103, 1)
     assert await starts(postgres_url) is SchemaMismatch
 

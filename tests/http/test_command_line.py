@@ -75,6 +75,8 @@ OVER_HTTP: Final[dict[str, list[str]]] = {
     "webhooks deliveries": [],
     "webhooks redeliver": ["msg_none"],
     "webhooks remove": ["WEBHOOK"],
+    "threads update": ["t", "--title", "a title"],
+    "threads delete": ["failing"],
 }
 """The commands that work over HTTP, in an order in which they can follow each other."""
 ENDS: Final = {"webhooks redeliver": exit_codes.Exit.NOT_FOUND}

@@ -202,6 +202,11 @@ async def test_number_of_webhooks_is_bounded(remote: Client) -> None:
     await remote.subscribe_webhook(URL, all_tenants=True)
 
 
+async def test_an_id_of_any_text_makes_a_repetition_safe(remote: Client) -> None:
+    first, again = [await remote.subscribe_webhook(URL, webhook_id="hook für " + "x" * 200) for _ in range(2)]
+    assert first.webhook_id == again.webhook_id
+
+
 async def test_a_client_of_a_tenant_subscribes_to_its_tenant_only(world: MemoryWorld) -> None:
     acme = Client(await connect(world=world, tenant="acme"))
     with pytest.raises(errors.InvalidInputError, match="all tenants"):

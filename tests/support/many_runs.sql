@@ -53,8 +53,8 @@ INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type)
 SELECT r.tenant, r.thread_key, r.thread_id, r.run_id, 'run.completed' FROM runyard.runs r WHERE r.tenant = $1 AND r.status = 'completed'
 
 -- name: deliveries
-INSERT INTO runyard.webhook_deliveries (tenant, owner, url, type, thread_id, run_id, next_at, delivered_at, failed_at)
-SELECT r.tenant, r.tenant, 'https://example.com/hook', 'run.completed', r.thread_id, r.run_id,
+INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, run_id, next_at, delivered_at, failed_at)
+SELECT r.tenant, 'https://example.com/hook', 'run.completed', r.thread_id, r.run_id,
        CASE WHEN r.completion_seq % 1000 = 30 THEN now() END, CASE WHEN r.completion_seq % 1000 NOT IN (30, 40) THEN now() END,
        CASE WHEN r.completion_seq % 1000 = 40 THEN now() END
 FROM runyard.runs r WHERE r.tenant = $1 AND r.completion_seq % 10 = 0

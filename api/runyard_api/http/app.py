@@ -127,12 +127,13 @@ def asgi_app(
     found = settings or ApiSettings()
     mounted = registry.named(found.compat)
     backend = backend_or_client.backend if isinstance(backend_or_client, Client) else backend_or_client
+    namespace = backend_or_client.namespace if isinstance(backend_or_client, Client) else None
     if backend is not None and (postgres is not None or redis is not None):
         raise InvalidInputError("give a backend or URLs, not both", field="postgres")
     general = Settings() if tenant is None else Settings(tenant=tenant)
     gate = Gate(auth or found.auth, found, tenant=backend.tenant if backend is not None else general.tenant)
     connect = _existing(backend) if backend is not None else _connecting(general, postgres, redis, options)
-    service = Service(connect, owned=backend is None, gate=gate, settings=found)
+    service = Service(connect, owned=backend is None, gate=gate, settings=found, namespace=namespace)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

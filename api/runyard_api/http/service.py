@@ -29,13 +29,23 @@ OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
 class Service:
     """The service of one API process.
 
-    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend. The attribute
+    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend.
+    ``namespace``: that of the clients, or None for that of the program. The attribute
     ``clients`` has the clients by tenant, the least recently used first (:func:`runyard_api.http.tenant_client.caller_of`).
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Backend]], *, owned: bool, gate: Gate, settings: ApiSettings) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Backend]],
+        *,
+        owned: bool,
+        gate: Gate,
+        settings: ApiSettings,
+        namespace: str | None = None,
+    ) -> None:
         self.gate = gate
         self.settings = settings
+        self.namespace = namespace
         self.rates = Rates(settings)
         self.streams = Streams(settings.heartbeat, settings.max_stream)
         self._connect, self._owned = connect, owned

@@ -49,7 +49,9 @@ async def caller_of(principal: Principal, service: Service, root: str) -> Caller
     """
     client = service.clients.get(principal.tenant)
     if client is None:
-        client = service.clients[principal.tenant] = Client((await service.backend()).for_tenant(principal.tenant))
+        client = service.clients[principal.tenant] = Client(
+            (await service.backend()).for_tenant(principal.tenant), namespace=service.namespace
+        )
         if len(service.clients) > MAX_TENANTS:
             service.clients.popitem(last=False)
     else:

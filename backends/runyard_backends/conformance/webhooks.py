@@ -281,6 +281,22 @@ class TestWebhooks:
         await world.turn("r2")
         assert await take(world) == [] == await deliveries(world)
 
+    async def test_a_subscription_made_again_has_another_secret(self, world: World) -> None:
+        """A leaked secret is not used again, and a delivery to the old URL is not sent again."""
+        store = world.backend.webhooks
+        await subscribe(world)
+        await world.turn("r1")
+        (old,) = await take(world)
+        await settle(world, old, "failed")
+        await store.rotate("hook", overlap=60.0)
+        for version, url in ((3, "https://new.example/"), (4, HOOK)):
+            assert await store.remove("hook")
+            await subscribe(world, url=url)
+            assert await store.key("hook") == SigningKey(version)
+            assert await store.redeliver(old.delivery_id) == (url == HOOK)
+        (again,) = await take(world)
+        assert (again.delivery_id, [*again.versions]) == (old.delivery_id, [4])
+
     async def test_no_endpoint_waits_behind_another(self, world: World) -> None:
         """``each`` limits the deliveries of one endpoint, those under way (``busy``) included. ``take`` begins after the
         endpoint ``after``."""

@@ -10,7 +10,7 @@ from runyard.domain.api_keys import ApiKey, IssuedKey
 from runyard.domain.limits import Limit, LimitName
 from runyard.errors import InvalidInputError
 from runyard.models import JsonObject
-from runyard.ports.queries import FIRST_PAGE, PageRequest
+from runyard.ports.queries import PageRequest
 from runyard.ports.results import Page
 from runyard.ports.workers import QueueInfo, WorkerInfo
 
@@ -50,15 +50,15 @@ class HttpQueueStore(DirectOnly):
 
     async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]:
         """Return the state of each queue, by name."""
-        asked = page or FIRST_PAGE
+        query = given(known=known or None, **(paging(page) if page is not None else {}))
         found: list[QueueInfo] = []
         while True:
-            query = {**paging(asked), "known": known}
             data = (await self._transport.ask("GET", "queues", query=query)).data
             found += _QUEUES.validate_python(data["items"])
-            if page is not None or data["next"] is None:
-                return Page(found, data["next"])
-            asked = PageRequest(cursor=data["next"])
+            following = data.get("next")  # an older server answers with all queues
+            if page is not None or following is None:
+                return Page(found, following)
+            query["cursor"] = following
 
     async def pause(self, queue: str) -> datetime:
         """Pause a queue. Return the time of the pause."""

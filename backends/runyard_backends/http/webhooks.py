@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from runyard.domain.derived_ids import derived_id
 from runyard.domain.webhooks import DeliveryStatus, SigningKey, Webhook, WebhookDelivery, WebhookSecret
 from runyard.errors import WebhookDeliveryNotFoundError, WebhookNotFoundError
 from runyard.models import JsonObject, new_id
@@ -27,7 +28,7 @@ class HttpWebhookStore(DirectOnly):
         """Subscribe to events that are committed after this call. The server chooses the id. A request whose reply was lost is
         repeated and finds the subscription by its ``Idempotency-Key``."""
         body: JsonObject = {"url": webhook.url, "events": list(webhook.events), "all_tenants": webhook.tenant is None}
-        headers = {"Idempotency-Key": webhook.webhook_id}
+        headers = {"Idempotency-Key": derived_id("webhook", webhook.webhook_id)}
         return read(Webhook, (await self._transport.ask("POST", "webhooks", body=body, headers=headers)).data)
 
     async def webhook(self, webhook_id: str) -> Webhook | None:

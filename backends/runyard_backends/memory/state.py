@@ -268,6 +268,7 @@ class Database:
         self.pruned: dict[str, int] = {}
         self.usage: dict[tuple[str, str | None, date], UsageDay] = {}
         self.webhooks: dict[str, Subscription] = {}
+        self.removed_webhooks: dict[str, int] = {}  # the last version of the secret of each removed webhook
         self.webhook_keys: dict[str, SigningKey] = {}
         self.rotations: dict[str, str | None] = {}
         self.deliveries: list[DeliveryState] = []

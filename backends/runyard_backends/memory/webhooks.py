@@ -70,7 +70,8 @@ class MemoryWebhookStore:
             return known.webhook.model_copy()
         check_room(sum(each.webhook.tenant == webhook.tenant for each in self.db.webhooks.values()))
         kept = webhook.model_copy(update={"created_at": self.db.now(), "secret": None})
-        self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers)
+        key = SigningKey(self.db.removed_webhooks.get(webhook.webhook_id, 0) + 1)
+        self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers, key)
         return kept.model_copy()
 
     async def webhook(self, webhook_id: str) -> Webhook | None:
@@ -87,8 +88,9 @@ class MemoryWebhookStore:
         return known if known is not None and known.webhook.owner == self.tenant else None
 
     async def remove(self, webhook_id: str) -> bool:
-        if self._known(webhook_id) is None:
+        if (known := self._known(webhook_id)) is None:
             return False
+        self.db.removed_webhooks[webhook_id] = known.key.version
         del self.db.webhooks[webhook_id]
         left = [each for each in self.db.deliveries if each.delivery.webhook_id != webhook_id or each.delivery.next_at is None]
         self.db.deliveries = left
@@ -105,7 +107,9 @@ class MemoryWebhookStore:
     async def redeliver(self, delivery_id: str) -> bool:
         for each in self.db.deliveries:
             known = self.db.webhooks.get(each.delivery.webhook_id or "")
-            heard = each.delivery.webhook_id is None or (known is not None and known.webhook.disabled_at is None)
+            heard = each.delivery.webhook_id is None or (
+                known is not None and known.webhook.disabled_at is None and known.webhook.url == each.delivery.url
+            )
             over = each.delivery.next_at is None
             if each.owner == self.tenant and each.delivery.delivery_id == delivery_id and over and heard:
                 blank = {"delivered_at": None, "failed_at": None, "http_status": None, "error": None, "tries": 0}

@@ -172,13 +172,17 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
 
 
 async def plan(url: str, *, release: Release | None = None) -> Migrated:
-    """Return what :func:`migrate` with the same arguments would do now, and change nothing. Raises BackendUnavailableError."""
+    """Return what :func:`migrate` with the same arguments would do now, and change nothing. Raises BackendUnavailableError,
+    and SchemaMismatch if the schema excludes this code."""
     sql = statements()
     release = release or Release.installed()
     async with _connected(url) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         if not await connection.fetchval(sql["schema_exists"]):
             return _told(0, release.migrations[-1].version, release.migrations, release.functions, None)
-        before = await connection.fetchval(sql["schema_version"]) or 0
+        state = await connection.fetchrow(sql["schema_state"], [])
+        assert state is not None  # the statement aggregates
+        before = state["version"] or 0
+        _check_oldest_code(state)
         missing = [migration for migration in release.migrations if migration.version > before]
         newer = await connection.fetchval(sql["functions_of_newer_release"], list(release.number))
         changed = [] if newer else await _changed_files(connection, release)
@@ -269,6 +273,15 @@ def edited_objects(applied: Iterable[asyncpg.Record], stored: Iterable[asyncpg.R
     return sorted(name for name, digest in made.items() if digests.get(name) != digest)
 
 
+def _check_oldest_code(state: asyncpg.Record) -> None:
+    if (state["oldest_code"] or 0) > CODE_VERSION:
+        raise SchemaMismatch(
+            f"the schema needs code of version {state['oldest_code']} or later, got {CODE_VERSION}; upgrade runyard",
+            oldest_code=state["oldest_code"],
+            code=CODE_VERSION,
+        )
+
+
 async def check_schema(db: Database) -> None:
     """Raise SchemaUninitialized if there is no schema, and SchemaMismatch if this code cannot run on the schema."""
     if not await db.value("schema_exists"):
@@ -280,12 +293,7 @@ async def check_schema(db: Database) -> None:
             schema=state["version"],
             needed=OLDEST_SCHEMA,
         )
-    if state["oldest_code"] > CODE_VERSION:
-        raise SchemaMismatch(
-            f"the schema needs code of version {state['oldest_code']} or later, got {CODE_VERSION}; upgrade runyard",
-            oldest_code=state["oldest_code"],
-            code=CODE_VERSION,
-        )
+    _check_oldest_code(state)
     if state["missing"]:
         raise SchemaMismatch(
             f"the schema lacks functions that this code calls: {', '.join(state['missing'])}; run `runyard migrate`; "

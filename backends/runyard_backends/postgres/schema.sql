@@ -710,7 +710,7 @@ CREATE TABLE runyard.webhook_deliveries (
     failed_at runyard.moment,
     http_status integer,
     error text,
-    owner text DEFAULT '' NOT NULL,
+    owner text,
     CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) = ((delivered_at IS NOT NULL) OR (failed_at IS NOT NULL)))),
     CONSTRAINT webhook_deliveries_delivery_id_key UNIQUE (delivery_id),
     CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (delivery_no)
@@ -720,15 +720,16 @@ CREATE INDEX webhook_deliveries_due ON runyard.webhook_deliveries (endpoint, nex
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at)
     WHERE (next_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_failed ON runyard.webhook_deliveries (owner, delivery_no)
-    WHERE (failed_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_delivered ON runyard.webhook_deliveries (owner, delivery_no)
-    WHERE (delivered_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_pending ON runyard.webhook_deliveries (owner, delivery_no)
-    WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_over ON runyard.webhook_deliveries (COALESCE(delivered_at, failed_at))
     WHERE (next_at IS NULL);
-CREATE INDEX webhook_deliveries_of_owner ON runyard.webhook_deliveries (owner, delivery_no);
+CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries FOR EACH ROW WHEN ((new.webhook_id IS NOT NULL)) EXECUTE FUNCTION runyard.choose_delivery_owner();
+CREATE INDEX webhook_deliveries_of_owner ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no);
+CREATE INDEX webhook_deliveries_owner_failed ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no)
+    WHERE (failed_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_owner_delivered ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no)
+    WHERE (delivered_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_owner_pending ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no)
+    WHERE (next_at IS NOT NULL);
 
 -- Keys of the HTTP API. digest: SHA-256 of the secret.
 CREATE TABLE runyard.api_keys (
@@ -1046,6 +1047,13 @@ CREATE TABLE runyard.default_agents (
     CONSTRAINT default_agents_pkey PRIMARY KEY (namespace)
 );
 
+-- The last version of the secret of each removed webhook. A webhook that is made again with the id continues after this version.
+CREATE TABLE runyard.removed_webhooks (
+    webhook_id text NOT NULL,
+    version integer NOT NULL,
+    CONSTRAINT removed_webhooks_pkey PRIMARY KEY (webhook_id)
+);
+
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
@@ -1191,7 +1199,7 @@ FUNCTION runyard.agent_of(wanted text, of_thread text) RETURNS text;
 FUNCTION runyard.queue_of(for_agent text) RETURNS text;
 
 -- Record the agent of the first prompt of a thread, which is locked, as the agent of the thread. An agent of the thread is kept.
-FUNCTION runyard.note_agent(INOUT t runyard.threads, name text);
+FUNCTION runyard.set_thread_agent(INOUT t runyard.threads, name text);
 
 -- Return the agent that a thread without one gets from its first prompt that is not admitted. NULL without such a prompt.
 FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_id text) RETURNS text;
@@ -2546,6 +2554,9 @@ RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id tex
 -- can therefore appear before the cursor. Without entries, nothing is written.
 FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void;
 
+-- Give a delivery to the owner of its webhook: a webhook for all tenants belongs to ''. So does a webhook that was just removed.
+FUNCTION runyard.choose_delivery_owner() RETURNS trigger;
+
 -- Return the tenants that have entries in the outbox.
 FUNCTION runyard.feed_tenants() RETURNS text[];
 
@@ -2554,14 +2565,15 @@ FUNCTION runyard.feed_tenants() RETURNS text[];
 FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void;
 
--- Add a webhook, or return the webhook that has its id. Raises too_many_webhooks if the tenant has `most` webhooks.
+-- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
 FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks;
 
--- Remove a webhook of a tenant and its pending deliveries. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
+-- id has another secret. Return true if the webhook existed.
 FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
--- disabled.
+-- disabled, or was made again with another URL.
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
 -- functions/worker_demand.sql -------------------------------------------------------------------------------------------------

@@ -85,6 +85,11 @@ def check_state(state: Mapping[str, int]) -> None:
             schema=state["version"],
             needed=OLDEST_SCHEMA,
         )
+    check_oldest_code(state)
+
+
+def check_oldest_code(state: Mapping[str, int]) -> None:
+    """Raise SchemaMismatch if the schema excludes this code. ``state``: the row of ``schema_state``."""
     if state["oldest_code"] > CODE_VERSION:
         raise SchemaMismatch(
             f"the schema needs code of version {state['oldest_code']} or later, got {CODE_VERSION}; upgrade runyard",

@@ -33,7 +33,7 @@ from runyard.ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_
 from runyard.support.store_retries import LOCKED_SECONDS, MAX_LOCKED_PAUSE_SECONDS, jittered
 
 from .database import Sent, Transaction, Values, moment, statements
-from .migrate import Migrated, check_schema, migrated, migrations, pending, schema_state
+from .migrate import Migrated, check_oldest_code, check_schema, migrated, migrations, pending, schema_state
 from .mysql_errors import BROKEN, UndoneError, too_large, translate
 from .mysql_import_lock import MySqlImportLock
 
@@ -334,11 +334,13 @@ async def plan(url: str) -> Migrated:
     """Return what :func:`migrate` would do now, and change nothing. Raises SchemaMismatch, BackendUnavailableError."""
     database = await open_database(url, min_pool_size=1, max_pool_size=1)
     try:
-        before = (await database.read(schema_state))["version"]
+        state = await database.read(schema_state)
     except SchemaUninitialized:
-        before = 0
+        state = {"version": 0, "oldest_code": 0}
     finally:
         await database.close()
+    check_oldest_code(state)
+    before = state["version"]
     return migrated(before, pending(migrations("mysql"), before))
 
 

@@ -31,7 +31,7 @@ from runyard.support.store_retries import LOCKED_SECONDS, jittered
 
 from .database import DuplicateKeyError, Sent, Transaction, Values, statements
 from .import_lock import SqliteImportLock
-from .migrate import Migrated, Migration, check_schema, migrated, migrations, pending, schema_state
+from .migrate import Migrated, Migration, check_oldest_code, check_schema, migrated, migrations, pending, schema_state
 from .sqlite_path import path_of
 
 T = TypeVar("T")
@@ -289,12 +289,15 @@ async def migrate(url: str) -> Migrated:
 
 
 async def plan(url: str) -> Migrated:
-    """Return what :func:`migrate` would do now, and change nothing. A file that does not exist is not made."""
+    """Return what :func:`migrate` would do now, and change nothing. A file that does not exist is not made. Raises
+    SchemaMismatch if the schema excludes this code."""
     path, before = path_of(url), 0
     if path.exists():
         with translated():
             async with aiosqlite.connect(f"file:{quote(str(path))}?mode=ro", uri=True) as connection:
-                before = await _version(connection)
+                connection.row_factory = sqlite3.Row
+                if before := await _version(connection):
+                    check_oldest_code(await schema_state(SqliteTransaction(connection)))
     return migrated(before, pending(migrations("sqlite"), before))
 
 

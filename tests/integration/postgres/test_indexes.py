@@ -28,8 +28,8 @@ FROM generate_series(1, 500) n;
 INSERT INTO runyard.runs (tenant, thread_id, run_id, kind, status, queue, priority, request_hash, run_at)
 SELECT 'late', 'late-' || n, 'r', 'prompt', 'queued', 'default', 'normal', '{{}}', now() + interval '1 hour'
 FROM generate_series(1, 500) n;
-INSERT INTO runyard.webhook_deliveries (tenant, owner, url, type, thread_id, next_at, delivered_at, failed_at)
-SELECT '{TENANT}', '{TENANT}', 'https://example.com/hook', 'run.completed', 't', CASE n % 3 WHEN 0 THEN now() END,
+INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, next_at, delivered_at, failed_at)
+SELECT '{TENANT}', 'https://example.com/hook', 'run.completed', 't', CASE n % 3 WHEN 0 THEN now() END,
        CASE n % 3 WHEN 1 THEN now() END, CASE n % 3 WHEN 2 THEN now() END FROM generate_series(1, 3000) n;
 SELECT runyard.graph_put('{TENANT}', 0, 'g-' || n % 300, NULL, NULL, '', 'c-' || n, NULL, 'k', 'x',
     jsonb_build_object('run_id', 'r-' || n), '{{m}}', ARRAY[n::text],
@@ -149,14 +149,15 @@ SERVES: dict[str, str] = {
     "webhooks_pkey": "SELECT runyard.remove_webhook('other-1', 'hook-1')",
     "webhooks_of_tenant": "SELECT min(w.cursor) FROM runyard.webhooks w WHERE w.tenant = 'other-1'",
     "webhook_keys_pkey": "SELECT version FROM runyard.webhook_keys WHERE tenant = 'other-1'",
+    "removed_webhooks_pkey": "SELECT runyard.add_webhook('hook', NULL, 'https://example.com/hook', '{}', 1000)",
     "webhook_deliveries_pkey": "SELECT runyard.settle_webhook(1, 1, 'delivered', 200, NULL, 0)",
     "webhook_deliveries_delivery_id_key": f"SELECT runyard.redeliver('{TENANT}', 'msg_1')",
     "webhook_deliveries_due": "SELECT runyard.take_webhooks('{}', '', 10, 10, 1)",
     "webhook_deliveries_oldest": "SELECT min(d.created_at) FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL",
     "webhook_deliveries_of_owner": DELIVERIES.format("NULL"),
-    "webhook_deliveries_failed": DELIVERIES.format("'failed'"),
-    "webhook_deliveries_delivered": DELIVERIES.format("'delivered'"),
-    "webhook_deliveries_pending": DELIVERIES.format("'pending'"),
+    "webhook_deliveries_owner_failed": DELIVERIES.format("'failed'"),
+    "webhook_deliveries_owner_delivered": DELIVERIES.format("'delivered'"),
+    "webhook_deliveries_owner_pending": DELIVERIES.format("'pending'"),
     "webhook_deliveries_over": PRUNE,
     "api_keys_pkey": "SELECT k.* FROM runyard.api_keys k WHERE k.key_id = 'key-1'",
     "api_keys_tenant": "SELECT k.* FROM runyard.api_keys k WHERE k.tenant = 'other-1' ORDER BY k.created_at, k.key_id",

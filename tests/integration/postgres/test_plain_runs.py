@@ -112,7 +112,7 @@ async def test_a_batch_does_not_overtake_runs_that_hosts_accepted(connection: as
 
 
 async def test_a_batch_gives_a_thread_its_agent(connection: asyncpg.Connection) -> None:
-    """The first run that names an agent gives it to its thread (see `note_agent`)."""
+    """The first run that names an agent gives it to its thread (see `set_thread_agent`)."""
     await turn(connection)
     requests = [AcceptRequest(thread_id=f"t{n}", run_id="named", input=Message.user("hi"), agent="support") for n in range(2)]
     await connection.fetch(statements()["accept"], "", [codec.run_request(request) for request in requests], 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from runyard.domain.webhooks import DeliveryOutcome, Posting, Webhook
 from runyard.models import Message
 from runyard.ports.stores import Backend
 from runyard_backends.postgres.backend import connect
+from runyard_backends.postgres.migrate import Release, migrate
 
 WRITERS, EACH, LOOKERS = 8, 20, 4
 
@@ -147,3 +149,40 @@ async def test_a_look_does_not_depend_on_what_is_kept(postgres_url: str, backend
     await connection.close()
     assert len(found) == 1
     assert all(row["seq_scan"] == 0 and row["idx_tup_fetch"] < 100 for row in rows), [dict(row) for row in rows]
+
+
+async def test_old_deliveries_get_their_owners(empty_postgres_url: str) -> None:
+    """U1: a tenant keeps its deliveries, those of older functions included. Only the tenant without a name sees deliveries to
+    webhooks for all tenants, and to removed webhooks."""
+    newest = Release.installed()
+
+    async def upgrade(version: int) -> None:
+        some = tuple(migration for migration in newest.migrations if migration.version <= version)
+        await migrate(empty_postgres_url, release=dataclasses.replace(newest, migrations=some, functions=()))
+
+    async def insert(when: str) -> None:
+        """Insert deliveries as the functions of version 15 do."""
+        for hook in ("own", "all", "removed", None):
+            await connection.execute(
+                "INSERT INTO runyard.webhook_deliveries (tenant, webhook_id, url, type, thread_id) "
+                "SELECT tenant, $1, 'https://x.example/', 'message.stored', $2 FROM unnest($3::text[]) tenant",
+                *(hook, f"{when} {hook}", ["a"] if hook == "own" else ["a", ""]),
+            )
+
+    await upgrade(15)
+    connection = await asyncpg.connect(empty_postgres_url)
+    await connection.execute(
+        "INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) "
+        "VALUES ('own', 'a', 'https://x.example/', '{}'), ('all', NULL, 'https://x.example/', '{}')"
+    )
+    for version in (15, 16, 17, 18):
+        await upgrade(version)
+        await insert(str(version))
+    assert await connection.fetchval("SELECT count(*) FROM runyard.webhook_deliveries WHERE owner IS NULL") == 4 * 3 + 2
+    await connection.close()
+    await migrate(empty_postgres_url)
+    for tenant, hooks in (("a", ["own", "None"]), ("", ["all", "all", "removed", "removed", "None"])):
+        backend = await connect(empty_postgres_url, tenant=tenant)
+        seen = Counter(delivery.thread_id for delivery in (await backend.webhooks.deliveries()).items)
+        assert seen == Counter(f"{version} {hook}" for version in (15, 16, 17, 18) for hook in hooks)
+        await backend.close()

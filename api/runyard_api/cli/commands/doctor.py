@@ -23,7 +23,7 @@ from . import doctor_checks
 from .doctor_checks import Finding
 
 MAX_QUEUES: Final = 1000
-"""Number of queues that are checked, in the order of their names."""
+"""Number of queues without worker, agent and pause that are checked, by name. All other queues are checked."""
 MAX_QUEUED_RUNS: Final = 1000
 """Number of queued runs whose agents and versions are compared with those of the workers."""
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
@@ -97,13 +97,22 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
 
 
 async def _queues(client: Client) -> list[Finding]:
-    """Check MAX_QUEUES queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
+    """Check all known queues, up to MAX_QUEUES other queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
     page = await deployment.gather(
         lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS
     )
     waiting = doctor_checks.of_waiting_runs(page.items, await client.workers())
-    queues = await deployment.gather(lambda most, at: client.queues(limit=most, cursor=at), MAX_QUEUES)
-    return [*waiting, *doctor_checks.of_queues(queues.items)]
+    known = (await client.backend.queues.queues(known=True)).items
+    names = {info.queue for info in known}
+    found = await deployment.gather(
+        lambda most, at: client.queues(limit=min(most, MAX_QUEUES), cursor=at), MAX_QUEUES + len(known)
+    )
+    others = [info for info in found.items if info.queue not in names]
+    checked = doctor_checks.of_queues([*known, *others[:MAX_QUEUES]])
+    if found.next is None and len(others) <= MAX_QUEUES:
+        return [*waiting, *checked]
+    says = f"only {MAX_QUEUES} of the queues that no worker serves were checked"
+    return [*waiting, *checked, Finding("warn", "queues", says, "`runyard queues list` shows all queues")]
 
 
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:

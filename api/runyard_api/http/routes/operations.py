@@ -32,13 +32,14 @@ Known = Annotated[bool, Query(description="Only queues that a worker serves, an 
 
 
 @router.get("/v1/queues", tags=["deployment"], **operation(InvalidCursorError, s200=(QueuePage, "A page of queues, by name.")))
-async def list_queues(caller: Administers, limit: Most = 100, cursor: Cursor = None, known: Known = False) -> Response:
+async def list_queues(caller: Administers, limit: Most | None = None, cursor: Cursor = None, known: Known = False) -> Response:
     """List the queues that have runs, are paused, or have a worker.
 
     With a key that belongs to a tenant, `known` is always true: runs of other tenants may name the other queues.
     """
     known = known or bool(caller.principal.tenant)
-    page = await caller.client.queues(known=known, limit=bounded(limit, caller), cursor=cursor)
+    most = caller.service.settings.max_page if limit is None else bounded(limit, caller)
+    page = await caller.client.queues(known=known, limit=most, cursor=cursor)
     return reply(QueuePage.model_construct(items=page.items, next=page.next))
 
 

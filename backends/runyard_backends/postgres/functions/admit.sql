@@ -175,7 +175,7 @@ BEGIN
         t := got.t; effects := got.effects; refused := got.refused;
     END IF;
     r.agent := runyard.agent_of(r.agent, t.agent);
-    IF r.kind = 'prompt' THEN t := runyard.note_agent(t, r.agent); END IF;
+    IF r.kind = 'prompt' THEN t := runyard.set_thread_agent(t, r.agent); END IF;
     UPDATE runyard.runs SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
            admitted_at = greatest(now(), accepted_at), -- accepted_at is later if this transaction waited for the thread's lock
            agent = r.agent, changed_at = now()

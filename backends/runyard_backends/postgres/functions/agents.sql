@@ -32,7 +32,7 @@ BEGIN
 END $$;
 
 -- Record the agent of the first prompt of a thread, which is locked, as the agent of the thread. An agent of the thread is kept.
-CREATE OR REPLACE FUNCTION runyard.note_agent(INOUT t runyard.threads, name text)
+CREATE OR REPLACE FUNCTION runyard.set_thread_agent(INOUT t runyard.threads, name text)
 LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT runyard.is_agent(t.agent) AND t.agent IS DISTINCT FROM name AND name IS NOT NULL THEN
@@ -81,7 +81,7 @@ BEGIN
     r := runyard.as_claimed(r, t.agent, claimant);
     IF r.agent IS DISTINCT FROM before THEN
         UPDATE runyard.runs SET agent = r.agent, changed_at = now() WHERE accept_no = r.accept_no;
-        IF r.kind = 'prompt' THEN t := runyard.note_agent(t, r.agent); END IF;
+        IF r.kind = 'prompt' THEN t := runyard.set_thread_agent(t, r.agent); END IF;
     END IF;
 END $$;
 

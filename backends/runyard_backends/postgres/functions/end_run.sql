@@ -70,8 +70,8 @@ BEGIN
             CASE WHEN r.fence IS NOT NULL THEN coalesce(r.agent, 'default') END,
             CASE WHEN r.usage_before IS NULL THEN r.usage ELSE runyard.less_usage(r.usage, r.usage_before) END, r.usage_before IS NOT NULL);
     IF r.options->>'webhook' IS NOT NULL THEN
-        INSERT INTO runyard.webhook_deliveries (tenant, owner, url, type, thread_id, run_id)
-        VALUES (t.tenant, t.tenant, r.options->>'webhook', 'run.' || to_status, t.thread_id, r.run_id);
+        INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, run_id)
+        VALUES (t.tenant, r.options->>'webhook', 'run.' || to_status, t.thread_id, r.run_id);
     END IF;
     effects := runyard.waiting_for(t.thread_key, r.run_id);
     IF head.status = 'queued' AND head.kind = 'prompt' THEN

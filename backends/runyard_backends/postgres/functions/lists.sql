@@ -142,10 +142,11 @@ RETURNS SETOF runyard.webhook_deliveries
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 BEGIN
-    RETURN QUERY EXECUTE 'SELECT d.* FROM runyard.webhook_deliveries d WHERE (d.owner, d.delivery_no) < ($1, $2) AND d.owner >= $1'
+    RETURN QUERY EXECUTE 'SELECT d.* FROM runyard.webhook_deliveries d '
+        || 'WHERE (coalesce(d.owner, d.tenant), d.delivery_no) < ($1, $2) AND coalesce(d.owner, d.tenant) >= $1'
         || CASE with_status WHEN 'pending' THEN ' AND d.next_at IS NOT NULL' WHEN 'delivered' THEN ' AND d.delivered_at IS NOT NULL'
                             WHEN 'failed' THEN ' AND d.failed_at IS NOT NULL' ELSE '' END
-        || ' ORDER BY d.owner DESC, d.delivery_no DESC LIMIT $3'
+        || ' ORDER BY coalesce(d.owner, d.tenant) DESC, d.delivery_no DESC LIMIT $3'
         USING for_tenant, before, most;
 END $$;
 

@@ -57,8 +57,8 @@ BEGIN
         IF beyond > w.cursor THEN upto := beyond; END IF;
     END LOOP;
     FOREACH whose IN ARRAY tenants LOOP
-        INSERT INTO runyard.webhook_deliveries (tenant, owner, webhook_id, url, type, thread_id, run_id, created_at)
-        SELECT o.tenant, coalesce(w.tenant, ''), w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
+        INSERT INTO runyard.webhook_deliveries (tenant, webhook_id, url, type, thread_id, run_id, created_at)
+        SELECT o.tenant, w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
         WHERE o.tenant = whose AND o.transaction >= w.cursor AND o.transaction < upto AND o.type = ANY (w.events)
           AND NOT pg_visible_in_snapshot(o.transaction, w.since)
         ORDER BY o.transaction, o.position;
@@ -68,6 +68,14 @@ BEGIN
     THEN
         UPDATE runyard.webhooks SET cursor = upto WHERE webhook_id = w.webhook_id;
     END IF;
+END $$;
+
+-- Give a delivery to the owner of its webhook: a webhook for all tenants belongs to ''. So does a webhook that was just removed.
+CREATE OR REPLACE FUNCTION runyard.choose_delivery_owner() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = NEW.webhook_id AND w.tenant IS NOT NULL) THEN NEW.owner := ''; END IF;
+    RETURN NEW;
 END $$;
 
 -- Return the tenants that have entries in the outbox.
@@ -105,7 +113,7 @@ BEGIN
     WHERE d.webhook_id = whose AND d.next_at IS NOT NULL;
 END $$;
 
--- Add a webhook, or return the webhook that has its id. Raises too_many_webhooks if the tenant has `most` webhooks.
+-- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
 CREATE OR REPLACE FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -118,28 +126,39 @@ BEGIN
         PERFORM runyard.refuse('too_many_webhooks', format('there are %s webhooks, the most that there may be; remove one', most),
                                jsonb_build_object('limit', most));
     END IF;
-    INSERT INTO runyard.webhooks (webhook_id, tenant, url, events) VALUES (webhook_id, of_tenant, url, events) RETURNING * INTO w;
+    INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, version)
+    VALUES (webhook_id, of_tenant, url, events,
+            coalesce((SELECT r.version FROM runyard.removed_webhooks r WHERE r.webhook_id = add_webhook.webhook_id), 0) + 1)
+    ON CONFLICT ON CONSTRAINT webhooks_pkey DO NOTHING;
+    SELECT x.* INTO w FROM runyard.webhooks x WHERE x.webhook_id = add_webhook.webhook_id;
     RETURN w;
 END $$;
 
--- Remove a webhook of a tenant and its pending deliveries. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
+-- id has another secret. Return true if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    last integer;
 BEGIN
-    DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND coalesce(w.tenant, '') = for_tenant;
+    DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND coalesce(w.tenant, '') = for_tenant
+    RETURNING w.version INTO last;
     IF NOT FOUND THEN RETURN false; END IF;
+    INSERT INTO runyard.removed_webhooks AS r (webhook_id, version) VALUES (remove_webhook.webhook_id, last)
+    ON CONFLICT ON CONSTRAINT removed_webhooks_pkey DO UPDATE SET version = excluded.version;
     DELETE FROM runyard.webhook_deliveries d WHERE d.webhook_id = remove_webhook.webhook_id AND d.next_at IS NOT NULL;
     RETURN true;
 END $$;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
--- disabled.
+-- disabled, or was made again with another URL.
 CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp(), tries = 0, delivered_at = NULL, failed_at = NULL, http_status = NULL,
            error = NULL
-    WHERE d.owner = for_tenant AND d.delivery_id = redeliver.delivery_id AND d.next_at IS NULL
-      AND (d.webhook_id IS NULL OR EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id AND w.disabled_at IS NULL));
+    WHERE coalesce(d.owner, d.tenant) = for_tenant AND d.delivery_id = redeliver.delivery_id AND d.next_at IS NULL
+      AND (d.webhook_id IS NULL OR EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id AND w.url = d.url
+                                            AND w.disabled_at IS NULL));
     RETURN FOUND;
 END $$;

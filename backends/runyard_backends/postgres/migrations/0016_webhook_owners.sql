@@ -1,11 +1,17 @@
--- The tenant that sees a delivery: the tenant of its event, or '' for a delivery to a webhook that receives the events of all tenants.
-ALTER TABLE runyard.webhook_deliveries ADD COLUMN owner text NOT NULL DEFAULT '';
-UPDATE runyard.webhook_deliveries d SET owner = d.tenant
-WHERE d.tenant <> '' AND (d.webhook_id IS NULL OR EXISTS (
-    SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id AND w.tenant IS NOT NULL));
-DROP INDEX runyard.webhook_deliveries_of_tenant, runyard.webhook_deliveries_failed, runyard.webhook_deliveries_delivered,
-    runyard.webhook_deliveries_pending;
-CREATE INDEX webhook_deliveries_of_owner ON runyard.webhook_deliveries (owner, delivery_no);
-CREATE INDEX webhook_deliveries_failed ON runyard.webhook_deliveries (owner, delivery_no) WHERE failed_at IS NOT NULL;
-CREATE INDEX webhook_deliveries_delivered ON runyard.webhook_deliveries (owner, delivery_no) WHERE delivered_at IS NOT NULL;
-CREATE INDEX webhook_deliveries_pending ON runyard.webhook_deliveries (owner, delivery_no) WHERE next_at IS NOT NULL;
+-- The tenant that sees a delivery, if it is not the tenant of its event: '' for a delivery to a webhook that receives the events of all
+-- tenants. A row takes its owner from its webhook when it is inserted. The functions of the previous release also insert rows.
+ALTER TABLE runyard.webhook_deliveries ADD COLUMN owner text;
+
+CREATE FUNCTION runyard.choose_delivery_owner() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = NEW.webhook_id AND w.tenant IS NOT NULL) THEN NEW.owner := ''; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries
+    FOR EACH ROW WHEN (NEW.webhook_id IS NOT NULL) EXECUTE FUNCTION runyard.choose_delivery_owner();
+
+-- The last version of the secret of each removed webhook. A webhook that is made again with the id continues after this version.
+CREATE TABLE runyard.removed_webhooks (
+    webhook_id text PRIMARY KEY,
+    version    integer NOT NULL
+);
