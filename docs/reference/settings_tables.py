@@ -22,10 +22,6 @@ OTHER: Final[Mapping[str, tuple[str, str]]] = {
         "the command line, `Client.connect`",
         "the key of the HTTP API, for an `https` URL; it names the tenant",
     ),
-    "RUNYARD_NAMESPACE": (
-        "the command line, `App`, `Client.connect`",
-        "the namespace of the program's agents",
-    ),
     "RUNYARD_MODEL": (
         "`default_model()`, `runyard demo`",
         "the model, as `provider:model`; without it, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` selects one",

@@ -391,7 +391,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a list of deliveries goes on into the next tenant", LISTS,
-        "(d.tenant, d.delivery_no) < ($1, $2) AND d.tenant >= $1", "(d.tenant, d.delivery_no) < ($1, $2)",
+        "d.delivery_no) < ($1, $2) AND coalesce(d.owner, d.tenant) >= $1", "d.delivery_no) < ($1, $2)",
         POSTGRES, "-k", "TestWebhooks and tenants",
     ),
     mutant(

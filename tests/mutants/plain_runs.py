@@ -29,7 +29,7 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a batch of accepts forgets the agent of the thread", PLAIN,
-        "AND (t.agent IS NOT NULL OR t.thread_id <> ALL (named))", "",
+        "AND (runyard.is_agent(t.agent) OR t.agent IS NULL AND t.thread_id <> ALL (named))", "",
         PLAIN_TESTS, "-k", "agent",
     ),
     mutant(
@@ -59,7 +59,7 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a batch of claims ignores what a worker serves", PLAIN,
-        "AND (coalesce(x.agent, 'default') = 'default' OR claimant.agents = '{}' OR claimant.agents ? x.agent)", "",
+        "AND runyard.serves(claimant, a.agent)\n", "\n",
         POSTGRES, "-k", "TestWorkers",
     ),
     mutant(
