@@ -112,8 +112,7 @@ def asgi_app(
     """Return the API as an application. It uses a backend or client of the caller, or connects to servers itself.
 
     ``postgres`` and ``redis``: URLs, by default those of :class:`runyard.support.settings.Settings`. ``options``: options of
-    the backend.
-    ``tenant``: the tenant of callers without a key, if ``auth`` is off.
+    the backend. ``tenant``: the tenant of callers without a key, if ``auth`` is off.
     ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
     and returns a :class:`~runyard_api.http.principal.Principal`, or None for 401.
 

@@ -245,8 +245,7 @@ class Note:
 
 
 class Database:
-    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximal bytes of a page of a
-    list."""
+    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximal bytes of a page."""
 
     def __init__(self, now: Clock = wall_clock, page_bytes: int = PAGE_BYTES) -> None:
         self.now, self.page_bytes = now, page_bytes
