@@ -47,7 +47,14 @@ def test_migrations_make_no_function_but_those_that_a_table_needs() -> None:
     """A constraint's function belongs to its table: another text would say something else of rows that are there.
     A migration makes only an empty body for a trigger's function, unless rows of the functions before it need the trigger."""
     made = [name for path in MIGRATIONS for name in re.findall(r"FUNCTION runyard\.(\w+)\(", path.read_text("utf-8"))]
-    assert sorted(set(made)) == ["choose_default_agent", "choose_delivery_owner", "follow_accepts", "follow_run", "forget_runs", "run_is_sound"]
+    assert sorted(set(made)) == [
+        "choose_default_agent",
+        "choose_delivery_owner",
+        "follow_accepts",
+        "follow_run",
+        "forget_runs",
+        "run_is_sound",
+    ]
 
 
 @pytest.mark.parametrize("package", ["postgres", "sql"])
