@@ -32,24 +32,21 @@ FROM (
 ) x
 WHERE x.fits ORDER BY x.ordinality
 
--- name: steps
--- Return the steps of a run.
-SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
-
--- name: run_requests
--- Return the HITL requests of a run, pending or not. received: true if the attempt with this fence is the first that has the answer.
-SELECT q.*, h.received_by = $3 AS received FROM runyard.requests q JOIN runyard.hitl_requests h USING (tenant, request_id)
-WHERE q.thread_key = $1 AND q.run_id = $2
-
--- name: outcome_before
--- Return the outcome of the attempt before an attempt of a run.
-SELECT a.outcome FROM runyard.attempts a JOIN runyard.runs r USING (accept_no)
-WHERE r.thread_key = $1 AND r.run_id = $2 AND a.fence < $3 ORDER BY a.fence DESC LIMIT 1
-
--- name: run_waits
--- Return the waits of a run, open or ended, with the signals that they took.
-SELECT w.*, s.value FROM runyard.waits w LEFT JOIN runyard.signals s ON s.thread_key = w.thread_key AND s.signal_id = w.signal_id
-WHERE w.thread_key = $1 AND w.run_id = $2
+-- name: ledger
+-- Return in one row what a run has stored for its attempts: arrays of its steps, its HITL requests (pending or not), and its waits (open or
+-- ended) with the signals that they took. The columns of the records are named in codec/ledger_rows.py, and have no domains, because
+-- the driver does not know these inside a record. received: true if the attempt with this fence is the first that has the answer.
+-- outcome_before: the outcome of the attempt before the attempt.
+WITH r AS MATERIALIZED (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = $1 AND x.run_id = $2)
+SELECT ARRAY(SELECT ROW(s.step_key, s.done, s.result, s.fence) FROM r JOIN runyard.steps s USING (accept_no)) AS steps,
+       ARRAY(SELECT ROW(q.request_id, q.kind, q.body, q.deadline_at::timestamptz, q.thread_id, q.run_id, q.agent, q.created_at::timestamptz, q.answer,
+                        q.response_id, q.answered_by, q.on_behalf_of, q.answered_at::timestamptz, h.received_by = $3)
+             FROM runyard.requests q JOIN runyard.hitl_requests h USING (tenant, request_id)
+             WHERE q.thread_key = $1 AND q.run_id = $2) AS requests,
+       ARRAY(SELECT ROW(w.wait_id, w.kind, w.name, w.due_at::timestamptz, w.ended_at::timestamptz, w.signal_id, s.value)
+             FROM runyard.waits w LEFT JOIN runyard.signals s ON s.thread_key = w.thread_key AND s.signal_id = w.signal_id
+             WHERE w.thread_key = $1 AND w.run_id = $2) AS waits,
+       (SELECT a.outcome FROM r JOIN runyard.attempts a USING (accept_no) WHERE a.fence < $3 ORDER BY a.fence DESC LIMIT 1) AS outcome_before
 
 -- name: start_child
 -- Accept a child of an attempt's run. Return the run, whether it is new, and the effects.

@@ -131,17 +131,7 @@ class PostgresRunStore:
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
         """Return the steps, the HITL requests and the waits that the run has stored, and whether they started the attempt."""
-        steps = await self.db.rows("steps", attempt.thread_key, attempt.run_id)
-        requests = await self.db.rows("run_requests", attempt.thread_key, attempt.run_id, attempt.fence)
-        waits = await self.db.rows("run_waits", attempt.thread_key, attempt.run_id)
-        return Ledger(
-            steps={row["step_key"]: codec.step(row) for row in steps},
-            requests={row["request_id"]: codec.request(row) for row in requests},
-            waits={row["wait_id"]: codec.wait(row) for row in waits},
-            received=frozenset(row["request_id"] for row in requests if row["received"]),
-            resumes=bool(requests or waits)
-            and await self.db.value("outcome_before", attempt.thread_key, attempt.run_id, attempt.fence) == "suspended",
-        )
+        return codec.ledger(await self.db.one("ledger", attempt.thread_key, attempt.run_id, attempt.fence))
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
         """Store messages of the run under the attempt's fence and return them (I3). ``first_event``: the number of the event of

@@ -23,6 +23,7 @@ from .attempt_writes import ended as ended
 from .attempt_writes import usage_json as usage_json
 from .effects_json import effects as effects
 from .effects_json import job as job
+from .ledger_rows import ledger as ledger
 from .run_requests import RunRequest as RunRequest
 from .run_requests import accepted_run as accepted_run
 from .run_requests import cut_json as cut_json
@@ -40,4 +41,3 @@ from .run_rows import run_with_any_input as run_with_any_input
 from .run_rows import step as step
 from .wait_rows import new_wait as new_wait
 from .wait_rows import signal as signal
-from .wait_rows import wait as wait

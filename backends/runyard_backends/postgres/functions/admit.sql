@@ -21,7 +21,10 @@ BEGIN
     FOR page IN 1 .. 10 LOOP
         known_locked := cardinality(locked);
         FOR due IN
-            SELECT x.tenant, x.thread_id, t2.thread_key, max(x.due_at) AS due_at, array_agg(DISTINCT x.kind) AS kinds FROM (
+            -- The number of the thread is read in a subquery, which has the same plan whatever the number of rows is believed to be.
+            SELECT x.tenant, x.thread_id, max(x.due_at) AS due_at, array_agg(DISTINCT x.kind) AS kinds,
+                   (SELECT t2.thread_key FROM runyard.threads t2
+                    WHERE t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL) AS thread_key FROM (
                 (SELECT 'run' AS kind, y.tenant, y.thread_id, coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
                  WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
                    AND y.tenant || E'\x1f' || y.thread_id <> ALL (locked)
@@ -40,14 +43,15 @@ BEGIN
                  WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL AND NOT runyard.child_lives(w)
                    AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
                  ORDER BY w.due_at LIMIT most)
-                UNION ALL (SELECT 'child', d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d WHERE d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
+                UNION ALL
+                (SELECT 'child', d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d
+                 WHERE (SELECT EXISTS (SELECT 1 FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp())))
+                   AND d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
                 UNION ALL
                 (SELECT 'expiry', e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
                  WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
                  ORDER BY e.expires_at LIMIT most)) x
-            LEFT JOIN runyard.threads t2 ON t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL
-            GROUP BY x.tenant, x.thread_id, t2.thread_key
-            ORDER BY t2.thread_key NULLS LAST, x.tenant, x.thread_id
+            GROUP BY x.tenant, x.thread_id ORDER BY thread_key NULLS LAST, x.tenant, x.thread_id
         LOOP
             got := runyard.due_thread(due.tenant, due.thread_id, due.thread_key);
             IF got.locked THEN

@@ -125,7 +125,7 @@ END $$;
 
 -- Return the threads with children to cancel, and since when. A child without a place in its lane is cancelled after its admission.
 CREATE OR REPLACE FUNCTION runyard.doomed_children(most integer) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz)
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE ROWS 10 AS $$
 BEGIN
     RETURN QUERY
     SELECT c.tenant, c.thread_id, w.due_at::timestamptz FROM runyard.waits w
