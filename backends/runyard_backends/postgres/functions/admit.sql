@@ -5,8 +5,7 @@
 -- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
 -- transaction has locked is left to a later call. next_due: seconds until the next of these times; NULL if there is none. For a
 -- thread that was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become
--- rare while the thread stays locked. Each statement reads the clock in a subquery, because a query that reads the clock for each
--- row uses no index.
+-- rare while the thread stays locked.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -17,42 +16,12 @@ DECLARE
     locked text[] := '{}'; -- tenants and ids of the threads that are left
     known_locked integer;
     overdue interval;
+    other timestamptz := runyard.next_time('-infinity');
+    only_runs boolean := other IS NULL OR other > clock_timestamp();
 BEGIN
     FOR page IN 1 .. 10 LOOP
         known_locked := cardinality(locked);
-        FOR due IN
-            -- The number of the thread is read in a subquery, which has the same plan whatever the number of rows is believed to be.
-            SELECT x.tenant, x.thread_id, max(x.due_at) AS due_at, array_agg(DISTINCT x.kind) AS kinds,
-                   (SELECT t2.thread_key FROM runyard.threads t2
-                    WHERE t2.tenant = x.tenant AND t2.thread_id = x.thread_id AND t2.deleted_at IS NULL) AS thread_key FROM (
-                (SELECT 'run' AS kind, y.tenant, y.thread_id, coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
-                 WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
-                   AND y.tenant || E'\x1f' || y.thread_id <> ALL (locked)
-                 ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most)
-                UNION ALL
-                (SELECT 'deadline', z.tenant, z.thread_id, h.deadline_at FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
-                 WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
-                   -- A run that continues with the answer to another request must not fail before it is suspended again.
-                   AND (h.otherwise IS NOT NULL OR NOT EXISTS (
-                       SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
-                       AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
-                   AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
-                 ORDER BY h.deadline_at LIMIT most)
-                UNION ALL
-                (SELECT 'deadline', z.tenant, z.thread_id, w.due_at FROM runyard.waits w JOIN runyard.threads z USING (thread_key)
-                 WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL AND NOT runyard.child_lives(w)
-                   AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
-                 ORDER BY w.due_at LIMIT most)
-                UNION ALL
-                (SELECT 'child', d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d
-                 WHERE (SELECT EXISTS (SELECT 1 FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp())))
-                   AND d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
-                UNION ALL
-                (SELECT 'expiry', e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
-                 WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
-                 ORDER BY e.expires_at LIMIT most)) x
-            GROUP BY x.tenant, x.thread_id ORDER BY thread_key NULLS LAST, x.tenant, x.thread_id
-        LOOP
+        FOR due IN SELECT d.* FROM runyard.due_threads(most, locked, only_runs) d LOOP
             got := runyard.due_thread(due.tenant, due.thread_id, due.thread_key);
             IF got.locked THEN
                 locked := locked || (due.tenant || E'\x1f' || due.thread_id);
@@ -70,19 +39,79 @@ BEGIN
         next_due := 0;
         RETURN;
     END IF;
-    SELECT extract(epoch FROM least(
+    IF NOT only_runs THEN other := runyard.next_time(clock_timestamp()); END IF;
+    next_due := extract(epoch FROM least(other,
         (SELECT coalesce(y.run_at, y.accepted_at) AS due_at FROM runyard.runs y
-         WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1),
-        (SELECT h.deadline_at FROM runyard.hitl_requests h
-         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > (SELECT clock_timestamp()) ORDER BY h.deadline_at LIMIT 1),
-        (SELECT w.due_at FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at > (SELECT clock_timestamp()) ORDER BY w.due_at LIMIT 1),
-        (SELECT e.expires_at FROM runyard.live_runs e
-         WHERE e.expires_at > (SELECT clock_timestamp()) ORDER BY e.expires_at LIMIT 1)) - clock_timestamp())
-    INTO next_due;
+         WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) > (SELECT clock_timestamp()) ORDER BY due_at LIMIT 1)
+        ) - clock_timestamp());
     IF overdue IS NOT NULL THEN
         next_due := least(next_due, greatest(0.01, least(1, extract(epoch FROM overdue))));
     END IF;
 END $$;
+
+-- Return the next time after `since` at which a HITL request or a wait has its deadline or a run expires. NULL if there is none.
+CREATE OR REPLACE FUNCTION runyard.next_time(since timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN least(
+        (SELECT h.deadline_at FROM runyard.hitl_requests h
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > since ORDER BY h.deadline_at LIMIT 1),
+        (SELECT w.due_at FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at > since ORDER BY w.due_at LIMIT 1),
+        (SELECT e.expires_at FROM runyard.live_runs e WHERE e.expires_at > since ORDER BY e.expires_at LIMIT 1));
+END $$;
+
+-- Return up to `most` threads of each kind for which something is due, since when, and the kinds (see apply_due). thread_key is NULL if
+-- the thread does not exist. Threads in `locked` are left out. only_runs: true if nothing but runs is due. The plan for runs alone is small,
+-- because a host that has committed waits for it. Each statement reads the clock in a subquery, because a query that reads the clock for
+-- each row uses no index. It reads the number of the thread in a subquery, because a join would read all threads if the planner expected
+-- many rows.
+CREATE OR REPLACE FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
+RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF only_runs THEN
+        RETURN QUERY
+        SELECT x.tenant, x.thread_id, (SELECT t.thread_key FROM runyard.threads t
+                WHERE t.tenant = x.tenant AND t.thread_id = x.thread_id AND t.deleted_at IS NULL) AS thread_key, max(x.due_at), '{run}'::text[]
+        FROM runyard.due_runs(most, locked) x
+        GROUP BY x.tenant, x.thread_id ORDER BY thread_key NULLS LAST, x.tenant, x.thread_id;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT x.tenant, x.thread_id, (SELECT t.thread_key FROM runyard.threads t
+            WHERE t.tenant = x.tenant AND t.thread_id = x.thread_id AND t.deleted_at IS NULL) AS thread_key, max(x.due_at), array_agg(DISTINCT x.kind)
+    FROM (
+        SELECT 'run' AS kind, d.* FROM runyard.due_runs(most, locked) d
+        UNION ALL
+        (SELECT 'deadline', z.tenant, z.thread_id, h.deadline_at FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
+           -- A run that continues with the answer to another request must not fail before it is suspended again.
+           AND (h.otherwise IS NOT NULL OR NOT EXISTS (
+               SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
+               AND r.status IN ('queued', 'running') AND r.kind <> 'external'))
+           AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
+         ORDER BY h.deadline_at LIMIT most)
+        UNION ALL
+        (SELECT 'deadline', z.tenant, z.thread_id, w.due_at FROM runyard.waits w JOIN runyard.threads z USING (thread_key)
+         WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL AND NOT runyard.child_lives(w)
+           AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
+         ORDER BY w.due_at LIMIT most)
+        UNION ALL (SELECT 'child', d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d WHERE d.tenant || E'\x1f' || d.thread_id <> ALL (locked))
+        UNION ALL
+        (SELECT 'expiry', e.tenant, e.thread_id, e.expires_at FROM runyard.live_runs e
+         WHERE e.expires_at <= (SELECT clock_timestamp()) AND e.tenant || E'\x1f' || e.thread_id <> ALL (locked)
+         ORDER BY e.expires_at LIMIT most)) x
+    GROUP BY x.tenant, x.thread_id ORDER BY thread_key NULLS LAST, x.tenant, x.thread_id;
+END $$;
+
+-- Return up to `most` committed runs that are due and not admitted, without those of the threads in `locked`.
+CREATE OR REPLACE FUNCTION runyard.due_runs(most integer, locked text[]) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz)
+LANGUAGE sql STABLE ROWS 10 AS $$
+    SELECT y.tenant, y.thread_id, coalesce(y.run_at, y.accepted_at)::timestamptz FROM runyard.runs y
+    WHERE y.lane_seq IS NULL AND y.accept_no > 0 AND coalesce(y.run_at, y.accepted_at) <= (SELECT clock_timestamp())
+      AND y.tenant || E'\x1f' || y.thread_id <> ALL (locked)
+    ORDER BY coalesce(y.run_at, y.accepted_at) LIMIT most
+$$;
 
 -- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
 -- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
@@ -129,7 +158,8 @@ BEGIN
     END IF;
     BEGIN
         PERFORM set_config('lock_timeout', '1ms', true);
-        t := runyard.ensure_thread(for_tenant, thread_id);
+        t := runyard.make_thread(for_tenant, thread_id, NULL);
+        IF t.thread_key IS NULL THEN t := runyard.ensure_thread(for_tenant, thread_id); END IF;
         PERFORM set_config('lock_timeout', usual_timeout, true);
         -- Another transaction may have made the thread and deleted it with the run, after the run was read. Do not make it again.
         IF NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = due_thread.thread_id

@@ -55,26 +55,32 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
     t runyard.threads;
-    branch bigint;
 BEGIN
     LOOP
         t := runyard.live_thread(for_tenant, thread_id);
         IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
-        PERFORM runyard.check_removed(for_tenant, ensure_thread.thread_id);
-        branch := nextval('runyard.branch_numbers');
-        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, ensure_thread.thread_id, branch,
-            CASE WHEN of_agent IS NOT NULL AND NOT EXISTS (
+        t := runyard.make_thread(for_tenant, thread_id, CASE WHEN of_agent IS NOT NULL AND NOT EXISTS (
                 SELECT 1 FROM runyard.runs r WHERE r.tenant = for_tenant AND r.thread_id = ensure_thread.thread_id AND r.lane_seq IS NULL)
-            THEN nullif(runyard.agent_of(of_agent, NULL), '/') END)
-        ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
-        IF FOUND THEN
-            INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, t.thread_key, '');
-            RETURN t;
-        END IF;
+            THEN nullif(runyard.agent_of(of_agent, NULL), '/') END);
+        IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
     END LOOP;
+END $$;
+
+-- Make and return a thread with its first branch. Return a NULL row if the thread exists.
+CREATE OR REPLACE FUNCTION runyard.make_thread(for_tenant text, thread_id text, of_agent text) RETURNS runyard.threads
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    t runyard.threads;
+    branch bigint := nextval('runyard.branch_numbers');
+BEGIN
+    PERFORM runyard.check_removed(for_tenant, make_thread.thread_id);
+    INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent) VALUES (for_tenant, make_thread.thread_id, branch, of_agent)
+    ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.* INTO t;
+    IF FOUND THEN INSERT INTO runyard.branches (branch_id, thread_key, lane) VALUES (branch, t.thread_key, ''); END IF;
+    RETURN t;
 END $$;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for the old
