@@ -201,12 +201,14 @@ LANGUAGE plpgsql AS $$
 DECLARE
     got record;
     refused jsonb := runyard.why_not(t, r.run_id, r.parent_id);
+    first boolean := false; -- true if nothing is before the run in its lane
 BEGIN
     r.thread_key := t.thread_key;
     r.lane := runyard.lane_of(t, r.kind, r.parallel, r.run_id, CASE WHEN refused IS NULL THEN r.parent_id END);
     IF refused IS NULL THEN
         got := runyard.make_way(t, r.lane, r.multitask_strategy);
         t := got.t; effects := got.effects; refused := got.refused;
+        first := got.busy IS NULL AND r.kind = 'prompt';
     END IF;
     r.agent := runyard.agent_of(r.agent, t.agent);
     IF r.kind = 'prompt' THEN t := runyard.set_thread_agent(t, r.agent); END IF;
@@ -214,6 +216,10 @@ BEGIN
            admitted_at = greatest(now(), accepted_at), -- accepted_at is later if this transaction waited for the thread's lock
            agent = r.agent, changed_at = now()
     WHERE accept_no = r.accept_no RETURNING * INTO r;
+    IF first THEN
+        effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))));
+        RETURN;
+    END IF;
     refused := coalesce(refused, runyard.lane_full(r));
     IF refused IS NULL THEN
         effects := runyard.merge_effects(effects, runyard.startable(t, r));
