@@ -64,3 +64,24 @@ async def test_a_run_that_is_redriven_is_admitted_after_it_was_accepted(verb: as
     await verb.execute("COMMIT")
     assert await in_order(host)
     await host.close()
+
+
+async def test_an_admission_reads_no_other_threads(postgres_url: str) -> None:
+    """Also when the planner knows that the table of threads has many rows, and for each kind of what may be due."""
+    connection = await asyncpg.connect(postgres_url)
+    async with Client.connect(postgres_url) as client:
+        await client.enqueue("t", "hi")
+        await connection.execute(
+            "INSERT INTO runyard.threads (tenant, thread_id, head_branch) SELECT '', 'other ' || n, -n FROM generate_series(1, 3000) n"
+        )
+        await connection.execute("ANALYZE runyard.threads, runyard.runs")
+        for expires in (None, 1e-9):
+            await client.enqueue("u", "hi", agent="nobody's", expires_in=expires)
+            await connection.execute(HOST.replace("'t'", f"'of {expires}'"))
+            async with connection.transaction():
+                await connection.fetchval("SELECT runyard.admit(100)")
+                read = await connection.fetchrow(
+                    "SELECT seq_scan, coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'threads'"
+                )
+            assert read is not None and read[0] == 0 and read[1] < 20, tuple(read)
+    await connection.close()
