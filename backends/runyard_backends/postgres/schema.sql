@@ -1158,9 +1158,22 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 -- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
 -- transaction has locked is left to a later call. next_due: seconds until the next of these times; NULL if there is none. For a
 -- thread that was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become
--- rare while the thread stays locked. Each statement reads the clock in a subquery, because a query that reads the clock for each
--- row uses no index.
+-- rare while the thread stays locked.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
+
+-- Return the next time after `since` at which a HITL request or a wait has its deadline or a run expires. NULL if there is none.
+FUNCTION runyard.next_time(since timestamptz) RETURNS timestamptz;
+
+-- Return up to `most` threads of each kind for which something is due, since when, and the kinds (see apply_due). thread_key is NULL if
+-- the thread does not exist. Threads in `locked` are left out. only_runs: true if nothing but runs is due. The plan for runs alone is small,
+-- because a host that has committed waits for it. Each statement reads the clock in a subquery, because a query that reads the clock for
+-- each row uses no index. It reads the number of the thread in a subquery, because a join would read all threads if the planner expected
+-- many rows.
+FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
+RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]);
+
+-- Return up to `most` committed runs that are due and not admitted, without those of the threads in `locked`.
+FUNCTION runyard.due_runs(most integer, locked text[]) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
 
 -- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
 -- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
@@ -2347,6 +2360,9 @@ FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 -- a request without one; NULL for a thread without an agent. A thread with unadmitted runs gets its agent from the first of them.
 FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads;
+
+-- Make and return a thread with its first branch. Return a NULL row if the thread exists.
+FUNCTION runyard.make_thread(for_tenant text, thread_id text, of_agent text) RETURNS runyard.threads;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for the old
 -- one. run_id: the run of a request, or NULL. If this run was accepted in a host's transaction and has no thread yet, nothing is raised,
