@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant, mutant
 SQL: Final = "backends/runyard_backends/postgres/functions"
 ACCEPT: Final = f"{SQL}/accept.sql"
 ADMIT: Final = f"{SQL}/admit.sql"
+DUE: Final = f"{SQL}/due.sql"
 END_RUN: Final = f"{SQL}/end_run.sql"
 REMOVAL: Final = f"{SQL}/removal.sql"
 THREADS: Final = f"{SQL}/threads.sql"
@@ -43,7 +44,7 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
         LOCKED, "-k", "takes_what_is_free",
     ),
     mutant(
-        "runs of a locked thread hide the others", ADMIT,
+        "runs of a locked thread hide the others", DUE,
         "AND y.tenant || E'\\x1f' || y.thread_id <> ALL (locked)", "",
         LOCKED, "-k", "many_runs_of_a_locked_thread",
     ),

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, mutant
 
 SQL: Final = "backends/runyard_backends/postgres/functions"
-ADMIT: Final = f"{SQL}/admit.sql"
+DUE: Final = f"{SQL}/due.sql"
 CHILDREN: Final = f"{SQL}/children.sql"
 END_RUN: Final = f"{SQL}/end_run.sql"
 SIGNALS: Final = f"{SQL}/signals.sql"
@@ -39,7 +39,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "time_wakes_the_run",
     ),
     mutant(
-        "the leader does not see due waits", ADMIT,
+        "the leader does not see due waits", DUE,
         "WHERE w.ended_at IS NULL AND w.due_at <=", "WHERE false AND w.due_at <=",
         POSTGRES, "-k", "time_wakes_the_run",
     ),

@@ -1161,20 +1161,6 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 -- rare while the thread stays locked.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
--- Return the next time after `since` at which a HITL request or a wait has its deadline or a run expires. NULL if there is none.
-FUNCTION runyard.next_time(since timestamptz) RETURNS timestamptz;
-
--- Return up to `most` threads of each kind for which something is due, since when, and the kinds (see apply_due). thread_key is NULL if
--- the thread does not exist. Threads in `locked` are left out. only_runs: true if nothing but runs is due. The plan for runs alone is small,
--- because a host that has committed waits for it. Each statement reads the clock in a subquery, because a query that reads the clock for
--- each row uses no index. It reads the number of the thread in a subquery, because a join would read all threads if the planner expected
--- many rows.
-FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
-RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]);
-
--- Return up to `most` committed runs that are due and not admitted, without those of the threads in `locked`.
-FUNCTION runyard.due_runs(most integer, locked text[]) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
-
 -- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
 -- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
 FUNCTION runyard.apply_due(t runyard.threads, kinds text[], OUT effects jsonb, OUT lines text[]);
@@ -1502,6 +1488,23 @@ FUNCTION runyard.count_paths(ends runyard.level[]) RETURNS bigint[];
 
 -- Return the number of messages of a run on a branch up to a message number.
 FUNCTION runyard.count_of_run(thread_key bigint, run_id text, branch_id bigint, last bigint) RETURNS bigint;
+
+-- functions/due.sql -----------------------------------------------------------------------------------------------------------
+-- What is due: runs to admit, deadlines of HITL requests and waits, children of cancelled runs, and runs that expire. admit.sql applies it.
+
+-- Return the next time after `since` at which a HITL request or a wait has its deadline or a run expires. NULL if there is none.
+FUNCTION runyard.next_time(since timestamptz) RETURNS timestamptz;
+
+-- Return up to `most` threads of each kind for which something is due, since when, and the kinds (see apply_due). thread_key is NULL if
+-- the thread does not exist. Threads in `locked` are left out. only_runs: true if nothing but runs is due. The plan for runs alone is small,
+-- because a host that has committed waits for it. Each statement reads the clock in a subquery, because a query that reads the clock for
+-- each row uses no index. It reads the number of the thread in a subquery, because a join would read all threads if the planner expected
+-- many rows.
+FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
+RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]);
+
+-- Return up to `most` committed runs that are due and not admitted, without those of the threads in `locked`.
+FUNCTION runyard.due_runs(most integer, locked text[]) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
 -- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
