@@ -722,7 +722,7 @@ CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_over ON runyard.webhook_deliveries (COALESCE(delivered_at, failed_at))
     WHERE (next_at IS NULL);
-CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries FOR EACH ROW WHEN ((new.webhook_id IS NOT NULL)) EXECUTE FUNCTION runyard.choose_delivery_owner();
+CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries FOR EACH ROW WHEN (((new.webhook_id IS NOT NULL) AND (new.owner IS NULL))) EXECUTE FUNCTION runyard.choose_delivery_owner();
 CREATE INDEX webhook_deliveries_of_owner ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no);
 CREATE INDEX webhook_deliveries_owner_failed ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no)
     WHERE (failed_at IS NOT NULL);
@@ -2544,17 +2544,21 @@ FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
 -- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
--- versions of the secret that sign; empty if the webhook was removed.
+-- versions of the secret that sign; empty if the delivery's webhook was removed.
 FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer);
+
+-- Return true if a webhook is the one for which a delivery was made. A webhook that was made later with the id of a removed webhook may have
+-- another owner or another URL. A webhook for all tenants belongs to ''.
+FUNCTION runyard.is_delivery_of(d runyard.webhook_deliveries, w runyard.webhooks) RETURNS boolean;
 
 -- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
 -- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
 -- can therefore appear before the cursor. Without entries, nothing is written.
 FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void;
 
--- Give a delivery to the owner of its webhook: a webhook for all tenants belongs to ''. So does a webhook that was just removed.
+-- Give a delivery that the previous release makes to the owner of its webhook.
 FUNCTION runyard.choose_delivery_owner() RETURNS trigger;
 
 -- Return the tenants that have entries in the outbox.
@@ -2573,7 +2577,7 @@ FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events t
 FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
--- disabled, or was made again with another URL.
+-- disabled.
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
 -- functions/worker_demand.sql -------------------------------------------------------------------------------------------------
