@@ -1314,7 +1314,8 @@ FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RET
 -- Children: runs that an attempt of another run started, and for which the other run waits.
 
 -- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
--- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
+-- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child, or by a child
+-- on another thread. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
 FUNCTION runyard.start_child(
     for_tenant text, q runyard.request, with_fence bigint, most_depth integer, most_children integer,
     OUT run runyard.runs, OUT created boolean, OUT effects jsonb
