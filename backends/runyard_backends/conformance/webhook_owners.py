@@ -70,6 +70,18 @@ class TestWebhookOwners:
         (again,) = await take(world)
         assert (again.delivery_id, [*again.versions]) == (old.delivery_id, [4])
 
+    async def test_no_secret_of_a_removed_subscription_is_used_again(self, world: World) -> None:
+        """The version of a new subscription is above those of all removed ones, whatever its id."""
+        store = world.backend.webhooks
+        for webhook_id, rotations in (("one", 4), ("two", 1)):
+            await subscribe(world, webhook_id)
+            for _ in range(rotations):
+                last = await store.rotate(webhook_id, overlap=0.0)
+            assert await store.remove(webhook_id)
+        assert last == SigningKey(7)
+        await subscribe(world, "one")
+        assert await store.key("one") == SigningKey(8)
+
     async def test_an_id_of_another_tenant_moves_no_delivery(self, world: World) -> None:
         """A1: A tenant takes over the id and the URL of another tenant's removed webhook. The deliveries stay with their owner.
         They are not sent again, because the secret of the new webhook would sign them."""

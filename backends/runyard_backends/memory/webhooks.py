@@ -76,7 +76,7 @@ class MemoryWebhookStore:
             return known.webhook.model_copy()
         check_room(sum(each.webhook.tenant == webhook.tenant for each in self.db.webhooks.values()))
         kept = webhook.model_copy(update={"created_at": self.db.now(), "secret": None})
-        key = SigningKey(self.db.removed_webhooks.get(webhook.webhook_id, 0) + 1)
+        key = SigningKey(self.db.removed_webhook_version + 1)
         self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers, key)
         return kept.model_copy()
 
@@ -96,7 +96,7 @@ class MemoryWebhookStore:
     async def remove(self, webhook_id: str) -> bool:
         if (known := self._known(webhook_id)) is None:
             return False
-        self.db.removed_webhooks[webhook_id] = known.key.version
+        self.db.removed_webhook_version = max(self.db.removed_webhook_version, known.key.version)
         del self.db.webhooks[webhook_id]
         self.db.deliveries = [
             each

@@ -1047,7 +1047,8 @@ CREATE TABLE runyard.default_agents (
     CONSTRAINT default_agents_pkey PRIMARY KEY (namespace)
 );
 
--- The last version of the secret of each removed webhook. A webhook that is made again with the id continues after this version.
+-- The highest version of the secrets of removed webhooks, in the row with the empty id. A webhook that is made later continues after this version,
+-- and after that of its own id, which only the previous release records.
 CREATE TABLE runyard.removed_webhooks (
     webhook_id text NOT NULL,
     version integer NOT NULL,
@@ -2573,8 +2574,8 @@ RETURNS void;
 -- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
 FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks;
 
--- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
--- id has another secret. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in one row. A
+-- webhook that is made later begins after this version, so that it has another secret, whoever makes it. Return true if the webhook existed.
 FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from runyard.domain.webhooks import DeliveryOutcome, Posting, Webhook
+from runyard.domain.webhooks import DeliveryOutcome, Posting, SigningKey, Webhook
 from runyard.ports.stores import Backend
 from runyard_backends.conformance.world import T
 from runyard_backends.postgres.backend import connect
@@ -40,6 +40,25 @@ async def late_delivery(postgres_url: str, ours: Backend) -> None:
         await connection.execute("SELECT runyard.spread_webhook(jsonb_populate_record(NULL::runyard.webhooks, $1), 10)", read)
     finally:
         await connection.close()
+
+
+async def test_removed_webhooks_leave_one_row(postgres_url: str, tenants: tuple[Backend, Backend]) -> None:
+    """The row has the highest version of their secrets. A webhook of any id begins after it, also if it is another tenant's, so
+    that no secret is used again."""
+    ours, theirs = tenants
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute("INSERT INTO runyard.removed_webhooks VALUES ('of the previous release', 9)")
+        for n in range(3):
+            await ours.webhooks.add(Webhook(webhook_id=f"{n}", tenant="ours", url=HOOK, events=["message.stored"]))
+            await ours.webhooks.rotate(f"{n}", overlap=60.0)
+            assert await ours.webhooks.remove(f"{n}")
+        assert await connection.fetchval("SELECT count(*) FROM runyard.removed_webhooks") == 2
+    finally:
+        await connection.close()
+    for webhook_id, version in (("0", 7), ("of the previous release", 10)):
+        await theirs.webhooks.add(Webhook(webhook_id=webhook_id, tenant="theirs", url=HOOK, events=["message.stored"]))
+        assert await theirs.webhooks.key(webhook_id) == SigningKey(version)
 
 
 async def taken(backend: Backend) -> Posting:

@@ -139,14 +139,14 @@ BEGIN
     END IF;
     INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, version)
     VALUES (webhook_id, of_tenant, url, events,
-            coalesce((SELECT r.version FROM runyard.removed_webhooks r WHERE r.webhook_id = add_webhook.webhook_id), 0) + 1)
+            coalesce((SELECT max(r.version) FROM runyard.removed_webhooks r WHERE r.webhook_id IN ('', add_webhook.webhook_id)), 0) + 1)
     ON CONFLICT ON CONSTRAINT webhooks_pkey DO NOTHING;
     SELECT x.* INTO w FROM runyard.webhooks x WHERE x.webhook_id = add_webhook.webhook_id;
     RETURN w;
 END $$;
 
--- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
--- id has another secret. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in one row. A
+-- webhook that is made later begins after this version, so that it has another secret, whoever makes it. Return true if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -155,8 +155,8 @@ BEGIN
     DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND coalesce(w.tenant, '') = for_tenant
     RETURNING w.version INTO last;
     IF NOT FOUND THEN RETURN false; END IF;
-    INSERT INTO runyard.removed_webhooks AS r (webhook_id, version) VALUES (remove_webhook.webhook_id, last)
-    ON CONFLICT ON CONSTRAINT removed_webhooks_pkey DO UPDATE SET version = excluded.version;
+    INSERT INTO runyard.removed_webhooks AS r (webhook_id, version) VALUES ('', last)
+    ON CONFLICT ON CONSTRAINT removed_webhooks_pkey DO UPDATE SET version = greatest(r.version, excluded.version);
     DELETE FROM runyard.webhook_deliveries d
     WHERE coalesce(d.owner, d.tenant) = for_tenant AND d.webhook_id = remove_webhook.webhook_id AND d.next_at IS NOT NULL;
     RETURN true;
