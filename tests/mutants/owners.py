@@ -55,4 +55,9 @@ OWNERS: Final[tuple[Mutant, ...]] = (
         " AND p.prosecdef) || ' TO %I'", ") || ' TO %I'",
         RIGHTS, "-k", "no_others",
     ),
+    mutant(
+        "a webhook with a private address is accepted", "api/runyard_api/http/field_types.py",
+        "    if not may_be_permitted(host, ()) and not may", "    if False and not may",
+        "tests/http/test_webhook_urls.py", "-k", "no_delivery_reaches",
+    ),
 )  # fmt: skip
