@@ -10,8 +10,11 @@ import pytest
 
 from runyard import Client
 from runyard_backends.postgres.migrate import called_functions, migrate
+from runyard_backends.postgres.rights import grant
 
 OWN_PATH = "search_path=pg_catalog, pg_temp"
+OF_PREVIOUS_RELEASES = {"register", "suspend", "feed"}
+"""Functions that only the code of previous releases calls."""
 
 
 @pytest.fixture
@@ -33,27 +36,33 @@ async def test_functions_have_a_search_path_and_the_rights_of_their_owner(admin:
         "SELECT proname, prosecdef, coalesce(proconfig, '{}') AS settings FROM pg_proc "
         "WHERE pronamespace = 'runyard'::regnamespace"
     )
-    fixed = {row["proname"] for row in rows if OWN_PATH in row["settings"]}
-    assert fixed == {row["proname"] for row in rows if row["prosecdef"]}
-    assert called_functions() - fixed == set() and len(called_functions()) > 50
-    assert called_functions() <= {row["proname"] for row in rows}
+    of_owner = {row["proname"] for row in rows if row["prosecdef"]}
+    assert {row["proname"] for row in rows if OWN_PATH in row["settings"]} == of_owner
+    assert len(called_functions()) > 50
+    assert of_owner == called_functions() | OF_PREVIOUS_RELEASES | {"worker_demand", "choose_default_agent"}
+
+
+async def open_to_all(connection: asyncpg.Connection) -> list[str]:
+    """The objects of the schema on which everybody has a right."""
+    rows = await connection.fetch(
+        """
+        SELECT 'schema' FROM pg_namespace n, aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+        WHERE n.nspname = 'runyard' AND a.grantee = 0
+        UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+        WHERE p.pronamespace = 'runyard'::regnamespace AND a.grantee = 0
+        UNION ALL SELECT c.oid::regclass::text FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = 0
+        UNION ALL SELECT c.oid::regclass || '.' || x.attname
+        FROM pg_class c JOIN pg_attribute x ON x.attrelid = c.oid, aclexplode(x.attacl) a
+        WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = 0
+        """
+    )
+    return [row[0] for row in rows]
 
 
 async def test_other_roles_may_neither_call_functions_nor_use_the_schema(admin: asyncpg.Connection) -> None:
     """Of every function, and of those that a later migration makes."""
-    open_ = await admin.fetch(
-        "SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a "
-        "WHERE p.pronamespace = 'runyard'::regnamespace AND a.grantee = 0"
-    )
-    assert [row[0] for row in open_] == []
-    assert not await admin.fetchval(
-        "SELECT count(*) FROM pg_namespace n, aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a "
-        "WHERE n.nspname = 'runyard' AND a.grantee = 0"
-    )
-    assert not await admin.fetchval(
-        "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a "
-        "WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = 0"
-    )
+    assert await open_to_all(admin) == []
 
 
 @pytest.mark.parametrize("path", ["public", "public, pg_catalog"])
@@ -100,12 +109,64 @@ async def test_a_host_that_only_accepts(admin: asyncpg.Connection, postgres_url:
             await host.close()
 
 
-async def test_migrate_takes_back_the_rights_of_public(admin: asyncpg.Connection, postgres_url: str) -> None:
-    """A dump that was restored without its privileges leaves every function open to every role."""
-    await admin.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA runyard TO PUBLIC")
-    assert (await migrate(postgres_url)).functions == 0
-    open_ = await admin.fetchval(
-        "SELECT count(*) FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a "
-        "WHERE p.pronamespace = 'runyard'::regnamespace AND a.grantee = 0"
+@pytest.mark.parametrize("command", ["migrate", "grant"])
+async def test_the_rights_of_everybody_are_taken_back(
+    admin: asyncpg.Connection, postgres_url: str, app_role: str, command: str
+) -> None:
+    """A dump that was restored without its privileges leaves every function open to every role. A right of everybody is one
+    of the role of workers, too."""
+    await admin.execute(
+        """
+        GRANT ALL ON SCHEMA runyard TO PUBLIC;
+        GRANT ALL ON ALL FUNCTIONS IN SCHEMA runyard TO PUBLIC;
+        GRANT INSERT ON runyard.runs TO PUBLIC;
+        GRANT UPDATE (outcome) ON runyard.attempts TO PUBLIC;
+        GRANT ALL ON ALL SEQUENCES IN SCHEMA runyard TO PUBLIC;
+        """
     )
-    assert open_ == 0
+    assert len(await open_to_all(admin)) > 200
+    if command == "grant":
+        await grant(postgres_url, app_role)
+    else:
+        assert (await migrate(postgres_url)).functions == 0
+    assert await open_to_all(admin) == []
+
+
+WRITES = {
+    "workers": {"UPDATE", "DELETE"},
+    "limits": {"INSERT", "UPDATE", "DELETE"},
+    "paused_queues": {"INSERT", "UPDATE", "DELETE"},
+    "webhook_keys": {"INSERT", "UPDATE"},
+    "api_keys": {"INSERT", "UPDATE"},
+}
+"""The statements of ``queries.sql`` that change tables."""
+
+
+async def test_the_role_of_workers_has_these_rights_and_no_others(admin: asyncpg.Connection, app_role: str) -> None:
+    rows = await admin.fetch(
+        """
+        SELECT 'schema' AS kind, n.nspname AS name, a.privilege_type AS privilege
+        FROM pg_namespace n, aclexplode(n.nspacl) a WHERE a.grantee = $1::text::regrole AND n.nspname = 'runyard'
+        UNION ALL SELECT CASE c.relkind WHEN 'S' THEN 'sequence' ELSE 'table' END, c.relname, a.privilege_type
+        FROM pg_class c, aclexplode(c.relacl) a WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = $1::text::regrole
+        UNION ALL SELECT 'column', c.relname || '.' || x.attname, a.privilege_type
+        FROM pg_class c JOIN pg_attribute x ON x.attrelid = c.oid, aclexplode(x.attacl) a
+        WHERE c.relnamespace = 'runyard'::regnamespace AND a.grantee = $1::text::regrole
+        UNION ALL SELECT 'function', p.proname, a.privilege_type
+        FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'runyard'::regnamespace AND a.grantee = $1::text::regrole
+        """,
+        app_role,
+    )
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        found.setdefault((row["kind"], row["name"]), set()).add(row["privilege"])
+    tables = await admin.fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'runyard'::regnamespace AND relkind IN ('r', 'p', 'v')"
+    )
+    of_owner = await admin.fetch("SELECT proname FROM pg_proc WHERE pronamespace = 'runyard'::regnamespace AND prosecdef")
+    assert found == {
+        ("schema", "runyard"): {"USAGE"},
+        **{("table", row[0]): {"SELECT"} | WRITES.get(row[0], set()) for row in tables},
+        **{("column", f"webhooks.{name}"): {"UPDATE"} for name in ("version", "both_until", "rotation_id")},
+        **{("function", row[0]): {"EXECUTE"} for row in of_owner},
+    }

@@ -41,6 +41,7 @@ from runyard_backends.conformance import (  # noqa: F401
     TestTree,
     TestUsage,
     TestVersions,
+    TestWebhookOwners,
     TestWebhooks,
     TestWorkers,
     TestWriters,

@@ -64,6 +64,43 @@ async def test_only_who_may_write_sees_where_a_run_reports(app: FastAPI, caller:
     assert (await reader.get("/v1/threads/t/runs/r1")).json()["options"]["webhook"] == SEEN
 
 
+PRIVATE = (
+    *(
+        "http://10.0.0.1/",
+        "http://169.254.169.254/latest",
+        "https://127.0.0.1:8000/x?y=1",
+        "http://127.1/",
+        "http://2130706433/",
+    ),
+    *("http://0x7f.1/", "http://127.0.0.1./", "http://0/", "http://[::1]/", "http://[::ffff:10.0.0.1]:9/", "http://[fe80::1]/"),
+    *("http://localhost:9/", "http://LOCALHOST./"),
+)
+
+
+@pytest.mark.parametrize("url", PRIVATE)
+async def test_an_address_that_no_delivery_reaches_is_refused(caller: Caller, url: str) -> None:
+    """A2: The creator learns it at once, of a subscription and of a run. A name is resolved when a delivery is sent."""
+    http = await caller(scopes=("admin", "write"))
+    for path, body, pointer in (
+        ("/v1/webhooks", {"url": url}, "/url"),
+        ("/v1/threads/t/runs", {"message": "hi", "webhook": url}, "/webhook"),
+    ):
+        reply = await http.post(path, json=body)
+        assert reply.status_code == 422, reply.text
+        assert [(each["pointer"], "RUNYARD_WEBHOOK_ALLOW_PRIVATE" in each["message"]) for each in reply.json()["errors"]] == [
+            (pointer, True)
+        ]
+
+
+async def test_allowed_and_public_addresses_and_names_are_accepted(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNYARD_WEBHOOK_ALLOW_PRIVATE", "10.1.0.0/16,::1/128")
+    http = await caller(scopes=("admin",))
+    for host, status in (("10.1.2.3", 201), ("localhost", 201), ("[::1]", 201), ("10.2.0.1", 422), ("127.0.0.1", 422)):
+        assert (await http.post("/v1/webhooks", json={"url": f"http://{host}/"})).status_code == status, host
+    for host in ("93.184.215.14", "[2606:4700::1111]", "localhost.example", "10.example", "notlocalhost"):
+        assert (await http.post("/v1/webhooks", json={"url": f"http://{host}/"})).status_code == 201, host
+
+
 class TestSecret:
     @pytest.fixture
     def root(self, monkeypatch: pytest.MonkeyPatch) -> str:

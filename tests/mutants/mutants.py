@@ -9,6 +9,7 @@ from tests.mutants.failovers import FAILOVERS
 from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
+from tests.mutants.owners import OWNERS
 from tests.mutants.plain_runs import PLAIN_RUNS
 from tests.mutants.timelines import TIMELINES
 from tests.mutants.waits import WAITING
@@ -501,6 +502,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     *LOCKED_THREADS,
     *OUTSIDE,
+    *OWNERS,
     *PLAIN_RUNS,
     *DEPLOYMENT,
     *FAILOVERS,

@@ -392,7 +392,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a list of deliveries goes on into the next tenant", LISTS,
         "d.delivery_no) < ($1, $2) AND coalesce(d.owner, d.tenant) >= $1", "d.delivery_no) < ($1, $2)",
-        POSTGRES, "-k", "TestWebhooks and tenants",
+        POSTGRES, "-k", "TestWebhookOwners and tenants",
     ),
     mutant(
         "a page of runs has any number of bytes", LIST_RUNS,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from datetime import date
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from runyard.domain.webhooks import MAX_URL_LENGTH
 from runyard.models import MAX_ID_LENGTH, MAX_TAG_LENGTH, check_id
+from runyard.support.settings import Settings
+from runyard_backends.webhooks.addresses import may_be_permitted, refusal
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -57,6 +60,14 @@ def few_fields(value: Any) -> Any:
     return value
 
 
+def _reachable(url: str) -> str:
+    """Return ``url`` if its host is a name or an address to which webhooks may be sent. Raises ValueError."""
+    host = urlsplit(url).hostname or ""
+    if not may_be_permitted(host, ()) and not may_be_permitted(host, Settings().webhook_allow_private):
+        raise ValueError(refusal(host))
+    return url
+
+
 Id = Annotated[
     str,
     AfterValidator(checked_id),
@@ -67,7 +78,11 @@ Id = Annotated[
         json_schema_extra=ID_SCHEMA,
     ),
 ]
-WebhookUrl = Annotated[str, Field(max_length=MAX_URL_LENGTH, pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$")]
+WebhookUrl = Annotated[
+    str,
+    Field(max_length=MAX_URL_LENGTH, pattern=r"^https?://[^/?#@\s]+([/?][^#\s]*)?$"),
+    AfterValidator(_reachable),
+]
 Uuid = Annotated[str, Field(description="A message's id.", json_schema_extra={"format": "uuid"})]
 Name = Annotated[str, AfterValidator(checked_id), Field(min_length=1, max_length=MAX_ID_LENGTH, json_schema_extra=ID_SCHEMA)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]

@@ -22,7 +22,7 @@ MODULES = (
     "child_lists", "children", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs",
     "fan_out", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages",
     "poison", "queues", "requests", "roots", "runs", "steps", "tenants", "thread_updates", "timelines", "transitions",
-    "tree", "usage", "versions", "waits", "webhooks", "workers", "world", "writers",
+    "tree", "usage", "versions", "waits", "webhook_owners", "webhooks", "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -68,6 +68,7 @@ from .tree import TestParallel, TestTree  # noqa: E402
 from .usage import TestUsage  # noqa: E402
 from .versions import TestVersions  # noqa: E402
 from .waits import TestSignals, TestSleep  # noqa: E402
+from .webhook_owners import TestWebhookOwners  # noqa: E402
 from .webhooks import TestWebhooks  # noqa: E402
 from .workers import TestWorkers  # noqa: E402
 from .world import World, world  # noqa: E402
@@ -132,6 +133,7 @@ __all__ = [
     "TestTree",
     "TestUsage",
     "TestVersions",
+    "TestWebhookOwners",
     "TestWebhooks",
     "TestWholeMessages",
     "TestWorkers",

@@ -182,6 +182,22 @@ class TestChildren:
         assert (await world.runs.ledger(attempt)).waits == {}
         assert set((await world.runs.ledger(other)).waits) == {"c2"}
 
+    @pytest.mark.parametrize("parallel", [True, False])
+    async def test_k3_the_id_of_a_child_is_on_one_thread(self, world: World, parallel: bool) -> None:
+        """K3: A second child under the id would end the wait for the first child."""
+        attempt = await world.start("r1")
+        if parallel:
+            calls = (start_child(world, attempt, thread=thread) for thread in ("one", "two"))
+            failures = [each for each in await asyncio.gather(*calls, return_exceptions=True) if isinstance(each, Exception)]
+            assert [type(failure) for failure in failures] == [errors.RunConflictError]
+        else:
+            await start_child(world, attempt, thread="one")
+            with pytest.raises(errors.RunConflictError) as refused:
+                await start_child(world, attempt, thread="two")
+            assert refused.value.details["differs"] == ["thread_id"]
+        assert len([t for t in ("one", "two") if await world.threads.thread(t) is not None]) == 1
+        assert len((await world.runs.ledger(attempt)).waits) == 1
+
     async def test_k3_a_child_that_is_not_due_is_cancelled_when_it_is(self, world: World) -> None:
         """K3: Until then the reconciler does not look at it."""
         attempt = await world.start("r1")

@@ -86,47 +86,6 @@ class TestWebhooks:
         assert told([p for p in postings if p.webhook_id == "stored"]) == [("message.stored", None)]
         assert await take(world) == []
 
-    async def test_subscription_gets_events_of_its_tenant_or_of_all_tenants(self, world: World) -> None:
-        """A subscription receives the events of its tenant, or the events of all tenants. Only the owner of a subscription sees
-        it and its deliveries. The tenant without a name owns the subscriptions to all tenants."""
-        other = World(await world.factory(tenant="other"), world.factory)
-        await subscribe(world)
-        await subscribe(other, "theirs", "https://theirs.example/")
-        await subscribe(world, "all", "https://all.example/", tenant=None)
-        await world.turn("mine")
-        await other.turn("foreign")
-        postings = await take(other)
-        assert sorted((p.webhook_id or "", p.tenant, p.run_id) for p in postings) == [
-            ("all", "", "mine"),
-            ("all", "other", "foreign"),
-            ("hook", "", "mine"),
-            ("theirs", "other", "foreign"),
-        ]
-        mine, theirs = world.backend.webhooks, other.backend.webhooks
-        assert [w.webhook_id for w in (await mine.webhooks()).items] == ["hook", "all"]
-        assert [w.webhook_id for w in (await theirs.webhooks()).items] == ["theirs"]
-        assert [(d.webhook_id, d.run_id) for d in await deliveries(other)] == [("theirs", "foreign")]
-        assert sorted((d.webhook_id, d.run_id) for d in await deliveries(world)) == [
-            ("all", "foreign"),
-            ("all", "mine"),
-            ("hook", "mine"),
-        ]
-        assert await mine.webhook("theirs") is None is await theirs.webhook("all") is await theirs.webhook("hook")
-        assert (await theirs.webhook("theirs"), await mine.webhook("all")) != (None, None)
-        for stranger, webhook_id in ((mine, "theirs"), (theirs, "all"), (theirs, "hook")):
-            assert not await stranger.remove(webhook_id)
-            assert await stranger.key(webhook_id) is None is await stranger.rotate(webhook_id, overlap=0.0)
-        (foreign,) = [p for p in postings if p.webhook_id == "theirs"]
-        await settle(other, foreign, "failed")
-        assert not await mine.redeliver(foreign.delivery_id)
-        (copied,) = [p for p in postings if (p.webhook_id, p.tenant) == ("all", "other")]
-        await settle(world, copied, "failed")
-        assert not await theirs.redeliver(copied.delivery_id)
-        assert await mine.redeliver(copied.delivery_id)
-        await mine.remove("all")
-        assert {d.webhook_id for d in await deliveries(other)} == {"theirs"}
-        await other.backend.close()
-
     async def test_no_secret_is_kept(self, world: World) -> None:
         await subscribe(world, secret="whsec_hook")
         (shown,) = (await world.backend.webhooks.webhooks()).items
@@ -280,22 +239,6 @@ class TestWebhooks:
         await settle(world, posting, "retried")
         await world.turn("r2")
         assert await take(world) == [] == await deliveries(world)
-
-    async def test_a_subscription_made_again_has_another_secret(self, world: World) -> None:
-        """A leaked secret is not used again, and a delivery to the old URL is not sent again."""
-        store = world.backend.webhooks
-        await subscribe(world)
-        await world.turn("r1")
-        (old,) = await take(world)
-        await settle(world, old, "failed")
-        await store.rotate("hook", overlap=60.0)
-        for version, url in ((3, "https://new.example/"), (4, HOOK)):
-            assert await store.remove("hook")
-            await subscribe(world, url=url)
-            assert await store.key("hook") == SigningKey(version)
-            assert await store.redeliver(old.delivery_id) == (url == HOOK)
-        (again,) = await take(world)
-        assert (again.delivery_id, [*again.versions]) == (old.delivery_id, [4])
 
     async def test_no_endpoint_waits_behind_another(self, world: World) -> None:
         """``each`` limits the deliveries of one endpoint, those under way (``busy``) included. ``take`` begins after the

@@ -267,7 +267,7 @@ class Database:
         self.pruned: dict[str, int] = {}
         self.usage: dict[tuple[str, str | None, date], UsageDay] = {}
         self.webhooks: dict[str, Subscription] = {}
-        self.removed_webhooks: dict[str, int] = {}  # the last version of the secret of each removed webhook
+        self.removed_webhook_version = 0  # the highest version of the secrets of removed webhooks
         self.webhook_keys: dict[str, SigningKey] = {}
         self.rotations: dict[str, str | None] = {}
         self.deliveries: list[DeliveryState] = []

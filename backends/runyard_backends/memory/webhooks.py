@@ -52,6 +52,12 @@ class DeliveryState:
         parts = urlsplit(self.delivery.url)
         return f"{parts.scheme}://{parts.netloc}".lower()
 
+    def is_of(self, subscription: Subscription) -> bool:
+        """Whether the delivery was made for ``subscription``. One that was made later with the id of a removed subscription may
+        have another owner or another URL."""
+        webhook, made = subscription.webhook, self.delivery
+        return (webhook.webhook_id, webhook.owner, webhook.url) == (made.webhook_id, self.owner, made.url)
+
     @property
     def over_at(self) -> datetime | None:
         """The time at which the delivery arrived or failed, or None."""
@@ -70,7 +76,7 @@ class MemoryWebhookStore:
             return known.webhook.model_copy()
         check_room(sum(each.webhook.tenant == webhook.tenant for each in self.db.webhooks.values()))
         kept = webhook.model_copy(update={"created_at": self.db.now(), "secret": None})
-        key = SigningKey(self.db.removed_webhooks.get(webhook.webhook_id, 0) + 1)
+        key = SigningKey(self.db.removed_webhook_version + 1)
         self.db.webhooks[webhook.webhook_id] = Subscription(kept, self.db.numbers, key)
         return kept.model_copy()
 
@@ -90,10 +96,13 @@ class MemoryWebhookStore:
     async def remove(self, webhook_id: str) -> bool:
         if (known := self._known(webhook_id)) is None:
             return False
-        self.db.removed_webhooks[webhook_id] = known.key.version
+        self.db.removed_webhook_version = max(self.db.removed_webhook_version, known.key.version)
         del self.db.webhooks[webhook_id]
-        left = [each for each in self.db.deliveries if each.delivery.webhook_id != webhook_id or each.delivery.next_at is None]
-        self.db.deliveries = left
+        self.db.deliveries = [
+            each
+            for each in self.db.deliveries
+            if (each.owner, each.delivery.webhook_id) != (self.tenant, webhook_id) or each.delivery.next_at is None
+        ]
         return True
 
     async def deliveries(
@@ -108,7 +117,7 @@ class MemoryWebhookStore:
         for each in self.db.deliveries:
             known = self.db.webhooks.get(each.delivery.webhook_id or "")
             heard = each.delivery.webhook_id is None or (
-                known is not None and known.webhook.disabled_at is None and known.webhook.url == each.delivery.url
+                known is not None and each.is_of(known) and known.webhook.disabled_at is None
             )
             over = each.delivery.next_at is None
             if each.owner == self.tenant and each.delivery.delivery_id == delivery_id and over and heard:
@@ -139,12 +148,12 @@ class MemoryWebhookStore:
     def _rotation(self, webhook_id: str | None) -> str | None:
         return self.db.rotations.get(self.tenant) if webhook_id is None else self.db.webhooks[webhook_id].rotation_id
 
-    def _versions(self, webhook_id: str | None, tenant: str) -> list[int]:
+    def _versions(self, state: DeliveryState) -> list[int]:
         """Return the versions of the secret that sign a delivery, the current version first."""
-        if webhook_id is None:
-            key = self.db.webhook_keys.get(tenant, SigningKey())
-        elif webhook_id in self.db.webhooks:
-            key = self.db.webhooks[webhook_id].key
+        if (webhook_id := state.delivery.webhook_id) is None:
+            key = self.db.webhook_keys.get(state.tenant, SigningKey())
+        elif (known := self.db.webhooks.get(webhook_id)) is not None and state.is_of(known):
+            key = known.key
         else:
             return []
         both = key.both_until is not None and key.both_until > self.db.now()
@@ -182,7 +191,7 @@ class MemoryWebhookStore:
             delivery_id=delivery.delivery_id,
             tenant=state.tenant,
             webhook_id=delivery.webhook_id,
-            versions=self._versions(delivery.webhook_id, state.tenant),
+            versions=self._versions(state),
             url=delivery.url,
             endpoint=state.endpoint,
             type=delivery.type,
@@ -199,7 +208,7 @@ class MemoryWebhookStore:
             if state.number == posting.number and delivery.next_at is not None and not late:
                 state.delivery = delivery.model_copy(update=self._after(outcome))
                 if outcome.kind == "gone" and delivery.webhook_id is not None:
-                    self._disable(delivery.webhook_id)
+                    self._disable(state)
 
     def _after(self, outcome: DeliveryOutcome) -> dict[str, object]:
         now = self.db.now()
@@ -210,11 +219,13 @@ class MemoryWebhookStore:
             return {**told, "status": "delivered", "next_at": None, "delivered_at": now}
         return {**told, "status": "failed", "next_at": None, "failed_at": now}
 
-    def _disable(self, webhook_id: str) -> None:
-        if (known := self.db.webhooks.get(webhook_id)) is not None:
-            known.webhook = known.webhook.model_copy(update={"disabled_at": self.db.now()})
+    def _disable(self, gone: DeliveryState) -> None:
+        known = self.db.webhooks.get(gone.delivery.webhook_id or "")
+        if known is None or not gone.is_of(known):
+            return
+        known.webhook = known.webhook.model_copy(update={"disabled_at": self.db.now()})
         for state in self.db.deliveries:
-            if state.delivery.webhook_id == webhook_id and state.delivery.next_at is not None:
+            if state.is_of(known) and state.delivery.next_at is not None:
                 over = self._after(DeliveryOutcome("failed", state.delivery.http_status, "the webhook was disabled"))
                 state.delivery = state.delivery.model_copy(update=over)
 

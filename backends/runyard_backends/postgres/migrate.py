@@ -29,6 +29,7 @@ from runyard.errors import SchemaMismatch, SchemaUninitialized
 from .connecting import Connector, split_url
 from .database import Connection, Database, statements
 from .driver_errors import translated
+from .rights import revoke_public_rights
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
@@ -161,7 +162,7 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
                 before = current if before is None else before
                 if current < migration.version:
                     await connection.execute(migration.sql)
-                    await connection.execute(sql["schema_closed"])
+                    await revoke_public_rights(connection)
                     await connection.execute(sql["schema_applied"], migration.version, migration.name, migration.oldest_code)
                     applied.append(migration)
         async with _locked(connection, lock_timeout):
@@ -251,7 +252,7 @@ async def _replace_functions(connection: Connection, release: Release) -> list[F
         await connection.execute("SET LOCAL check_function_bodies = on")
         await connection.execute(sql["functions_parsed"])
     stored = await connection.fetch(sql["functions_stored"])
-    await connection.execute(sql["schema_closed"])  # even if no text changed: a restored dump may lack the revocation
+    await revoke_public_rights(connection)  # even if no text changed: a restored dump may lack the revocation
     made = {row["name"]: row["digest"] for row in stored}
     await connection.execute(
         sql["functions_record"],

@@ -623,9 +623,18 @@ ON CONFLICT (file) DO UPDATE SET digest = excluded.digest, release = excluded.re
     applied_at = CASE WHEN f.digest = excluded.digest THEN f.applied_at ELSE now() END
 WHERE (f.digest, f.release, f.made) IS DISTINCT FROM (excluded.digest, excluded.release, excluded.made)
 
--- name: schema_closed
--- Revoke the right of PUBLIC to call the functions.
-REVOKE ALL ON ALL ROUTINES IN SCHEMA runyard FROM PUBLIC
+-- name: public_rights
+-- Return the statements that revoke the rights of PUBLIC in the schema. Postgres gives PUBLIC the right to call each new function.
+SELECT 'REVOKE ALL ON SCHEMA runyard FROM PUBLIC' AS statement FROM pg_namespace n
+WHERE n.nspname = 'runyard' AND EXISTS (SELECT 1 FROM aclexplode(n.nspacl) a WHERE a.grantee = 0)
+UNION ALL
+SELECT format('REVOKE ALL ON %s %s FROM PUBLIC', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass) FROM pg_class c
+WHERE c.relnamespace = 'runyard'::regnamespace AND (EXISTS (SELECT 1 FROM aclexplode(c.relacl) a WHERE a.grantee = 0)
+      OR EXISTS (SELECT 1 FROM pg_attribute x, aclexplode(x.attacl) a WHERE x.attrelid = c.oid AND a.grantee = 0))
+UNION ALL
+SELECT format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', p.oid::regprocedure) FROM pg_proc p
+WHERE p.pronamespace = 'runyard'::regnamespace
+      AND EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0)
 
 -- name: role_facts
 -- Return whether a role has all rights in the schema anyway, as a superuser or as a member of its owner. No row: there is no such role.
@@ -634,17 +643,20 @@ WHERE r.rolname = $1 AND n.nspname = 'runyard'
 
 -- name: grants
 -- Return the statements that give a role the rights of workers, API processes and clients. The tables that the role may change are those
--- that statements of this file change.
+-- that statements of this file change. The functions that the role may call have the rights of their owner.
 SELECT format(s.text, $1::text) AS statement FROM (VALUES
     ('REVOKE ALL ON SCHEMA runyard FROM %I'),
     ('REVOKE ALL ON ALL TABLES IN SCHEMA runyard FROM %I'),
     ('REVOKE ALL ON ALL SEQUENCES IN SCHEMA runyard FROM %I'),
+    ('REVOKE ALL ON ALL ROUTINES IN SCHEMA runyard FROM %I'),
     ('GRANT USAGE ON SCHEMA runyard TO %I'),
     ('GRANT SELECT ON ALL TABLES IN SCHEMA runyard TO %I'),
-    ('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA runyard TO %I'),
+    ('GRANT EXECUTE ON ROUTINE ' || (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p
+                                     WHERE p.pronamespace = 'runyard'::regnamespace AND p.prosecdef) || ' TO %I'),
     ('GRANT UPDATE, DELETE ON runyard.workers TO %I'),
     ('GRANT INSERT, UPDATE, DELETE ON runyard.limits, runyard.paused_queues TO %I'),
-    ('GRANT INSERT, UPDATE ON runyard.webhooks, runyard.webhook_keys, runyard.api_keys TO %I')
+    ('GRANT UPDATE (version, both_until, rotation_id) ON runyard.webhooks TO %I'),
+    ('GRANT INSERT, UPDATE ON runyard.webhook_keys, runyard.api_keys TO %I')
 ) s(text)
 
 -- name: schema_applied

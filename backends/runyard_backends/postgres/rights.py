@@ -1,8 +1,7 @@
 """The rights of the role with which workers, API processes and clients connect.
 
-The role that migrates owns the schema. The other role calls the functions and reads the tables. It writes to tables only
-through functions, except for the few tables that statements of ``queries.sql`` write. The functions run with the rights of
-their owner.
+The role that migrates owns the schema. The other role calls functions that have the rights of their owner, and reads the
+tables. It writes to tables only through functions, except for the few tables that statements of ``queries.sql`` write.
 """
 
 from __future__ import annotations
@@ -10,15 +9,22 @@ from __future__ import annotations
 from runyard.errors import InvalidInputError
 
 from .connecting import Connector, split_url
-from .database import statements
+from .database import Connection, statements
 from .driver_errors import translated
 
 GRANT_CONNECTION = "runyard-grant"
 """Name under which Postgres lists the connection that grants rights."""
 
 
+async def revoke_public_rights(connection: Connection) -> None:
+    """Take the rights of everybody (``PUBLIC``) in the schema. ``connection``: of the owner of the schema."""
+    for row in await connection.fetch(statements()["public_rights"]):
+        await connection.execute(row["statement"])
+
+
 async def grant(url: str, role: str) -> None:
-    """Give ``role`` the rights that workers, API processes and clients need in the schema, and take its other rights there.
+    """Give ``role`` the rights that workers, API processes and clients need in the schema, and take its other rights there,
+    also those of everybody (``PUBLIC``).
 
     ``url``: connects as the owner of the schema. Repeat the call after each migration, because a migration may add tables.
     Raises InvalidInputError if there is no such role, or if it is the owner or a superuser, who have all rights anyway. Raises
@@ -37,6 +43,7 @@ async def grant(url: str, role: str) -> None:
                     )
                 if found["unlimited"]:
                     raise InvalidInputError(f"role {role!r} is a superuser or owns the schema; name another role", role=role)
+                await revoke_public_rights(connection)
                 for row in await connection.fetch(sql["grants"], role):
                     await connection.execute(row["statement"])
         finally:

@@ -722,7 +722,7 @@ CREATE INDEX webhook_deliveries_oldest ON runyard.webhook_deliveries (created_at
     WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_over ON runyard.webhook_deliveries (COALESCE(delivered_at, failed_at))
     WHERE (next_at IS NULL);
-CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries FOR EACH ROW WHEN ((new.webhook_id IS NOT NULL)) EXECUTE FUNCTION runyard.choose_delivery_owner();
+CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries FOR EACH ROW WHEN (((new.webhook_id IS NOT NULL) AND (new.owner IS NULL))) EXECUTE FUNCTION runyard.choose_delivery_owner();
 CREATE INDEX webhook_deliveries_of_owner ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no);
 CREATE INDEX webhook_deliveries_owner_failed ON runyard.webhook_deliveries (COALESCE(owner, tenant), delivery_no)
     WHERE (failed_at IS NOT NULL);
@@ -1047,7 +1047,8 @@ CREATE TABLE runyard.default_agents (
     CONSTRAINT default_agents_pkey PRIMARY KEY (namespace)
 );
 
--- The last version of the secret of each removed webhook. A webhook that is made again with the id continues after this version.
+-- The highest version of the secrets of removed webhooks, in the row with the empty id. A webhook that is made later continues after this version,
+-- and after that of its own id, which only the previous release records.
 CREATE TABLE runyard.removed_webhooks (
     webhook_id text NOT NULL,
     version integer NOT NULL,
@@ -1313,7 +1314,8 @@ FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RET
 -- Children: runs that an attempt of another run started, and for which the other run waits.
 
 -- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
--- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
+-- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child, or by a child
+-- on another thread. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
 FUNCTION runyard.start_child(
     for_tenant text, q runyard.request, with_fence bigint, most_depth integer, most_children integer,
     OUT run runyard.runs, OUT created boolean, OUT effects jsonb
@@ -2563,17 +2565,21 @@ FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
 -- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
--- versions of the secret that sign; empty if the webhook was removed.
+-- versions of the secret that sign; empty if the delivery's webhook was removed.
 FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer);
+
+-- Return true if a webhook is the one for which a delivery was made. A webhook that was made later with the id of a removed webhook may have
+-- another owner or another URL. A webhook for all tenants belongs to ''.
+FUNCTION runyard.is_delivery_of(d runyard.webhook_deliveries, w runyard.webhooks) RETURNS boolean;
 
 -- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
 -- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
 -- can therefore appear before the cursor. Without entries, nothing is written.
 FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void;
 
--- Give a delivery to the owner of its webhook: a webhook for all tenants belongs to ''. So does a webhook that was just removed.
+-- Give a delivery that the previous release makes to the owner of its webhook.
 FUNCTION runyard.choose_delivery_owner() RETURNS trigger;
 
 -- Return the tenants that have entries in the outbox.
@@ -2587,12 +2593,12 @@ RETURNS void;
 -- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
 FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks;
 
--- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
--- id has another secret. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in one row. A
+-- webhook that is made later begins after this version, so that it has another secret, whoever makes it. Return true if the webhook existed.
 FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
--- disabled, or was made again with another URL.
+-- disabled.
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
 -- functions/worker_demand.sql -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Collection
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeAlias
 
@@ -44,6 +45,24 @@ def permitted(address: Address, allowed: Collection[Network]) -> bool:
     return meant.is_global and not special
 
 
+def may_be_permitted(host: str, allowed: Collection[Network]) -> bool:
+    """Return False if ``host`` is an address, in any notation, or ``localhost``, and is not permitted. The result for another
+    name is True: :func:`resolve` checks its addresses when a delivery is sent."""
+    meant = _literal(host.removesuffix("."))
+    return not meant or any(permitted(each, allowed) for each in meant)
+
+
+def _literal(host: str) -> list[Address]:
+    """Return the addresses that ``host`` means without a resolver."""
+    if host.lower() == "localhost":
+        return [IPv4Address("127.0.0.1"), IPv6Address("::1")]
+    with suppress(ValueError):
+        return [ip_address(host.partition("%")[0])]
+    with suppress(OSError):  # the notations that the resolver also reads: 127.1, 2130706433, 0x7f000001
+        return [IPv4Address(socket.inet_aton(host))]
+    return []
+
+
 async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[str]:
     """Return the permitted addresses of ``host``, in the resolver's order. Connect to one of these addresses and not to
     ``host``, which could resolve to another address the next time. Raises ForbiddenAddressError if no address is permitted,
@@ -52,7 +71,10 @@ async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[st
     addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
     if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:
         return fit
-    raise ForbiddenAddressError(
-        # Whoever may create a webhook reads this, and must not learn the addresses of names inside the network.
-        f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"
-    )
+    raise ForbiddenAddressError(refusal(host))
+
+
+def refusal(host: str) -> str:
+    """Return the words for a host without a permitted address. Whoever may create a webhook reads them, and must not learn the
+    addresses of names inside the network."""
+    return f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ..client.apply_effects import apply_effects
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
-from ..errors import ChildFailedError
+from ..domain.waits import Wait
+from ..errors import ChildFailedError, RunConflictError
 from ..events.run_outcome import read_outcome
 from ..ports.commands import AcceptRequest
 from ..ports.refs import AttemptToken
@@ -49,6 +50,16 @@ class Children:
         outcome = await patiently(lambda: read_outcome(self._backend.threads, self._backend.runs, run))
         text = next((message.text for message in reversed(outcome.messages) if message.role == "assistant"), "")
         return found | {"text": text, "value": run.result}
+
+
+def check_thread(known: Wait, thread_id: str) -> None:
+    """Raise RunConflictError if the child for which ``known`` waits is not on the thread ``thread_id``."""
+    if known.name != thread_id:
+        raise RunConflictError(
+            f"child {known.wait_id} is on thread {known.name}, and not on thread {thread_id}; choose another key",
+            run_id=known.wait_id,
+            differs=["thread_id"],
+        )
 
 
 def read_child(record: JsonObject) -> ChildResult:

@@ -21,7 +21,7 @@ from ..events.writer import EventEmitter
 from ..ports.commands import AcceptRequest
 from ..ports.results import Ledger
 from .attempt_store import AttemptStore
-from .children import Children, ChildResult, read_child
+from .children import Children, ChildResult, check_thread, read_child
 from .control_signals import AttemptLost, Deferred, QuestionRefused, Suspend
 from .steps import Steps, child_step
 from .transcript import Transcript, whole
@@ -97,23 +97,26 @@ class Parking(Transcript):
         default the number of the earlier children in this attempt. Children of parallel tasks (a TaskGroup) run in parallel. A
         cancel of the run cancels its children.
 
-        Raises ChildFailedError if the child does not complete, ChildDeadlockError for a thread that waits for this run,
-        TooManyChildrenError, and the errors of an enqueue. A child ends a probe, as a sleep does.
+        Raises ChildFailedError if the child does not complete, RunConflictError if the child ``key`` is on another thread,
+        ChildDeadlockError for a thread that waits for this run, TooManyChildrenError, and the errors of an enqueue. A child
+        ends a probe, as a sleep does.
         """
         key = key or self._steps.default_key("run")
         self._check_waiting()
+        child, known = self._waits.id_of("child", key), self._waits.find("child", key)
+        thread_id = thread_id or derived_id("child thread", child)
+        if known is not None:
+            check_thread(known, thread_id)
         recorded = self._ledger.steps.get(child_step(key))
         if recorded is not None and recorded.done:
             return read_child(recorded.result)
-        child, known = self._waits.id_of("child", key), self._waits.find("child", key)
         if known is None:
-            thread_id = thread_id or derived_id("child thread", child)
             prompt, parent, name = as_message(message), self._stream.ref, wanted(namespace_of(self.agent), agent)
             await self._whole_call(
                 self._start_child(AcceptRequest(thread_id=thread_id, run_id=child, agent=name, input=prompt, job=parent))
             )
         elif known.ended_at is not None:
-            return read_child(await self._whole_call(self._record_child(child_step(key), str(known.name), child)))
+            return read_child(await self._whole_call(self._record_child(child_step(key), thread_id, child)))
         await self._wait("child", key, name=thread_id)
         raise AssertionError("a wait for a child returns in a later attempt only")
 

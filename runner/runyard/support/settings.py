@@ -125,7 +125,7 @@ class Settings(FetchSettings):
     sign webhooks are derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets.
     ``webhook_tries``: the most tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
     between the first and the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may
-    receive webhooks.
+    receive webhooks. Set the same networks in workers and API processes.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"

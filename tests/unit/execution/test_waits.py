@@ -247,6 +247,8 @@ class TestSignals:
 
 async def worker(ctx: RunContext) -> None:
     assert ctx.input is not None
+    if ctx.input.text == "later":
+        await ctx.sleep(DAY)
     ctx.result = len(ctx.input.text)
     await say(ctx, f"did {ctx.input.text}")
 
@@ -331,6 +333,39 @@ class TestChildren:
         async with Harness(App({"agent": agent, "worker": worker})) as harness:
             run = await harness.prompt("t", "hi", agent="agent")
             assert run.error is not None and run.error.code == "invalid_input"
+
+    @pytest.mark.parametrize("again", ["d", None])
+    @pytest.mark.parametrize("state", ["open", "ended", "recorded"])
+    async def test_k3_a_key_with_another_thread_is_refused(self, again: str | None, state: str) -> None:
+        """K3: A later attempt neither waits for the child on another thread nor returns its result."""
+
+        async def parent(ctx: RunContext) -> None:
+            if state != "recorded" and ctx.attempt > 1:
+                await ctx.run(again, "a", agent="worker", key="k")
+            if state == "open":
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.run("c", "later", agent="worker", key="k"))
+                    group.create_task(ctx.sleep(1))
+            await ctx.run("c", "a", agent="worker", key="k")
+            await ctx.run(again, "a", agent="worker", key="k")
+
+        async with Harness(App({"parent": parent, "worker": worker})) as harness:
+            run = await harness.prompt("t", "hi", agent="parent")
+            assert run.error is not None and run.error.code == "run_conflict"
+            assert run.error.details["differs"] == ["thread_id"]
+            assert [each.thread_id for each in (await harness.client.runs()).items if each.agent == "worker"] == ["c"]
+
+    async def test_k3_parallel_children_with_one_key_are_refused(self) -> None:
+        """K3: One of them is no child."""
+
+        async def parent(ctx: RunContext) -> None:
+            async with asyncio.TaskGroup() as group:
+                for thread in "cd":
+                    group.create_task(ctx.run(thread, "a", agent="worker", key="k"))
+
+        async with Harness(App({"parent": parent, "worker": worker})) as harness:
+            run = await harness.prompt("t", "hi", agent="parent")
+            assert run.error is not None and run.error.code == "run_conflict"
 
     async def test_k3_a_child_on_the_own_thread_is_refused(self) -> None:
         async def agent(ctx: RunContext) -> None:

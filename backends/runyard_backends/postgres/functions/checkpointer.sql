@@ -126,7 +126,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 DECLARE
     t runyard.threads := runyard.live_thread(for_tenant, thread_id);
 BEGIN
-    PERFORM FROM runyard.threads y WHERE y.thread_key = t.thread_key FOR UPDATE;
     DELETE FROM runyard.hitl_requests h
     WHERE h.tenant = for_tenant AND h.request_id = remove_request.request_id AND h.thread_key = t.thread_key AND h.event_id IS NULL
       AND h.answered_at IS NULL AND h.closed_at IS NULL;
@@ -156,7 +155,6 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT 1 FROM runyard.hitl_requests h
                WHERE h.thread_key = t.thread_key AND h.deadline_at <= clock_timestamp() AND h.answered_at IS NULL AND h.closed_at IS NULL) THEN
-        SELECT y.* INTO t FROM runyard.threads y WHERE y.thread_key = t.thread_key FOR UPDATE;
         got := runyard.fire_deadlines(t);
         PERFORM runyard.tell(got.effects);
     END IF;

@@ -1,7 +1,8 @@
 -- Children: runs that an attempt of another run started, and for which the other run waits.
 
 -- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
--- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
+-- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child, or by a child
+-- on another thread. Raises child_deadlock if the child would wait for its own parent, and too_many_children beyond most_depth or most_children.
 CREATE OR REPLACE FUNCTION runyard.start_child(
     for_tenant text, q runyard.request, with_fence bigint, most_depth integer, most_children integer,
     OUT run runyard.runs, OUT created boolean, OUT effects jsonb
@@ -42,6 +43,11 @@ BEGIN
     UPDATE runyard.runs SET progressed = true WHERE accept_no = parent.accept_no AND NOT progressed;
     INSERT INTO runyard.waits (thread_key, run_id, wait_id, kind, name) VALUES (parent.thread_key, parent.run_id, q.run_id, 'child', q.thread_id)
     ON CONFLICT (thread_key, run_id, wait_id) DO NOTHING;
+    IF NOT EXISTS (SELECT 1 FROM runyard.waits w WHERE w.thread_key = parent.thread_key AND w.run_id = parent.run_id AND w.wait_id = q.run_id
+                   AND w.name = q.thread_id) THEN
+        PERFORM runyard.refuse('run_conflict', format('run id %s is that of a child of another thread; choose another id', q.run_id),
+                               jsonb_build_object('run_id', q.run_id, 'differs', jsonb_build_array('thread_id')));
+    END IF;
 END $$;
 
 -- Make the wait for an ended child due, or delete it if its run was deleted with its thread. The transaction does not lock the thread of

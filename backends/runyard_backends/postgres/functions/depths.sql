@@ -5,7 +5,7 @@
 -- highest high water, and are counted between the high waters. A level shows all completed runs up to its high water. If a run
 -- there completed after the level's cutoff, the level is counted alone.
 CREATE OR REPLACE FUNCTION runyard.count_paths(ends runyard.level[]) RETURNS bigint[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     RETURN ARRAY(

@@ -16,7 +16,7 @@ END $$;
 -- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
 -- submitted. `queued` is NULL if an attempt has begun since the run was accepted or redriven.
 CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN runyard.job_of(r.thread_key, r.run_id, r.lane, r.kind, r.queue, r.priority, r.tenant, r.not_before,
         CASE WHEN r.fence IS NULL OR r.fence < r.queued_fence THEN

@@ -82,7 +82,7 @@ END $$;
 -- Return the last message of the thread's head, and that of its first branch. If a run is under way on the branch, it is the run's last
 -- message.
 CREATE OR REPLACE FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
 BEGIN

@@ -53,7 +53,7 @@ END $$;
 -- Return the view of all visible messages of a branch, and of the messages of the run under way there. The run under way is the
 -- first run of the branch's lane that has not ended, once an attempt has begun it.
 CREATE OR REPLACE FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 BEGIN
     RETURN runyard.inherited(of_branch) || (of_branch, 9223372036854775807, 9223372036854775807, (
         SELECT h.run_id FROM runyard.branches b

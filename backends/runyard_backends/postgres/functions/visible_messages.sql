@@ -129,7 +129,7 @@ END $$;
 -- false for a completed run.
 CREATE OR REPLACE FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
 RETURNS TABLE (run runyard.runs, level runyard.level, open boolean)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY

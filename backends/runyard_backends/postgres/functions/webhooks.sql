@@ -4,7 +4,7 @@
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
 -- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
--- versions of the secret that sign; empty if the webhook was removed.
+-- versions of the secret that sign; empty if the delivery's webhook was removed.
 CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
@@ -23,10 +23,10 @@ BEGIN
     WHILE place IS NOT NULL AND most > 0 LOOP
         RETURN QUERY
             UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp() + make_interval(secs => lease), tries = d.tries + 1
-            FROM (SELECT x.delivery_no AS no, x.webhook_id AS of, x.tenant AS whose FROM runyard.webhook_deliveries x
+            FROM (SELECT x AS made, x.delivery_no AS no, x.webhook_id AS of, x.tenant AS whose FROM runyard.webhook_deliveries x
                   WHERE x.endpoint = place AND x.next_at <= clock_timestamp() ORDER BY x.next_at, x.delivery_no
                   LIMIT greatest(0, least(most, each - coalesce((busy->>place)::integer, 0))) FOR UPDATE SKIP LOCKED) due
-                 LEFT JOIN runyard.webhooks s ON s.webhook_id = due.of
+                 LEFT JOIN runyard.webhooks s ON s.webhook_id = due.of AND runyard.is_delivery_of(due.made, s)
                  LEFT JOIN runyard.webhook_keys k ON k.tenant = due.whose AND due.of IS NULL
             WHERE d.delivery_no = due.no
             RETURNING d.delivery_no, d.delivery_id, d.tenant, d.webhook_id,
@@ -39,6 +39,13 @@ BEGIN
         place := (SELECT min(d.endpoint) FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL AND d.endpoint > place);
     END LOOP;
 END $$;
+
+-- Return true if a webhook is the one for which a delivery was made. A webhook that was made later with the id of a removed webhook may have
+-- another owner or another URL. A webhook for all tenants belongs to ''.
+CREATE OR REPLACE FUNCTION runyard.is_delivery_of(d runyard.webhook_deliveries, w runyard.webhooks) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT d.webhook_id = w.webhook_id AND coalesce(d.owner, d.tenant) = coalesce(w.tenant, '') AND d.url = w.url
+$$;
 
 -- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
 -- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
@@ -57,8 +64,8 @@ BEGIN
         IF beyond > w.cursor THEN upto := beyond; END IF;
     END LOOP;
     FOREACH whose IN ARRAY tenants LOOP
-        INSERT INTO runyard.webhook_deliveries (tenant, webhook_id, url, type, thread_id, run_id, created_at)
-        SELECT o.tenant, w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
+        INSERT INTO runyard.webhook_deliveries (tenant, owner, webhook_id, url, type, thread_id, run_id, created_at)
+        SELECT o.tenant, coalesce(w.tenant, ''), w.webhook_id, w.url, o.type, o.thread_id, o.run_id, o.created_at FROM runyard.outbox o
         WHERE o.tenant = whose AND o.transaction >= w.cursor AND o.transaction < upto AND o.type = ANY (w.events)
           AND NOT pg_visible_in_snapshot(o.transaction, w.since)
         ORDER BY o.transaction, o.position;
@@ -70,13 +77,15 @@ BEGIN
     END IF;
 END $$;
 
--- Give a delivery to the owner of its webhook: a webhook for all tenants belongs to ''. So does a webhook that was just removed.
+-- Give a delivery that the previous release makes to the owner of its webhook.
 CREATE OR REPLACE FUNCTION runyard.choose_delivery_owner() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = NEW.webhook_id AND w.tenant IS NOT NULL) THEN NEW.owner := ''; END IF;
     RETURN NEW;
 END $$;
+CREATE OR REPLACE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries
+    FOR EACH ROW WHEN (NEW.webhook_id IS NOT NULL AND NEW.owner IS NULL) EXECUTE FUNCTION runyard.choose_delivery_owner();
 
 -- Return the tenants that have entries in the outbox.
 CREATE OR REPLACE FUNCTION runyard.feed_tenants() RETURNS text[]
@@ -98,7 +107,7 @@ CREATE OR REPLACE FUNCTION runyard.settle_webhook(delivery_no bigint, of_try int
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    whose text;
+    done runyard.webhook_deliveries;
 BEGIN
     UPDATE runyard.webhook_deliveries d SET
         next_at = CASE WHEN outcome = 'retried' THEN clock_timestamp() + make_interval(secs => pause) END,
@@ -106,11 +115,13 @@ BEGIN
         failed_at = CASE WHEN outcome IN ('failed', 'gone') THEN clock_timestamp() END,
         http_status = answered, error = why
     WHERE d.delivery_no = settle_webhook.delivery_no AND d.next_at IS NOT NULL AND (d.tries = of_try OR outcome = 'delivered')
-    RETURNING d.webhook_id INTO whose;
-    IF whose IS NULL OR outcome <> 'gone' THEN RETURN; END IF;
-    UPDATE runyard.webhooks SET disabled_at = clock_timestamp() WHERE webhook_id = whose AND disabled_at IS NULL;
+    RETURNING d.* INTO done;
+    IF done.webhook_id IS NULL OR outcome <> 'gone' THEN RETURN; END IF;
+    UPDATE runyard.webhooks w SET disabled_at = clock_timestamp()
+    WHERE w.webhook_id = done.webhook_id AND runyard.is_delivery_of(done, w) AND w.disabled_at IS NULL;
     UPDATE runyard.webhook_deliveries d SET next_at = NULL, failed_at = clock_timestamp(), error = 'the webhook was disabled'
-    WHERE d.webhook_id = whose AND d.next_at IS NOT NULL;
+    WHERE coalesce(d.owner, d.tenant) = coalesce(done.owner, done.tenant) AND d.webhook_id = done.webhook_id AND d.url = done.url
+      AND d.next_at IS NOT NULL;
 END $$;
 
 -- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
@@ -128,14 +139,14 @@ BEGIN
     END IF;
     INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, version)
     VALUES (webhook_id, of_tenant, url, events,
-            coalesce((SELECT r.version FROM runyard.removed_webhooks r WHERE r.webhook_id = add_webhook.webhook_id), 0) + 1)
+            coalesce((SELECT max(r.version) FROM runyard.removed_webhooks r WHERE r.webhook_id IN ('', add_webhook.webhook_id)), 0) + 1)
     ON CONFLICT ON CONSTRAINT webhooks_pkey DO NOTHING;
     SELECT x.* INTO w FROM runyard.webhooks x WHERE x.webhook_id = add_webhook.webhook_id;
     RETURN w;
 END $$;
 
--- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
--- id has another secret. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in one row. A
+-- webhook that is made later begins after this version, so that it has another secret, whoever makes it. Return true if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -144,21 +155,22 @@ BEGIN
     DELETE FROM runyard.webhooks w WHERE w.webhook_id = remove_webhook.webhook_id AND coalesce(w.tenant, '') = for_tenant
     RETURNING w.version INTO last;
     IF NOT FOUND THEN RETURN false; END IF;
-    INSERT INTO runyard.removed_webhooks AS r (webhook_id, version) VALUES (remove_webhook.webhook_id, last)
-    ON CONFLICT ON CONSTRAINT removed_webhooks_pkey DO UPDATE SET version = excluded.version;
-    DELETE FROM runyard.webhook_deliveries d WHERE d.webhook_id = remove_webhook.webhook_id AND d.next_at IS NOT NULL;
+    INSERT INTO runyard.removed_webhooks AS r (webhook_id, version) VALUES ('', last)
+    ON CONFLICT ON CONSTRAINT removed_webhooks_pkey DO UPDATE SET version = greatest(r.version, excluded.version);
+    DELETE FROM runyard.webhook_deliveries d
+    WHERE coalesce(d.owner, d.tenant) = for_tenant AND d.webhook_id = remove_webhook.webhook_id AND d.next_at IS NOT NULL;
     RETURN true;
 END $$;
 
 -- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
--- disabled, or was made again with another URL.
+-- disabled.
 CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE runyard.webhook_deliveries d SET next_at = clock_timestamp(), tries = 0, delivered_at = NULL, failed_at = NULL, http_status = NULL,
            error = NULL
     WHERE coalesce(d.owner, d.tenant) = for_tenant AND d.delivery_id = redeliver.delivery_id AND d.next_at IS NULL
-      AND (d.webhook_id IS NULL OR EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id AND w.url = d.url
-                                            AND w.disabled_at IS NULL));
+      AND (d.webhook_id IS NULL OR EXISTS (SELECT 1 FROM runyard.webhooks w WHERE w.webhook_id = d.webhook_id
+                                            AND runyard.is_delivery_of(d, w) AND w.disabled_at IS NULL));
     RETURN FOUND;
 END $$;

@@ -10,7 +10,8 @@ END $$;
 CREATE TRIGGER delivery_of_webhook BEFORE INSERT ON runyard.webhook_deliveries
     FOR EACH ROW WHEN (NEW.webhook_id IS NOT NULL) EXECUTE FUNCTION runyard.choose_delivery_owner();
 
--- The last version of the secret of each removed webhook. A webhook that is made again with the id continues after this version.
+-- The highest version of the secrets of removed webhooks, in the row with the empty id. A webhook that is made later continues after this version,
+-- and after that of its own id, which only the previous release records.
 CREATE TABLE runyard.removed_webhooks (
     webhook_id text PRIMARY KEY,
     version    integer NOT NULL
