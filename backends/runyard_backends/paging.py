@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from runyard.errors import InvalidCursorError
@@ -12,6 +12,17 @@ from runyard.ports.results import Page
 from .cursors import decode, encode
 
 T = TypeVar("T")
+
+
+async def items_of(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
+    """Yield the items of all pages. ``read``: returns the page after a cursor, and the first page for None."""
+    cursor: str | None = None
+    while True:
+        page = await read(cursor)
+        for item in page.items:
+            yield item
+        if (cursor := page.next) is None:
+            return
 
 
 def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], size: Callable[[T], int], budget: int) -> Page[T]:

@@ -133,7 +133,8 @@ class _Connected:
         await checkpointer.fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata, **options)
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Add the requests of a run. A request whose id is already stored stays unchanged."""
+        """Add the requests of a run. A stored request of the run with the same id stays unchanged. Raises InvalidInputError if
+        another run or thread has the id of a request, and stores no request then."""
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:

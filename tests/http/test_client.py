@@ -382,6 +382,20 @@ async def test_without_an_event_loop(proxy: FaultProxy, key: str, worker: Worker
     assert text == "hello" and types[-1] == "run.completed"
 
 
+async def test_a_list_of_ancestors_keeps_to_its_limit(remote: Client, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F12, A2: A list of ancestors that takes several requests has at most ``limit`` of them, and the id of the next one."""
+    monkeypatch.setattr("runyard_backends.http.threads.PAGE_SIZE", 3)
+    await client.create_thread("t0")
+    await client.store_message("t0", "x")
+    for n in range(1, 11):
+        message = (await client.messages(f"t{n - 1}")).items[-1]
+        await client.fork(f"t{n - 1}", f"t{n}", at_message_id=message.id)
+    for limit in range(1, 12):
+        found = await remote.backend.threads.ancestors("t10", limit)
+        assert found == await client.backend.threads.ancestors("t10", limit)
+        assert len(found.items) == min(limit, 10)
+
+
 async def test_lineage_has_the_children_of_runs(remote: Client, client: Client) -> None:
     """K3, F12: as through a direct client, with the same bound."""
     backend = client.backend

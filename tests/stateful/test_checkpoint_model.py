@@ -111,11 +111,15 @@ class CheckpointMachine(ThreadRules, RuleBasedStateMachine):
         elif how == 1:
             due = {"timeout": 0.0, "on_deadline": {"fail": True}}
         asked = [HitlRequest(request_id=self.id(), **due) for _ in range(many)]
+        if how in (4, 5):  # an id that a request of any thread of the tenant has
+            threads = [shown for (tenant, _), shown in self.seen.items() if tenant == key[0]]
+            known = [request[0] for shown in threads for request in shown.get("requests", [])]
+            asked[-1].request_id = data.draw(st.sampled_from(known or [asked[-1].request_id]))
 
         async def save(side: Side) -> None:
             store: Any = side.backends[key[0]].checkpointer
-            if how == 2:
-                await store.save_pending_request(key[1], asked[0], run_id=run_id)
+            if how in (2, 4):
+                await store.save_pending_request(key[1], asked[-1], run_id=run_id)
             elif how == 3:
                 await store.save_pending_request(key[1], None)
             else:

@@ -11,7 +11,7 @@ from runyard.ports.queries import PathRequest, RunFilter
 from runyard.ports.stores import Backend
 from runyard_backends.thread_files import export_threads
 
-FAMILY = ("t", "inside", "after-fast", "repaired", "deep", "deeper")
+FAMILY = ("t", "inside", "after-fast", "repaired", "of-deleted", "deep", "deeper")
 
 
 async def turn(backend: Backend, thread: str, run: str, *texts: str, extra: dict[str, Any] | None = None) -> list[Message]:
@@ -52,6 +52,12 @@ async def furnish(backend: Backend) -> None:
     await cp.claim_run("t", "stopped")
     await cp.append("t", [Message.user("stopped?", run_id="stopped")])
     await backend.runs.cancel("t", "stopped")
+    await cp.claim_run("t", "gone")
+    shown_by_fork = [Message.user(f"gone {n}", run_id="gone") for n in (1, 2)]
+    await cp.append("t", shown_by_fork)
+    await fork(backend, "t", "of-deleted", at_message_id=shown_by_fork[0].id)
+    await backend.runs.cancel("t", "gone")
+    await backend.runs.delete_run("t", "gone")
     await cp.claim_run("t", "silent")
     await cp.mark_run_complete("t", "silent")
     await turn(backend, "after-fast", "own", extra={"colour": "red"})

@@ -195,6 +195,31 @@ class TestRequests:
         assert await world.request_store.load_requests(T, run_id="other") == []
         assert await world.request_store.load_requests("unknown") == []
 
+    async def test_an_id_of_another_run_or_thread_is_refused(self, world: World) -> None:
+        """R14, H1: A call with the id of a request of another run or thread raises an error and stores nothing."""
+        [asked] = await self.ask(world, "a")
+        others = HitlRequest(request_id=f"{world.backend.tenant}b")
+        for thread_id, run_id in ((T, "y"), ("new", "x"), ("new", "y")):
+            with pytest.raises(errors.InvalidInputError, match="taken") as refused:
+                await world.request_store.save_requests(thread_id, [others, asked], run_id=run_id)
+            assert refused.value.details["request_id"] == asked.request_id
+        with pytest.raises(errors.InvalidInputError, match="taken"):
+            await world.checkpointer.save_pending_request("new", asked)
+        assert await world.checkpointer.load("new") is None
+        assert [r.request_id for r in await world.request_store.load_requests(T)] == [asked.request_id]
+        with pytest.raises(errors.HitlNoPendingRequestError):
+            await world.runs.respond(1, request_id=others.request_id)
+
+    async def test_a_deleted_thread_frees_the_ids_of_its_requests(self, world: World) -> None:
+        """R14: After a deletion, another thread may have requests with the same ids, answered or not."""
+        asked = await self.ask(world, "a", "b")
+        await world.request_store.answer_request(T, 1, request_id=asked[0].request_id)
+        await world.threads.delete_thread(T)
+        await world.checkpointer.save_pending_request("new", asked[1])
+        await world.request_store.save_requests("new", asked[:1], run_id="x")
+        kept = await world.request_store.load_requests("new")
+        assert {r.request_id: r.answer for r in kept} == dict.fromkeys((r.request_id for r in asked), None)
+
     async def test_answers_are_applied_once(self, world: World) -> None:
         """H3, H4: An answer is applied once."""
         asked = await self.ask(world, "a", "b", answer_schema={"type": "integer"})

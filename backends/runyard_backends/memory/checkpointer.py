@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from runyard.domain.states import RunStatus
-from runyard.errors import InvalidInputError, RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
+from runyard.errors import RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, Run, check_id, check_named_once, check_requests
-from runyard.ports.commands import Cut, ForkOptions, ForkRequest
 from runyard.ports.results import Aborted, Responded
 
+from ..checkpointers import StoredThreads, request_taken
 from . import execution, hitl_answers, lanes, limits, tree
 from .runs import MemoryRunStore
 from .state import Branch, Database, Entry, RequestState, RunState, ThreadState
@@ -18,12 +18,12 @@ from .threads import MemoryThreadStore
 from .values import check_json, check_messages, copied, merged
 
 
-class MemoryCheckpointer:
+class MemoryCheckpointer(StoredThreads):
     """The checkpointer of one tenant."""
 
     def __init__(self, db: Database, tenant: str) -> None:
+        super().__init__(MemoryThreadStore(db, tenant))
         self.db, self.tenant = db, tenant
-        self._threads = MemoryThreadStore(db, tenant)
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's data: the visible messages of the head's path, and the messages of live external runs and of runs
@@ -71,24 +71,20 @@ class MemoryCheckpointer:
             check_id(run_id, "run_id")
         if request is not None:
             check_requests(request)
-        thread = self.db.ensure(self.tenant, thread_id)
+        check_id(thread_id, "thread_id")
+        known = self.db.find(self.tenant, thread_id)
         new = (self.tenant, request.request_id) if request else None
-        saved = {key: state for key, state in self.db.requests.items() if state.thread_key == thread.key and state.saved}
+        saved = {
+            key: state for key, state in self.db.requests.items() if known and state.thread_key == known.key and state.saved
+        }
         if new in self.db.requests and new not in saved:
-            raise InvalidInputError(f"request id {new[1]!r} is taken by another run or thread; use another id")
+            raise request_taken(new[1])
+        thread = self.db.ensure(self.tenant, thread_id)
         for key, state in saved.items():
             if state.pending or key == new:
                 del self.db.requests[key]
         if request is not None:
             hitl_answers.add(self.db, thread, request, run_id)
-
-    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
-        pending = await self.load_pending(thread_id)
-        return pending[0] if pending else None
-
-    async def load_pending_run_id(self, thread_id: str) -> str | None:
-        pending = await self.load_pending(thread_id)
-        return pending[1] if pending else None
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
         """Return the newest pending request of the thread with its run id, or None."""
@@ -100,9 +96,17 @@ class MemoryCheckpointer:
         return request.model_copy(deep=True), request.run_id
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Store requests of an external run. A stored request with the same id stays unchanged."""
+        """Store requests of an external run. A stored request of the run with the same id stays unchanged. Raises
+        InvalidInputError if another run or thread has the id of a request."""
         check_id(run_id, "run_id")
         check_requests(*requests)
+        check_id(thread_id, "thread_id")
+        known = self.db.find(self.tenant, thread_id)
+        for request in requests:
+            stored = self.db.requests.get((self.tenant, request.request_id))
+            if stored is None or (known is not None and stored.thread_key == known.key and stored.request.run_id == run_id):
+                continue
+            raise request_taken(request.request_id)
         thread = self.db.ensure(self.tenant, thread_id)
         for request in requests:
             hitl_answers.add(self.db, thread, request, run_id)
@@ -194,23 +198,6 @@ class MemoryCheckpointer:
         if not run.external:
             raise _taken(run)
         self.db.tell(lanes.end_outside(self.db, thread, run, RunStatus.COMPLETED))
-
-    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
-        messages, _ = await self._threads.cut_messages(thread_id, Cut(after_run_id=after_run_id))
-        return messages
-
-    async def fork(
-        self,
-        src_thread_id: str,
-        new_thread_id: str,
-        *,
-        after_run_id: str,
-        metadata: JsonObject | None = None,
-        **options: Unpack[ForkOptions],
-    ) -> None:
-        cut = Cut(after_run_id=after_run_id)
-        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata, **options)
-        (await self._threads.fork(request)).require_new()
 
 
 def _loads(thread: ThreadState, entry: Entry) -> bool:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Unpack
+from typing import Any
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
-from runyard.ports.commands import Cut, ForkOptions, ForkRequest
 from runyard.ports.results import Aborted, Responded
 
+from ..checkpointers import StoredThreads
 from . import codec, history, hitl_answers
 from .database import Database
 from .threads import PostgresThreadStore
 
 
-class PostgresCheckpointer:
+class PostgresCheckpointer(StoredThreads):
     """The checkpointer of one tenant."""
 
     def __init__(self, db: Database, tenant: str) -> None:
+        super().__init__(PostgresThreadStore(db, tenant))
         self.db, self.tenant = db, tenant
-        self._threads = PostgresThreadStore(db, tenant)
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's data: the visible messages of the head's path, and the messages of live external runs and of runs
@@ -65,18 +65,9 @@ class PostgresCheckpointer:
         row = await self.db.row("pending", self.tenant, thread_id)
         return (codec.request(row), row["run_id"]) if row else None
 
-    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
-        """Return the pending request, or None."""
-        pending = await self.load_pending(thread_id)
-        return pending[0] if pending else None
-
-    async def load_pending_run_id(self, thread_id: str) -> str | None:
-        """Return the run id of the pending request. Return None if there is no pending request, or if it has no run id."""
-        pending = await self.load_pending(thread_id)
-        return pending[1] if pending else None
-
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Store requests of an external run. A stored request with the same id stays unchanged."""
+        """Store requests of an external run. A stored request of the run with the same id stays unchanged. Raises
+        InvalidInputError if another run or thread has the id of a request."""
         check_id(run_id, "run_id")
         new = [codec.new_request(request) for request in requests]
         await self.db.row("save_requests", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
@@ -123,22 +114,3 @@ class PostgresCheckpointer:
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """Complete an external run. A repetition has no effect. Raises RunNotClaimedError, RunAlreadyClaimedError."""
         await self.db.row("complete_external", self.tenant, thread_id, run_id)
-
-    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
-        """Return the messages that a fork after the run would see. Raises ThreadNotFoundError, RunNotCompletedError."""
-        messages, _ = await self._threads.cut_messages(thread_id, Cut(after_run_id=after_run_id))
-        return messages
-
-    async def fork(
-        self,
-        src_thread_id: str,
-        new_thread_id: str,
-        *,
-        after_run_id: str,
-        metadata: JsonObject | None = None,
-        **options: Unpack[ForkOptions],
-    ) -> None:
-        """Fork after a completed run into a new thread (F1, F4, F7). Raises ThreadAlreadyExistsError."""
-        cut = Cut(after_run_id=after_run_id)
-        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata, **options)
-        (await self._threads.fork(request)).require_new()

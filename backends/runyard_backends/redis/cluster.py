@@ -25,6 +25,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from runyard.errors import BackendUnavailableError, RunyardError
 from runyard.support.connect_pause import ConnectPause
+from runyard.support.metrics import measured_call
 
 from .connecting import Address, ClusterUrl
 from .connection import RedisServer, checked
@@ -74,13 +75,13 @@ class RedisCluster:
 
     async def call(self, *calls: Call) -> list[Any]:
         """Send ``calls``, in one round trip to each server, and return their replies in the same order."""
-        with translated():
+        with measured_call("redis"), translated():
             return checked(await self._replies(calls))
 
     async def call_after(self, optional: Sequence[Call], calls: Sequence[Call]) -> list[Any]:
         """Send the calls ``optional`` and then ``calls``, in one round trip if one server takes them all. Return the replies to
         ``calls``. Servers may refuse an ``optional`` call. They may also not answer it within OPTIONAL_SECONDS."""
-        with translated():
+        with measured_call("redis"), translated():
             await self._read_slots()
             if len(self._by_place([*optional, *calls])) == 1:
                 return checked((await self._replies([*optional, *calls]))[len(optional) :])
@@ -91,7 +92,7 @@ class RedisCluster:
 
     async def command(self, *args: Any) -> Any:
         """Send one command, whose first argument is its key or its channel, and return its reply."""
-        with translated():
+        with measured_call("redis"), translated():
             for _ in range(ROUNDS):
                 server = await self._server(self.keys.shard_of(str(args[1])))
                 with self._noticing_losses():

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
 from runyard.models import CheckpointData, HitlRequest, JsonObject, Message, check_id, check_named_once
-from runyard.ports.commands import Cut, ForkOptions, ForkRequest
 from runyard.ports.results import Aborted, Responded
 
+from ..checkpointers import StoredThreads
 from ..codec.message_rows import many
 from ..codec.request_rows import new_request
 from ..codec.values import from_json, to_json
-from . import external_runs, forks, threads, views, writes
+from . import external_runs, threads, views, writes
 from . import requests as hitl
 from .database import Database, Row, Transaction
+from .thread_store import SqlThreadStore
 
 
-class SqlCheckpointer:
+class SqlCheckpointer(StoredThreads):
     """The checkpointer of one tenant. It implements :class:`~runyard.ports.stores.Checkpointer` and
     :class:`~runyard.ports.stores.RequestStore`."""
 
     def __init__(self, db: Database, tenant: str) -> None:
+        super().__init__(SqlThreadStore(db, tenant))
         self.db, self.tenant = db, tenant
 
     async def load(self, thread_id: str) -> CheckpointData | None:
@@ -70,18 +72,9 @@ class SqlCheckpointer:
         found = await hitl.load_pending(self.db, self.tenant, thread_id)
         return (found, found.run_id) if found is not None else None
 
-    async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
-        """Return the pending request, or None."""
-        pending = await self.load_pending(thread_id)
-        return pending[0] if pending else None
-
-    async def load_pending_run_id(self, thread_id: str) -> str | None:
-        """Return the run id of the pending request. Return None without a pending request, or if the request has no run id."""
-        pending = await self.load_pending(thread_id)
-        return pending[1] if pending else None
-
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Store requests of an external run. A stored request with the same id stays unchanged."""
+        """Store requests of an external run. A stored request of the run with the same id stays unchanged. Raises
+        InvalidInputError if another run or thread has the id of a request."""
         check_id(run_id, "run_id")
         new = [new_request(request) for request in requests]
         await self.db.write(lambda tx: hitl.save_many(tx, self.tenant, thread_id, new, run_id))
@@ -118,23 +111,3 @@ class SqlCheckpointer:
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """Complete an external run. A repetition has no effect. Raises RunNotClaimedError."""
         await self.db.write(lambda tx: external_runs.complete(tx, self.tenant, thread_id, run_id))
-
-    async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
-        """Return the messages that a fork after the run would see. Raises ThreadNotFoundError, RunNotCompletedError."""
-        cut = Cut(after_run_id=after_run_id)
-        rows, _ = await self.db.read(lambda tx: forks.cut_messages(tx, self.tenant, thread_id, cut))
-        return await views.messages(rows, thread_id)
-
-    async def fork(
-        self,
-        src_thread_id: str,
-        new_thread_id: str,
-        *,
-        after_run_id: str,
-        metadata: JsonObject | None = None,
-        **options: Unpack[ForkOptions],
-    ) -> None:
-        """Fork after a completed run into a new thread (F1, F4, F7). Raises ThreadAlreadyExistsError."""
-        cut = Cut(after_run_id=after_run_id)
-        request = ForkRequest(src=src_thread_id, new=new_thread_id, cut=cut, metadata=metadata, **options)
-        (await self.db.write(lambda tx: forks.fork(tx, self.tenant, request))).require_new()

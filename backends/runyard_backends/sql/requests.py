@@ -21,6 +21,7 @@ from runyard.errors import (
 from runyard.models import ErrorInfo, HitlRequest, Run
 from runyard.ports.results import Responded
 
+from ..checkpointers import request_taken
 from ..codec import request_rows
 from ..codec.request_rows import NewRequest
 from ..codec.values import pack, to_json
@@ -61,16 +62,18 @@ async def save_pending(tx: Transaction, tenant: str, thread_id: str, request: Ne
         if is_pending(row) or (request is not None and row["request_id"] == request.request_id):
             await tx.send("drop_request", tenant, row["request_id"])
     if request is not None and not await _add(tx, thread, request, run_id):
-        message = f"request id {request.request_id!r} is taken by another thread; use another id"
-        raise InvalidInputError(message, request_id=request.request_id)
+        raise request_taken(request.request_id)
 
 
 async def save_many(tx: Transaction, tenant: str, thread_id: str, requests: Sequence[NewRequest], run_id: str) -> None:
-    """Store requests of a run. A stored request with the same id stays unchanged."""
+    """Store requests of a run. A stored request of the run with the same id stays unchanged. Raises InvalidInputError if
+    another run or thread has the id of a request."""
     thread = await threads.ensured(tx, tenant, thread_id)
     for request in requests:
-        if await tx.row("request", tenant, request.request_id) is None:
-            await _add(tx, thread, request, run_id)
+        if not await _add(tx, thread, request, run_id):
+            known = await tx.row("request", tenant, request.request_id)
+            if known is None or (known["thread_key"], known["run_id"]) != (thread["thread_key"], run_id):
+                raise request_taken(request.request_id)
 
 
 async def load_pending(db: Database, tenant: str, thread_id: str) -> HitlRequest | None:

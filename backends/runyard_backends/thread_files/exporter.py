@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, cast
 
@@ -13,8 +13,10 @@ from runyard.errors import DataCorruptedError, InvalidInputError, ThreadNotFound
 from runyard.models import ROOT_ID, Branch, HitlRequest, Message, Run, Thread, new_id
 from runyard.ports.branches import BranchStore
 from runyard.ports.queries import PageRequest, PathRequest, RunFilter, ThreadFilter
+from runyard.ports.results import Page
 from runyard.ports.stores import Backend
 
+from ..paging import items_of
 from .heads import last_visible
 from .marks import origin_of
 from .order import ENDED_WITHOUT_COMPLETION, BranchOrder, ForkPoint, Forks, RunFacts, survey
@@ -103,15 +105,9 @@ class Export:
         return parent if parent is not None and parent.created_at <= child.created_at else None
 
     async def _children(self, thread: Thread) -> list[Thread]:
-        found: list[Thread] = []
-        cursor: str | None = None
-        while True:
-            page = await self._backend.threads.threads(
-                ThreadFilter(parent_thread_id=thread.thread_id), PageRequest(cursor=cursor)
-            )
-            found += [child for child in page.items if child.created_at >= thread.created_at]
-            if (cursor := page.next) is None:
-                return found
+        where, threads = ThreadFilter(parent_thread_id=thread.thread_id), self._backend.threads
+        children = items_of(lambda cursor: threads.threads(where, PageRequest(cursor=cursor)))
+        return [child async for child in children if child.created_at >= thread.created_at]
 
     def _write(self, line: Line) -> None:
         text = text_of(line)
@@ -174,6 +170,7 @@ class _Section:
         self._branches = cast(BranchStore, backend.threads)
         self._first = first
         self._runs: dict[str, RunFacts] = {}
+        self._unclaimed: set[str] = set()
         self._notes: list[str] = []
         self.lost: set[str] = set()
         """The ids of the forks whose cuts were not found."""
@@ -194,7 +191,7 @@ class _Section:
         readers = [
             self._reader(key, base if flat and n == 0 else None, len(closing) if n == 0 else 0) for n, key in enumerate(keys)
         ]
-        runs = [await survey(read(), self._runs) for read in readers]
+        runs = [await survey(read(), self._find_run) for read in readers]
         if runs:  # a run without messages is repeated on the first branch
             runs[0] += [run for run in self._runs.values() if run.first is None]
         for n, (read, mine) in enumerate(zip(readers, runs, strict=True)):
@@ -232,18 +229,16 @@ class _Section:
 
     async def _inherited(self, last: str) -> AsyncIterator[Message]:
         """Yield the messages that the thread inherited. ``last``: the id of the last one."""
-        cursor: str | None = None
-        while True:
-            page = await self._backend.threads.messages(
-                self._id, PathRequest(leaf_id=last, limit=MESSAGES_PER_READ, cursor=cursor)
-            )
-            for message in page.items:
-                if message.run_id is not None:  # the file completes inherited runs, in the order of their last messages
-                    run = self._runs.setdefault(message.run_id, RunFacts(message.run_id, "completed", None, None, None))
-                    run.place = (0, message.seq or 0)
-                yield message
-            if (cursor := page.next) is None:
-                return
+
+        def read(cursor: str | None) -> Awaitable[Page[Message]]:
+            path = PathRequest(leaf_id=last, limit=MESSAGES_PER_READ, cursor=cursor)
+            return self._backend.threads.messages(self._id, path)
+
+        async for message in items_of(read):
+            if message.run_id is not None:  # the file completes inherited runs, in the order of their last messages
+                run = self._runs.setdefault(message.run_id, RunFacts(message.run_id, "completed", None, None, None))
+                run.place = (0, message.seq or 0)
+            yield message
 
     async def cut(self) -> str | None:
         """Return the id of the last message that the thread inherited, or None.
@@ -268,23 +263,24 @@ class _Section:
             if leaf.trunk:
                 yield leaf.message_id
 
-    async def _leaves(self) -> AsyncIterator[Branch]:
-        cursor: str | None = None
-        while True:
-            page = await self._backend.threads.branches(self._id, PageRequest(cursor=cursor))
-            for leaf in page.items:
-                yield leaf
-            if (cursor := page.next) is None:
-                return
+    def _leaves(self) -> AsyncIterator[Branch]:
+        return items_of(lambda cursor: self._backend.threads.branches(self._id, PageRequest(cursor=cursor)))
 
     async def _read_runs(self) -> None:
-        cursor: str | None = None
-        while True:
-            page = await self._backend.runs.runs(RunFilter(thread_id=self._id), PageRequest(limit=1000, cursor=cursor))
-            for run in page.items:
-                self._take_run(run)
-            if (cursor := page.next) is None:
-                return
+        where, runs = RunFilter(thread_id=self._id), self._backend.runs
+        async for run in items_of(lambda cursor: runs.runs(where, PageRequest(limit=1000, cursor=cursor))):
+            self._take_run(run)
+
+    async def _find_run(self, run_id: str) -> RunFacts | None:
+        """Return the run of a message, or None for a run that was never claimed. A list of runs leaves deleted runs out, of
+        which forks may show messages."""
+        if run_id not in self._runs and run_id not in self._unclaimed:
+            run = await self._backend.runs.run(self._id, run_id)
+            if run is None or run.deleted_at is None:
+                self._unclaimed.add(run_id)
+            else:
+                self._runs[run_id] = RunFacts(run_id, "cancelled", run.started_at, run.finished_at, None, deleted=True)
+        return self._runs.get(run_id)
 
     def _take_run(self, run: Run) -> None:
         if run.kind not in ("prompt", "external"):
@@ -368,14 +364,9 @@ class _Section:
             if request.answered_at is None and request.request_id not in pending:
                 self._notes.append(f"the request {request.request_id}, which was closed without an answer")
 
-    async def _all_requests(self, *, pending: bool) -> AsyncIterator[HitlRequest]:
-        cursor: str | None = None
-        while True:
-            page = await self._backend.runs.requests(thread_id=self._id, pending=pending, page=PageRequest(cursor=cursor))
-            for request in page.items:
-                yield request
-            if (cursor := page.next) is None:
-                return
+    def _all_requests(self, *, pending: bool) -> AsyncIterator[HitlRequest]:
+        runs = self._backend.runs
+        return items_of(lambda cursor: runs.requests(thread_id=self._id, pending=pending, page=PageRequest(cursor=cursor)))
 
 
 def _repairs(message: Message) -> bool:

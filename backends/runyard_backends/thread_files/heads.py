@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from runyard.domain.states import LIVE
-from runyard.models import ROOT_ID
+from runyard.models import ROOT_ID, Message
 from runyard.ports.queries import PathRequest
+from runyard.ports.results import Page
 from runyard.ports.stores import ThreadStore
+
+from ..paging import items_of
 
 
 async def last_visible(threads: ThreadStore, thread_id: str, inherited: int | None, leaf_id: str | None = None) -> str:
@@ -14,11 +19,11 @@ async def last_visible(threads: ThreadStore, thread_id: str, inherited: int | No
 
     A path also has the messages of a run that executes at its end. They are not visible to other runs.
     """
-    cursor: str | None = None
-    while True:
-        page = await threads.messages(thread_id, PathRequest(leaf_id=leaf_id, limit=100, newest_first=True, cursor=cursor))
-        for message in page.items:
-            if message.run_status not in LIVE or (message.seq or 0) <= (inherited or 0):
-                return message.id
-        if (cursor := page.next) is None:
-            return ROOT_ID
+
+    def read(cursor: str | None) -> Awaitable[Page[Message]]:
+        return threads.messages(thread_id, PathRequest(leaf_id=leaf_id, limit=100, newest_first=True, cursor=cursor))
+
+    async for message in items_of(read):
+        if message.run_status not in LIVE or (message.seq or 0) <= (inherited or 0):
+            return message.id
+    return ROOT_ID

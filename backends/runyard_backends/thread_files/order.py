@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -24,14 +24,15 @@ ENDED_WITHOUT_COMPLETION: Final = frozenset({"failed", "cancelled", "dead"})
 
 @dataclass(slots=True)
 class RunFacts:
-    """What the order needs of a run. ``place``: the place among the completed runs of the thread, or None. The fields from
-    ``first`` on are those of its messages on the branch."""
+    """What the order needs of a run. ``place``: the place among the completed runs of the thread, or None. ``deleted``: True if
+    the run was deleted. The fields from ``first`` on are those of its messages on the branch."""
 
     run_id: str
     status: str
     began: datetime | None
     ended: datetime | None
     place: tuple[int, int] | None
+    deleted: bool = False
     first: int | None = None
     last: int = 0
     last_id: str = ""
@@ -171,15 +172,16 @@ class BranchOrder:
         made += self.forks.before(None)
         for run in self.mine:
             if run.place is None and run.status in ENDED_WITHOUT_COMPLETION:
-                made.append(CancelLine(run_id=run.run_id))
+                made.append(CancelLine(run_id=run.run_id, deleted=run.deleted))
         return made
 
 
-async def survey(messages: AsyncIterator[Message], runs: Mapping[str, RunFacts]) -> list[RunFacts]:
-    """Return the runs that have some of the ``messages``, and set the fields of their messages."""
+async def survey(messages: AsyncIterator[Message], find: Callable[[str], Awaitable[RunFacts | None]]) -> list[RunFacts]:
+    """Return the runs that have some of the ``messages``, and set the fields of their messages. ``find``: returns the run with
+    an id, or None if no run of the thread has it."""
     found: dict[str, RunFacts] = {}
     async for message in messages:
-        if message.run_id is None or (run := runs.get(message.run_id)) is None:
+        if message.run_id is None or (run := await find(message.run_id)) is None:
             continue
         if run.first is None:
             run.first, run.parent = message.seq, message.parent_id

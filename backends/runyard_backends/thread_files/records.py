@@ -91,10 +91,11 @@ class CompleteLine(StrictModel):
 
 
 class CancelLine(StrictModel):
-    """A run ended without completion."""
+    """A run ended without completion. ``deleted``: True if the run was deleted then, but forks show some of its messages."""
 
     type: Literal["cancel"] = "cancel"
     run_id: str
+    deleted: bool = False
 
 
 class ForkLine(StrictModel):

@@ -8,6 +8,7 @@ from runyard.models import HitlRequest
 from runyard.ports.queries import PageRequest
 from runyard.ports.stores import RequestStore
 
+from ..paging import items_of
 from .marks import name_of
 
 if TYPE_CHECKING:
@@ -80,16 +81,12 @@ class RequestImport:
         """Return whether the thread has a pending request that no import has made. The new request could replace it.
 
         The section knows the requests of this file and of the mark. The time of a request does not show who has made it."""
-        section = self._section
-        cursor: str | None = None
-        while True:
-            page = await self._backend.runs.requests(
-                thread_id=section.id, pending=True, page=PageRequest(limit=1000, cursor=cursor)
-            )
-            if any(name_of("request", found.request_id) not in section.open for found in page.items):
-                return True
-            if (cursor := page.next) is None:
-                return False
+        section, runs = self._section, self._backend.runs
+        pending = items_of(
+            lambda cursor: runs.requests(thread_id=section.id, pending=True, page=PageRequest(limit=1000, cursor=cursor))
+        )
+        names = {name_of("request", found.request_id) async for found in pending}
+        return not names <= section.open
 
     async def _save(self, request: HitlRequest) -> None:
         answered = request.answered_at is not None

@@ -16,6 +16,7 @@ from runyard.errors import (
     RunAlreadyClaimedError,
     RunAlreadyCompletedError,
     RunEndedError,
+    RunInUseError,
     RunyardError,
     ThreadNotFoundError,
 )
@@ -26,6 +27,7 @@ from runyard.ports.queries import PageRequest, PathRequest, RunFilter
 from runyard.ports.stores import Backend
 
 from ..import_report import Report
+from ..paging import items_of
 from .heads import last_visible
 from .marks import TAG, Mark, microseconds, name_of
 from .new_ids import Ids
@@ -158,8 +160,8 @@ class Section:
                 await self._message(self.ids.in_message(message))
             case CompleteLine(run_id=run_id):
                 await self._complete(self.ids.run_of(run_id))
-            case CancelLine(run_id=run_id):
-                await self._cancel(self.ids.run_of(run_id))
+            case CancelLine(run_id=run_id, deleted=deleted):
+                await self._cancel(self.ids.run_of(run_id), deleted)
             case RequestLine(request=request):
                 await self.flush()
                 await self._requests.take(self.ids.in_request(request))
@@ -253,13 +255,9 @@ class Section:
 
     async def _read_unclaimed(self) -> set[str]:
         """Return the ids of the thread's own messages of runs that were never claimed. No path shows such messages."""
+        where, listed = RunFilter(thread_id=self.id), self.backend.runs.runs
         runs: set[str | None] = {None}
-        cursor: str | None = None
-        while True:
-            page = await self.backend.runs.runs(RunFilter(thread_id=self.id), PageRequest(limit=1000, cursor=cursor))
-            runs |= {run.run_id for run in page.items}
-            if (cursor := page.next) is None:
-                break
+        runs |= {run.run_id async for run in items_of(lambda cursor: listed(where, PageRequest(limit=1000, cursor=cursor)))}
         found: set[str] = set()
         for branch in await self._branches.branch_keys(self.id):
             after = 0
@@ -318,14 +316,19 @@ class Section:
         await self.backend.checkpointer.mark_run_complete(self.id, run_id)
         self.open.discard(name_of("run", run_id))
 
-    async def _cancel(self, run_id: str) -> None:
-        if self.report.dry_run or run_id in self.over:
+    async def _cancel(self, run_id: str, deleted: bool) -> None:
+        """End a run without completion, and delete it if it was deleted."""
+        if self.report.dry_run:
             return
-        self._refuse_foreign(run_id)
-        await self.flush()
-        with suppress(RunEndedError):
-            await self.backend.runs.cancel(self.id, run_id)
-        self.open.discard(name_of("run", run_id))
+        if run_id not in self.over:
+            self._refuse_foreign(run_id)
+            await self.flush()
+            with suppress(RunEndedError):
+                await self.backend.runs.cancel(self.id, run_id)
+            self.open.discard(name_of("run", run_id))
+        if deleted and not self.foreign(run_id):
+            with suppress(RunInUseError):
+                await self.backend.runs.delete_run(self.id, run_id)
 
     async def _compare(self, line: LeafLine) -> None:
         """Compare a leaf with that of the deployment, and set its labels. A label that the deployment has set since an earlier
@@ -347,14 +350,11 @@ class Section:
     async def _read_leaves(self) -> dict[str, int]:
         """Return the depths of the leaves."""
         found: dict[str, int] = {}
-        cursor: str | None = None
-        while True:
-            page = await self.backend.threads.branches(self.id, PageRequest(limit=1000, cursor=cursor))
-            for leaf in page.items:
-                found[leaf.message_id] = leaf.depth
-                self._labels.update(leaf.labels)
-            if (cursor := page.next) is None:
-                return found
+        threads = self.backend.threads
+        async for leaf in items_of(lambda cursor: threads.branches(self.id, PageRequest(limit=1000, cursor=cursor))):
+            found[leaf.message_id] = leaf.depth
+            self._labels.update(leaf.labels)
+        return found
 
     async def end(self) -> None:
         """Set the head, the title and the tags, and mark the thread as imported."""

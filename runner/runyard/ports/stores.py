@@ -89,10 +89,10 @@ class RequestStore(Protocol):
 
     On a checkpointer without these methods, an Agent keeps requests in the thread's extra.
 
-    ``save_requests``: store requests. A request whose id is already stored stays unchanged. ``load_requests``: return the
-    pending and the answered requests of ``run_id``, or without ``run_id`` of the thread, the oldest first. ``answer_request``:
-    as :meth:`RunStore.respond`. The responder whose result has ``last`` continues the run. ``abort_pending``: as
-    :meth:`RunStore.abort_pending`.
+    ``save_requests``: store requests. A stored request of the run with the same id stays. If another run or thread has an id,
+    raise InvalidInputError and store nothing. ``load_requests``: return the pending and the answered requests of ``run_id``, or
+    without ``run_id`` of the thread, the oldest first. ``answer_request``: as :meth:`RunStore.respond`. The responder whose
+    result has ``last`` continues the run. ``abort_pending``: as :meth:`RunStore.abort_pending`.
     """
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None: ...

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from redis.crc import key_slot
 
 from runyard.errors import BackendUnavailableError
@@ -17,7 +19,8 @@ from runyard.ports.scheduling import Job, StreamLimits, queued_event
 from runyard_backends.redis import RedisEventLog, RedisScheduler
 from runyard_backends.redis.cluster import SHARDS, RedisCluster
 from runyard_backends.redis.key_names import Keys
-from tests.support.fleet import until
+from runyard_backends.redis.scripts import Call, script
+from tests.support.fleet import free_port, until
 from tests.support.redis_nodes import ClusterNode, ClusterRedis, RedisNode
 from tests.support.suites.events import event
 from tests.support.suites.scheduler import QUEUES, claim_within
@@ -99,6 +102,28 @@ async def test_all_streams_together_keep_to_their_limit(servers: RedisCluster) -
     usage = await log.trim()
     assert 0 < usage.bytes <= SHARDS * 40_000
     assert sum(servers.shards_beside(shard) == 6 for shard in range(SHARDS)) == 12
+
+
+async def test_calls_are_measured_once(servers: RedisCluster) -> None:
+    """A call of several servers is one call in the metrics, as is a call of a single server. A failed call is counted."""
+
+    def measured(name: str) -> float:
+        return REGISTRY.get_sample_value(name, {"server": "redis"}) or 0.0
+
+    async def measure(call: Coroutine[Any, Any, Any]) -> tuple[float, float]:
+        names = "runyard_server_call_seconds_count", "runyard_server_calls_failed_total"
+        before = [measured(name) for name in names]
+        with suppress(BackendUnavailableError):
+            await call
+        calls, failed = [measured(name) - value for name, value in zip(names, before, strict=True)]
+        return calls, failed
+
+    renewals = [Call(script("renew"), servers.keys.prefix(shard), (1000,)) for shard in range(SHARDS)]
+    for call in (servers.call(*renewals), servers.call_after(renewals[:1], renewals[1:]), servers.ping()):
+        assert await measure(call) == (1, 0)
+    lost = RedisCluster(f"redis+cluster://127.0.0.1:{free_port()}")
+    assert await measure(lost.ping()) == (1, 1)
+    await lost.close()
 
 
 async def test_a_slot_that_is_moved_key_by_key_loses_nothing(cluster: ClusterRedis, servers: RedisCluster) -> None:

@@ -76,9 +76,9 @@ async def test_new_ids_make_a_copy_in_the_same_deployment(source: Backend) -> No
     before = await everything(source)
     file = await exported(source, "t", forks=True)
     report = await import_threads(source, file, new_ids=True)
-    assert report.outcomes == {"imported": 6} and report.notes == []
+    assert report.outcomes == {"imported": 7} and report.notes == []
     after = await everything(source)
-    assert {thread: after[thread] for thread in before} == before and len(after) == 12
+    assert {thread: after[thread] for thread in before} == before and len(after) == 14
     [copy] = [found for thread, found in after.items() if thread not in before and found["thread"][4] is None]
     ids = {id for path in copy["paths"].values() for (id, *_) in path[-1]}
     assert ids.isdisjoint(id for found in before.values() for path in found["paths"].values() for (id, *_) in path[-1])
@@ -87,7 +87,7 @@ async def test_new_ids_make_a_copy_in_the_same_deployment(source: Backend) -> No
     assert lengths[0] == lengths[1]
     assert set(copy["runs"]).isdisjoint(before["t"]["runs"])
     assert sorted(copy["runs"].values()) == sorted(before["t"]["runs"].values())
-    assert (await import_threads(source, file, new_ids=True)).outcomes == {"unchanged": 6}
+    assert (await import_threads(source, file, new_ids=True)).outcomes == {"unchanged": 7}
     assert await everything(source) == after
 
 
@@ -96,7 +96,7 @@ async def test_another_thread_with_an_id_is_left_alone(source: Backend, target: 
     await target.threads.store_message("deep", Message.user("mine"))
     before = await shown(target, "deep")
     report = await import_threads(target, await exported(source, "t", forks=True))
-    assert report.outcomes == {"imported": 4, "refused": 1, "failed": 1} and not report.complete
+    assert report.outcomes == {"imported": 5, "refused": 1, "failed": 1} and not report.complete
     assert {note.thread_id for note in report.notes} == {"deep", "deeper"}
     assert await shown(target, "deep") == before
 
@@ -130,10 +130,10 @@ async def test_an_unchanged_thread_that_cannot_be_read(source: Backend, target: 
     error = ThreadNotFoundError("the thread was deleted", thread_id="repaired")
     with patch.object(target.threads, "branch_keys", side_effect=error):
         report = await import_threads(target, file)
-    assert report.outcomes == {"unchanged": 5, "failed": 1} and not report.complete
+    assert report.outcomes == {"unchanged": 6, "failed": 1} and not report.complete
     assert [note.what for note in report.notes if note.thread_id == "repaired"] == ["not compared: the thread was deleted"]
     with patch.object(target.threads, "branch_keys", return_value=[]):
-        assert (await import_threads(target, file)).outcomes == {"unchanged": 6}
+        assert (await import_threads(target, file)).outcomes == {"unchanged": 7}
 
 
 class Interrupted(BaseException):
@@ -265,13 +265,13 @@ async def test_the_commands(source: Backend, tmp_path: Path, capsysbinary: pytes
         return code, *capsysbinary.readouterr()
 
     code, out, _ = await run("source", "export", "t", str(file), "--forks", "--json")
-    assert code == 0 and json.loads(out)["threads"] == 6
+    assert code == 0 and json.loads(out)["threads"] == 7
     code, out, _ = await run("source", "export", "t", "--forks")
     assert code == 0 and len(out.splitlines()) == len(file.read_bytes().splitlines())
     code, out, _ = await run("target", "import", str(file), "--json")
-    assert code == 0 and json.loads(out)["complete"] and json.loads(out)["outcomes"] == {"imported": 6}
+    assert code == 0 and json.loads(out)["complete"] and json.loads(out)["outcomes"] == {"imported": 7}
     code, out, _ = await run("target", "import", str(file))
-    assert code == 0 and b"6 unchanged" in out
+    assert code == 0 and b"7 unchanged" in out
     fifo, link = tmp_path / "fifo", tmp_path / "link"
     os.mkfifo(fifo)
     link.symlink_to(file)

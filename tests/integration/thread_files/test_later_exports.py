@@ -181,10 +181,10 @@ async def test_one_import_at_a_time(source: Backend, two: tuple[Backend, Backend
         assert (await import_threads(other, copy, dry_run=True)).complete
         go_on.set()
         report = await first
-    assert report.complete and report.outcomes == {"imported": 6}
+    assert report.complete and report.outcomes == {"imported": 7}
     for thread in ("t", "inside", "after-fast", "deep", "deeper"):
         await same(source, one, thread)
-    assert (await import_threads(other, file)).outcomes == {"unchanged": 6}
+    assert (await import_threads(other, file)).outcomes == {"unchanged": 7}
 
 
 async def test_a_lock_is_released(two: tuple[Backend, Backend]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from runyard.errors import RunAlreadyCompletedError
 from runyard.ports.stores import Backend
 from runyard.support.backend_urls import connect
 from runyard_backends.memory import connect as connect_memory
@@ -39,19 +40,21 @@ async def stores(kinds: list[str], urls: dict[str, str]) -> AsyncIterator[tuple[
 
 
 async def test_a_family_is_the_same_in_another_store(stores: tuple[Backend, Backend]) -> None:
-    """F1, F2, F10, B3: Forks of forks, inherited and partly visible runs, interleaved runs, legacy messages, branches, labels,
-    extra, requests and answers are the same after export and import. A repetition changes nothing."""
+    """F1, F2, F10, B3: Forks of forks, inherited, deleted and partly visible runs, interleaved runs, legacy messages, branches,
+    labels, extra, requests and answers are the same after export and import. A repetition changes nothing."""
     source, target = stores
     await furnish(source)
     file = await exported(source, "t", forks=True)
     report = await import_threads(target, file)
-    assert report.complete and report.notes == [] and report.outcomes == {"imported": 6}
+    assert report.complete and report.notes == [] and report.outcomes == {"imported": len(FAMILY)}
     for thread in FAMILY:
         expected, found = await shown(source, thread), await shown(target, thread)
         if thread == "repaired":  # the messages that close the tool calls are made anew
             assert [len(path[-1]) for path in found["paths"].values()] == [len(p[-1]) for p in expected["paths"].values()]
             continue
         assert found == expected, thread
+    with pytest.raises(RunAlreadyCompletedError):  # the id of the deleted run stays taken
+        await target.checkpointer.claim_run("t", "gone")
     before = {thread: await shown(target, thread) for thread in FAMILY}
     again = await import_threads(target, file)
-    assert again.outcomes == {"unchanged": 6} and {t: await shown(target, t) for t in FAMILY} == before
+    assert again.outcomes == {"unchanged": len(FAMILY)} and {t: await shown(target, t) for t in FAMILY} == before

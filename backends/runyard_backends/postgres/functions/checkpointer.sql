@@ -98,6 +98,20 @@ BEGIN
     UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
+-- Delete the requests with these ids that a deleted thread still has, because their ids are free.
+CREATE OR REPLACE FUNCTION runyard.drop_deleted_requests(for_tenant text, request_ids text[]) RETURNS void
+LANGUAGE sql SET enable_seqscan = off AS $$
+    DELETE FROM runyard.hitl_requests h USING runyard.threads t
+    WHERE h.tenant = for_tenant AND h.request_id = ANY (request_ids) AND t.thread_key = h.thread_key AND t.deleted_at IS NOT NULL
+$$;
+
+-- Refuse a request whose id is taken.
+CREATE OR REPLACE FUNCTION runyard.refuse_request(request_id text) RETURNS void
+LANGUAGE sql AS $$
+    SELECT runyard.refuse('invalid_input', format('request id %L is taken by another run or thread; use another id', request_id),
+                          jsonb_build_object('request_id', request_id))
+$$;
+
 -- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
 -- have events, stay.
 CREATE OR REPLACE FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void
@@ -108,13 +122,14 @@ BEGIN
     DELETE FROM runyard.hitl_requests h
     WHERE h.tenant = for_tenant AND h.thread_key = t.thread_key AND h.event_id IS NULL
       AND (h.request_id = q.request_id OR (h.answered_at IS NULL AND h.closed_at IS NULL));
+    PERFORM runyard.drop_deleted_requests(for_tenant, ARRAY[q.request_id]);
     IF q.request_id IS NOT NULL THEN
         INSERT INTO runyard.hitl_requests AS h (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise)
         VALUES (for_tenant, q.request_id, t.thread_key, save_pending.run_id, q.kind, q.body,
                 coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise)
         ON CONFLICT (tenant, request_id) DO NOTHING;
         IF NOT FOUND THEN
-            PERFORM runyard.refuse('invalid_input', format('request id %s is taken by another run or thread; use another id', q.request_id));
+            PERFORM runyard.refuse_request(q.request_id);
         END IF;
     END IF;
 END $$;
@@ -132,17 +147,26 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Store HITL requests of an external run. A stored request with the same id stays unchanged.
+-- Store HITL requests of an external run. A stored request of the run with the same id stays unchanged. Refuse all requests if
+-- another run or thread has the id of one.
 CREATE OR REPLACE FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     t runyard.threads := runyard.ensure_thread(for_tenant, thread_id);
+    asked text[] := ARRAY(SELECT q.request_id FROM unnest(requests) q);
+    taken text;
 BEGIN
+    PERFORM runyard.drop_deleted_requests(for_tenant, asked);
     INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, deadline_at, otherwise)
     SELECT for_tenant, q.request_id, t.thread_key, save_requests.run_id, q.kind, q.body,
            coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise
     FROM unnest(requests) q(request_id, kind, body, deadline_at, timeout, otherwise)
     ON CONFLICT (tenant, request_id) DO NOTHING;
+    SELECT h.request_id INTO taken FROM runyard.hitl_requests h
+    WHERE h.tenant = for_tenant AND h.request_id = ANY (asked)
+      AND (h.thread_key <> t.thread_key OR h.run_id IS DISTINCT FROM save_requests.run_id)
+    LIMIT 1;
+    IF FOUND THEN PERFORM runyard.refuse_request(taken); END IF;
 END $$;
 
 -- Return the pending and answered HITL requests of a run or, if run_id is NULL, of a thread. Apply the deadlines of overdue
