@@ -16,7 +16,9 @@ from agents.memory import Session
 from runyard import Client, Message
 from runyard.adapters.openai_session import MARKS, RunyardSession
 from runyard.errors import InvalidInputError, MessageNotFoundError, ThreadBusyError
-from runyard.models import ROOT_ID
+from runyard.models import ROOT_ID, ImagePart
+from runyard.ports.queries import PathRequest
+from runyard.ports.results import Page
 from runyard.support import backend_urls
 from runyard_api.http.app import asgi_app
 from tests.support.openai_models import ItemModel, Items, calls, results, texts
@@ -430,6 +432,35 @@ class TestRunner:
         await client.enqueue("t", "go", "r")
         with pytest.raises(ThreadBusyError):
             await RunyardSession(client, "t").add_items([user("meanwhile")])
+
+
+@pytest.mark.parametrize("length", [40, 400])
+async def test_a_read_takes_each_message_once(
+    client: Client, session: RunyardSession, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call reads the end of the thread, and one call all items. With a limit, a call reads up to 100 messages."""
+    await session.add_items([user(f"{n}") for n in range(length)])
+    sizes: list[int] = []
+    read = client.backend.threads.messages
+
+    async def counted(thread_id: str, path: PathRequest) -> Page[Message]:
+        page = await read(thread_id, path)
+        sizes.append(len(page.items))
+        return page
+
+    monkeypatch.setattr(client.backend.threads, "messages", counted)
+    assert len(await session.get_items()) == length
+    assert sizes == [1, length]
+    sizes.clear()
+    assert len(await session.get_items(length - 1)) == length - 1
+    assert sum(sizes) <= length + 1 and len(sizes) == 1 + -(-length // 100)
+
+
+async def test_a_message_without_items_does_not_shorten_a_read(client: Client, session: RunyardSession) -> None:
+    await session.add_items([user("first")])
+    for _ in range(5):
+        await client.store_message("t", Message(role="system", content=[ImagePart(data="QUJD")]))
+    assert texts(await session.get_items(1)) == ["first"]
 
 
 async def test_a_session_connects_by_url(postgres_url: str) -> None:

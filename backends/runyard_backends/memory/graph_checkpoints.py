@@ -214,15 +214,17 @@ class MemoryGraphCheckpointStore:
         """Delete the checkpoints of a thread."""
         self.graphs.lines.pop((self.tenant, 0, graph_id), None)
 
-    async def delete_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of runs. Raises CapabilityMissingError."""
-        lines = [line for (tenant, owner, _), line in self.graphs.lines.items() if (tenant, owner) == (self.tenant, 0)]
+    async def delete_runs(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """Delete the checkpoints of runs. Return the threads that showed them. Raises CapabilityMissingError."""
         doomed = [
-            (line, key) for line in lines for key, (new, _) in line.checkpoints.items() if new.metadata.get("run_id") in run_ids
+            (graph_id, line, key)
+            for (tenant, owner, graph_id), line in self.graphs.lines.items()
+            for key, (new, _) in line.checkpoints.items()
+            if (tenant, owner) == (self.tenant, 0) and new.metadata.get("run_id") in run_ids
         ]
-        for line, key in doomed:
+        for _, line, key in doomed:
             _refuse_deltas(line.checkpoints[key][0])
-        for line, key in doomed:
+        for _, line, key in doomed:
             new, _ = line.checkpoints.pop(key)
             line.writes.pop(key, None)
             kept = {
@@ -231,6 +233,7 @@ class MemoryGraphCheckpointStore:
             for pair in new.versions.items():
                 if (key[0], *pair) not in kept:
                     line.values.pop((key[0], *pair), None)
+        return [graph_id for graph_id, _, _ in doomed]
 
     async def prune(self, graph_id: str) -> None:
         """Keep only the newest checkpoint of each namespace. Raises CapabilityMissingError."""

@@ -127,9 +127,10 @@ class PostgresGraphCheckpointStore:
         """Delete the checkpoints of a thread."""
         await self.db.row("graph_delete", self.tenant, graph_id)
 
-    async def delete_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of runs. Raises CapabilityMissingError."""
-        await self.db.row("graph_delete_runs", self.tenant, list(run_ids))
+    async def delete_runs(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """Delete the checkpoints of runs. Return the threads that showed them. Raises CapabilityMissingError."""
+        names: list[str] = (await self.db.one("graph_delete_runs", self.tenant, list(run_ids)))["graph_ids"]
+        return names
 
     async def prune(self, graph_id: str) -> None:
         """Keep only the newest checkpoint of each namespace. Raises CapabilityMissingError."""

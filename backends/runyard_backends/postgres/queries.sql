@@ -744,8 +744,8 @@ SELECT runyard.graph_delete($1, $2)
 SELECT runyard.graph_prune($1, $2)
 
 -- name: graph_delete_runs
--- Delete the checkpoints that runs made.
-SELECT runyard.graph_delete_runs($1, $2)
+-- Delete the checkpoints that runs made. Return the threads that showed them.
+SELECT runyard.graph_delete_runs_v2($1, $2) AS graph_ids
 
 -- name: graph_state
 -- Return the state of a graph from which a probe of a thread begins.

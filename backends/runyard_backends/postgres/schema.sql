@@ -1683,7 +1683,10 @@ FUNCTION runyard.graph_move_value(of_value bigint, into_line bigint, at bigint) 
 FUNCTION runyard.graph_refuse_deltas(names text[], details jsonb) RETURNS void;
 
 -- Delete the checkpoints of runs, with their pending writes, in savers' threads and their copies. Also delete values that no other checkpoint
--- has. Raises capability_missing if a thread uses a DeltaChannel.
+-- has. Return the threads and copies that showed such a checkpoint. Raises capability_missing if a thread uses a DeltaChannel.
+FUNCTION runyard.graph_delete_runs_v2(for_tenant text, run_ids text[]) RETURNS text[];
+
+-- Do the same for code that does not read the threads.
 FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void;
 
 -- functions/graph_reads.sql ---------------------------------------------------------------------------------------------------

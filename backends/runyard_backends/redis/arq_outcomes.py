@@ -27,7 +27,7 @@ async def outcome_of(client: Client, run: Run) -> JobOutcome:
         value: dict[str, Any] = {"thread_id": run.thread_id, "run_id": run.run_id, "status": str(run.status)}
         value |= {"text": result.text or await _earlier_text(client, result), "value": result.value}
     elif run.error is not None:
-        value = run.error.model_dump(mode="json")
+        value = run.error.without_traceback().model_dump(mode="json")  # any producer of the database can read results
     else:
         value = cancelled(run.run_id)
     return JobOutcome(run.status is RunStatus.COMPLETED, value, started, finished, run.attempt)

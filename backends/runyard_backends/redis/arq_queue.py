@@ -30,7 +30,7 @@ from arq.constants import (
 
 from runyard.domain.quoting import brief
 from runyard.domain.size_limits import MESSAGE_BYTES
-from runyard.errors import InvalidInputError
+from runyard.errors import BackendUnavailableError, InvalidInputError, RunyardError
 
 from .connection import RedisServer
 from .job_codec import packb, unpackb
@@ -154,8 +154,16 @@ class ArqQueue:
         return [_look(now, others, *row) for row in rows]
 
     async def body(self, look: ArqLook) -> bytes:
-        """Return the body of a job whose run was accepted, empty if it is gone. No more than JOB_BYTES + 1 bytes are read."""
-        found: bytes = await self._server.command("GETRANGE", job_key_prefix.encode() + look.id, 0, JOB_BYTES)
+        """Return the body of a job whose run was accepted. No more than JOB_BYTES + 1 bytes are read.
+
+        The body is empty if it is gone, and if a producer has replaced it by a key of another type.
+        """
+        try:
+            found: bytes = await self._server.command("GETRANGE", job_key_prefix.encode() + look.id, 0, JOB_BYTES)
+        except BackendUnavailableError:
+            raise
+        except RunyardError:
+            return b""
         return found
 
     async def keep(self, kept: Iterable[Keep]) -> None:

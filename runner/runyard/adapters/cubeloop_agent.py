@@ -25,7 +25,7 @@ from ..domain.size_limits import JsonObject
 from ..errors import AgentCancelledError, InvalidInputError
 from ..execution.context import RunContext
 from ..execution.provider_outages import SPENT, passes
-from .cubeloop_channel import asks_humans, bind, channels, detached
+from .cubeloop_channel import bind, channels, detached, may_ask
 from .cubeloop_framework import NAMES, Framework, dumped, stored
 from .cubeloop_messages import KEPT
 from .cubeloop_requests import STATE
@@ -92,14 +92,14 @@ def adapt(agent: object) -> Served | None:
     return serve(agent) if _framework_of(agent) is not None else None  # type: ignore[arg-type]
 
 
-def serve(agent: Agent[Any] | Factory, *, asks: bool | None = None, options: AgentOptions | None = None) -> Served:
+def serve(agent: Agent[Any] | Factory, *, asks_humans: bool | None = None, options: AgentOptions | None = None) -> Served:
     """Return ``agent`` as an agent for an :class:`~runyard.App`.
 
     ``agent``: an Agent, or a function that makes the Agent of an attempt from its :class:`~runyard.RunContext`. If an Agent is
     given, each attempt uses a copy of the Agent with the same model, tools and hooks. Give a function if a middleware object
-    stores state in its own attributes. ``asks``: whether the agent may ask a human. The default is True for a function. For an
-    Agent, the default is True if the Agent has a channel, or if one of its tools or middleware objects has a ``hitl``. If
-    ``asks`` is True, a probe of the agent is refused (F9). ``options``: queue, timeout and retries of the agent's runs.
+    stores state in its own attributes. ``asks_humans``: whether the agent may ask a human. A probe of such an agent is refused
+    (F9). The default is True for a function. For an Agent, the default is True if the Agent has a channel, or if one of its
+    tools or middleware objects has a ``hitl``. ``options``: queue, timeout and retries of the agent's runs.
 
     Raises InvalidInputError for an Agent whose middleware writes to the state of this Agent object.
     """
@@ -107,7 +107,7 @@ def serve(agent: Agent[Any] | Factory, *, asks: bool | None = None, options: Age
     if own is None:
         if not callable(agent):
             raise InvalidInputError("serve takes an Agent of cubeloop, or a function that makes one", field="agent")
-        return Served(agent, asks_humans=True if asks is None else asks, options=options)
+        return Served(agent, asks_humans=True if asks_humans is None else asks_humans, options=options)
     writers = [type(part).__name__ for part in getattr(agent, "_middleware", ()) if hasattr(part, "_extra_ref")]
     if writers:
         raise InvalidInputError(
@@ -116,7 +116,7 @@ def serve(agent: Agent[Any] | Factory, *, asks: bool | None = None, options: Age
             field="agent",
         )
     bind(own, *channels(agent))  # a copy of the agent lacks its own channel, which the code of a tool may use
-    return Served(lambda ctx: _copy(agent, own), asks_humans(agent) if asks is None else asks, options)
+    return Served(lambda ctx: _copy(agent, own), may_ask(agent) if asks_humans is None else asks_humans, options)
 
 
 def _framework_of(agent: object) -> Framework | None:

@@ -36,7 +36,7 @@ def channels(agent: Any) -> list[Any]:
     return [one for n, one in enumerate(known) if all(one is not other for other in known[:n])]
 
 
-def asks_humans(agent: Any) -> bool:
+def may_ask(agent: Any) -> bool:
     """Return whether an agent has a channel, or a tool or middleware object with a ``hitl``."""
     parts = (*agent.state.tools, *getattr(agent, "_middleware", ()))
     return bool(channels(agent)) or any(getattr(part, "hitl", None) is not None for part in parts)

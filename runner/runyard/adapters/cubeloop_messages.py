@@ -29,6 +29,8 @@ from ..domain.quoting import brief
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.validation import new_id
 from ..errors import InvalidInputError
+from ..formats.media import USUAL_TYPES
+from ..formats.wire import to_text
 
 KEPT: Final = "cubeloop"
 """The key of cubeloop's data in a message's provider_details and in a request's payload."""
@@ -200,7 +202,7 @@ def _result(message: Message, part: ToolResultPart, rest: JsonObject | None, nam
     if part.has_parts:
         fields["content"] = [_shown(each, rest is not None) for each in part.parts]
     else:
-        fields["content"] = [{"type": "text", "text": part.content if isinstance(part.content, str) else _json(part.content)}]
+        fields["content"] = [{"type": "text", "text": part.content if isinstance(part.content, str) else to_text(part.content)}]
     return fields
 
 
@@ -224,15 +226,10 @@ def _shown(part: Any, of_cubeloop: bool) -> JsonValue:
         case ImagePart():
             if part.data is None and not of_cubeloop:
                 return {"type": "text", "text": "[image]"}  # cubeloop would send the URL as the data of an image
-            return {"type": "image", "source": part.data or part.url or "", "media_type": part.media_type or ""}
+            media_type = part.media_type or ("" if of_cubeloop else USUAL_TYPES["image"])
+            return {"type": "image", "source": part.data or part.url or "", "media_type": media_type}
         case _:
             return {"type": "text", "text": f"[{getattr(part, 'type', 'part')}]"}
-
-
-def _json(value: JsonValue) -> str:
-    from pydantic_core import to_json
-
-    return to_json(value).decode()
 
 
 _DEFAULTS: Final[Mapping[str, JsonValue]] = {"id": "", "provider_id": "", "model_id": "", "metadata": {}, "is_error": False}

@@ -67,10 +67,11 @@ class Answers:
 class _TaskAnswers(list[Any]):
     """The list that LangGraph calls the resume values of a task.
 
-    LangGraph gives the n-th value to the n-th ``interrupt()`` of the task, whatever this call asks. ``interrupt()`` shows its
-    question to nobody before it returns a value. This list therefore reads the question in the frame of ``interrupt()``, which
-    compares the length of the list with the number of the call. The list has a value at this number only if the question has
-    an answer. Otherwise LangGraph asks the question.
+    LangGraph gives the n-th value to the n-th ``interrupt()`` of the task, whatever this call asks. The id of an interrupt,
+    and so the resume map of a ``Command``, also names a task and a number, and no question. ``interrupt()`` shows its question
+    to nobody before it returns a value. This list therefore reads the question in the frame of ``interrupt()``, which compares
+    the length of the list with the number of the call. The list has a value at this number only if the question has an answer.
+    Otherwise LangGraph asks the question.
     """
 
     def __init__(self, answers: Answers, serde: SerializerProtocol) -> None:
@@ -81,8 +82,8 @@ class _TaskAnswers(list[Any]):
 
     def __len__(self) -> int:
         frame = sys._getframe(1)
-        if frame.f_code is not interrupt.__code__:
-            return 0
+        if frame.f_code is not interrupt.__code__ or not {"idx", "value"} <= frame.f_locals.keys():
+            return 0  # an answered question is then asked again, which Answers.key refuses
         number: int = frame.f_locals["idx"]
         asked = self._asked[number] = self._question(frame.f_locals["value"])
         before = sum(self._asked.get(n) == asked for n in range(number))

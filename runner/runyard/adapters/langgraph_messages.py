@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ..domain.messages import (
-    AudioPart,
-    DocumentPart,
-    FilePart,
-    ImagePart,
     MediaPart,
     Message,
     Part,
@@ -23,7 +18,9 @@ from ..domain.messages import (
     ToolResultPart,
     Usage,
 )
+from ..formats.wire import to_text
 from .json_values import json_of
+from .langgraph_media import from_block, to_block
 
 ORIGIN: Final = "langgraph"
 """The key in a message's ``provider_details`` with the id that the message has in the state of the graph."""
@@ -76,7 +73,10 @@ def to_langchain(message: Message) -> list[BaseMessage]:
 
 
 def from_langchain(message: BaseMessage, state_id: str) -> Message:
-    """Convert a message of a graph's state to a message of a thread. ``state_id``: the id of the message in the state."""
+    """Convert a message of a graph's state to a message of a thread. ``state_id``: the id of the message in the state.
+
+    Raises InvalidInputError for an image, a sound or a file without URL, data and id.
+    """
     origin: dict[str, Any] = {"id": state_id}
     if message.name:
         origin["name"] = message.name
@@ -84,9 +84,9 @@ def from_langchain(message: BaseMessage, state_id: str) -> Message:
     if isinstance(message, ToolMessage):
         result = ToolResultPart(
             call_id=message.tool_call_id,
-            content=json_of(message.content),
             is_error=message.status == "error",
             name=message.name,
+            **_result(message.content),
         )
         return Message.tool(result, **fields)
     parts = _parts(message.content)
@@ -120,53 +120,47 @@ def _result_id(message: Message, n: int) -> str:
 def _result_content(result: ToolResultPart) -> Any:
     if result.has_parts:
         return _content(result.parts)
-    return result.content if isinstance(result.content, str) else json.dumps(result.content, ensure_ascii=False)
+    return result.content if isinstance(result.content, str) else to_text(result.content)
+
+
+def _result(content: str | Sequence[str | dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of a tool result. A list of texts and files becomes parts, and any other value is data."""
+    blocks = [] if isinstance(content, str) else [block for block in content if isinstance(block, dict)]
+    parts = [_part(block) for block in blocks]
+    if parts and len(parts) == len(content) and all(part is not None and not isinstance(part, ThinkingPart) for part in parts):
+        return {"content": [part.model_dump(exclude_none=True) for part in parts if part is not None], "has_parts": True}
+    return {"content": json_of(content)}
 
 
 def _content(parts: Sequence[Part]) -> Any:
     shown = [part for part in parts if not isinstance(part, ToolCallPart | ToolResultPart)]
     if all(isinstance(part, TextPart) for part in shown):
         return "".join(part.text for part in shown if isinstance(part, TextPart))
-    return [_block(part) for part in shown]
+    return [block for part in shown if (block := _block(part)) is not None]
 
 
-def _block(part: TextPart | ThinkingPart | MediaPart) -> dict[str, Any]:
+def _block(part: TextPart | ThinkingPart | MediaPart) -> dict[str, Any] | None:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if isinstance(part, ThinkingPart):
         return {"type": "reasoning", "reasoning": part.text}
-    kind = {ImagePart: "image", AudioPart: "audio"}.get(type(part), "file")
-    source = {"url": part.url, "base64": part.data, "mime_type": part.media_type}
-    return {"type": kind, **{name: value for name, value in source.items() if value is not None}}
+    return to_block(part)
 
 
 def _parts(content: str | Sequence[str | dict[str, Any]]) -> list[Part]:
     if isinstance(content, str):
         return [TextPart(text=content)] if content else []
-    parts: list[Part] = []
-    for block in content:
-        if isinstance(block, str):
-            parts.append(TextPart(text=block))
-        elif (part := _part(block)) is not None:
-            parts.append(part)
-    return parts
+    parts = [TextPart(text=block) if isinstance(block, str) else _part(block) for block in content]
+    return [part for part in parts if part is not None]
 
 
-def _part(block: dict[str, Any]) -> Part | None:
+def _part(block: dict[str, Any]) -> TextPart | ThinkingPart | MediaPart | None:
     kind = block.get("type")
     if kind == "text":
-        return TextPart(text=str(block.get("text", "")))
+        return TextPart(text=str(block.get("text") or ""))
     if kind in ("reasoning", "thinking"):
         return ThinkingPart(text=str(block.get("reasoning") or block.get("thinking") or ""), signature=block.get("signature"))
-    if kind == "image_url":
-        image = block.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else image
-        return ImagePart(url=url) if isinstance(url, str) else None
-    media: dict[str, type[ImagePart | AudioPart | FilePart]] = {"image": ImagePart, "audio": AudioPart, "file": FilePart}
-    if kind in media and (isinstance(block.get("url"), str) or isinstance(block.get("base64"), str)):
-        part = DocumentPart if kind == "file" and block.get("mime_type") == "application/pdf" else media[kind]
-        return part(url=block.get("url"), data=block.get("base64"), media_type=block.get("mime_type"))
-    return None  # tool calls are in the message's tool_calls, and blocks of providers have no part
+    return from_block(block)  # tool calls are in the message's tool_calls, and other blocks of providers have no part
 
 
 def _usage(message: AIMessage) -> Usage | None:

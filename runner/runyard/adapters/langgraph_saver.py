@@ -344,9 +344,11 @@ class RunyardSaver(BaseCheckpointSaver[str]):
             await store.delete(line.graph_id)
 
     async def _delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        if run_ids:
-            self._cache.drop(lambda key: True)
-            await (await self._store()).delete_runs([str(run_id) for run_id in run_ids])
+        if not run_ids:
+            return
+        store = await self._store()
+        for graph_id in await store.delete_runs([str(run_id) for run_id in run_ids]):
+            self._forget(store, LineRef(graph_id))
 
     async def _copy(self, source: str, target: str) -> None:
         await (await self._store()).copy(self._line(source).graph_id, self._line(target).graph_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from ..errors import InvalidInputError, RunyardError
 from ..execution.context import RunContext
 from ..execution.control_signals import ControlSignal, Deferred, signals_in
 from ..execution.usage import less
+from ..formats.wire import to_text
 from ..support.genai_spans import model_span, tool_span, usage_attributes
 from . import openai_items
 from .openai_recording import inside
@@ -132,7 +132,7 @@ class Attempt:
         if (known := self._results.get(("function_call_output", id_))) is not None:
             return returned(known["output"])
         if (edited := self._approved.get(id_)) is not None and edited != parsed(arguments):
-            arguments = json.dumps(edited)
+            arguments = to_text(edited)
         started = {"call_id": id_, "name": context.tool_name, "arguments": parsed(arguments)}
         with self._attempt_errors():
             await self._ctx.emit(started, type="tool.started")

@@ -301,21 +301,25 @@ class RunyardSession(BranchCalls):
         return (await client.messages(self.session_id, leaf_id, limit=limit, newest_first=True)).items
 
     async def _items(self, place: Place, limit: int | None) -> list[Any]:
+        """Return the last ``limit`` items. Each message is read once, and without a limit all messages are read by one call."""
         if place.empty:
             return []
         client = await self.client()
-        groups: list[list[JsonObject]] = []
-        cursor: str | None = None
-        wanted = None if limit is None else limit + place.dropped
-        while wanted is None or sum(map(len, groups)) < wanted:
-            most = PAGE if wanted is None else min(PAGE, wanted)
+        if limit is None:
+            path = (await client.messages(self.session_id, place.leaf)).items
+            items = [item for message in path for item in openai_items.to_items(message)]
+            return items[: len(items) - place.dropped]
+        newest: list[JsonObject] = []
+        missing, most, cursor = limit + place.dropped, 0, None
+        while missing > 0:
+            most = min(PAGE, max(missing, 2 * most))  # a message may have no item
             page = await client.messages(self.session_id, place.leaf, limit=most, cursor=cursor, newest_first=True)
-            groups += map(openai_items.to_items, page.items)
+            found = [item for message in page.items for item in reversed(openai_items.to_items(message))]
+            newest += found
+            missing -= len(found)
             if (cursor := page.next) is None:
                 break
-        items = [item for group in reversed(groups) for item in group]
-        items = items[: len(items) - place.dropped]
-        return items if limit is None else items[-limit:]
+        return newest[place.dropped : place.dropped + limit][::-1]
 
 
 async def _settled(change: Coroutine[Any, Any, T]) -> T:

@@ -24,6 +24,7 @@ from ..domain.messages import (
     ToolCallPart,
     ToolResultPart,
 )
+from ..formats.media import USUAL_TYPES
 
 FILES: Final = "has_files"
 """Marks a tool result that holds files of pydantic-ai. The content of any other result is plain JSON of any shape."""
@@ -34,13 +35,6 @@ URL_KINDS: Final[Mapping[str, str]] = {
 }
 """The kind that pydantic-ai gives to a file at a URL. The key is the type of the part, or for a file part the first half of
 its media type. All other files are documents."""
-USUAL_TYPES: Final[Mapping[str, str]] = {
-    "image": "image/png",
-    "audio": "audio/wav",
-    "document": "application/pdf",
-    "file": "application/octet-stream",
-}
-"""The media type of a part's data if the part does not name one, by the type of the part."""
 
 
 def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:

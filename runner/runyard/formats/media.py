@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Final
 
 from ..domain.messages import AudioPart, DocumentPart, FilePart, ImagePart, MediaPart
 
 DATA: Final = "data:"
 BASE64: Final = ";base64"
+
+USUAL_TYPES: Final[Mapping[str, str]] = {
+    "image": "image/png",
+    "audio": "audio/wav",
+    "document": "application/pdf",
+    "file": "application/octet-stream",
+}
+"""The media type of a part's data if the part does not name one, by the type of the part."""
 
 
 def media_part(

@@ -33,6 +33,7 @@ from ..ports.worker_defaults import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_SLOTS,
     DEFAULT_WATCHDOG_SECONDS,
+    MAX_ARQ_RESULT_SECONDS,
 )
 from ..ports.workers import Retention
 from . import env_file
@@ -51,7 +52,7 @@ class EnvFileSettings(BaseSettings):
     (:func:`runyard.support.env_file.read`).
     """
 
-    model_config = SettingsConfigDict(env_file=NO_FILE_GIVEN, env_file_encoding="utf-8")
+    model_config = SettingsConfigDict(env_file=NO_FILE_GIVEN, env_file_encoding="utf-8", allow_inf_nan=False)
 
     @classmethod
     def settings_customise_sources(
@@ -135,7 +136,7 @@ class Settings(FetchSettings):
     queues: Annotated[list[str] | None, NoDecode] = None
     arq_queues: Annotated[list[str], NoDecode] = Field(default_factory=list)
     arq_redis_url: str | None = None
-    arq_keep_result: float = Field(DEFAULT_ARQ_RESULT_SECONDS, gt=0)
+    arq_keep_result: float = Field(DEFAULT_ARQ_RESULT_SECONDS, gt=0, le=MAX_ARQ_RESULT_SECONDS)
     slots: int = Field(DEFAULT_SLOTS, ge=1)
     grace: float = Field(DEFAULT_GRACE_SECONDS, ge=0)
     watchdog: float = Field(DEFAULT_WATCHDOG_SECONDS, gt=0)

@@ -320,7 +320,7 @@ async def test_a_function_makes_the_agent_of_each_attempt(package: Package) -> N
         made.append(ctx.run_id)
         return package.agent(package.says("hello"), provider=provider)
 
-    async with Harness(App(agents={"a": cubeloop_agent.serve(make, asks=False)})) as harness:
+    async with Harness(App(agents={"a": cubeloop_agent.serve(make, asks_humans=False)})) as harness:
         run = await harness.prompt("t", "hi")
         assert (run.text, made) == ("hello", [run.id])
         probe = await harness.fork_once("t", "what if?", run.id)

@@ -98,7 +98,7 @@ async def test_f9_a_probe_that_asks_all_the_same_is_refused(package: Package) ->
     def make(ctx: Any) -> Any:
         return package.agent(*[model] * 3, tools=[package.module().tool(ask)], channel=channel)
 
-    agents = {"echo": package.agent(package.says("hi")), "asks": cubeloop_agent.serve(make, asks=False)}
+    agents = {"echo": package.agent(package.says("hi")), "asks": cubeloop_agent.serve(make, asks_humans=False)}
     async with Harness(App(agents=agents)) as harness:
         run = await harness.prompt("t", "one", agent="echo")
         with pytest.raises(HitlNotAllowedError):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langgraph import types as langgraph_types
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import RetryPolicy, Send, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from runyard import App, Client, RunResult
 from runyard.adapters import langgraph_answers
@@ -281,6 +284,41 @@ async def test_h5_the_response_schema_of_an_interrupt_is_the_schema_of_answers(s
         with pytest.raises(HitlInvalidAnswerError):
             await client.respond("t", "many")
         assert (await answered(client, run, 3)).messages[-1].text == "3"
+
+
+def test_h5_langgraph_itself_gives_an_answer_to_any_question_at_its_place() -> None:
+    """The resume map of LangGraph names an interrupt by its id, and another question at the same place has the same id.
+
+    An adapter that answers by the resume map would therefore give the approval of one amount to another amount. If this test
+    fails, LangGraph binds answers to questions, and :mod:`runyard.adapters.langgraph_answers` can use its interface.
+    """
+    amounts = iter([5, 500, 500])
+
+    def node(state: Any) -> dict[str, Any]:
+        amount = next(amounts)
+        return {"messages": [AIMessage(f"{amount}: {interrupt(f'Refund {amount} euros?')}")]}
+
+    graph = one_node(node, MessagesState).copy({"checkpointer": InMemorySaver()})
+    place: Any = {"configurable": {"thread_id": "t"}}
+    [asked] = graph.invoke({"messages": []}, place)["__interrupt__"]
+    assert asked.value == "Refund 5 euros?"
+    said = graph.invoke(Command(resume={asked.id: "yes"}), place)["messages"]
+    assert [message.content for message in said] == ["500: yes"]
+
+
+async def test_a_question_of_an_interrupt_with_other_names_fails_the_run(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of LangGraph whose ``interrupt()`` names its variables otherwise asks a human once, not for ever."""
+    names: dict[str, Any] = {}
+    source = inspect.getsource(inspect.unwrap(interrupt)).replace("idx", "number")
+    exec(compile(f"from __future__ import annotations\n{source}", "renamed", "exec"), vars(langgraph_types), names)
+    monkeypatch.setattr(langgraph_answers, "interrupt", names["interrupt"])
+
+    async def node(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"{names['interrupt']('sure?')}")]}
+
+    async with serve(App(agents={"g": one_node(node, MessagesState)})) as client:
+        run = await answered(client, await say(client, "t", "a"), "yes")
+        assert run.error is not None and "version of LangGraph" in run.error.message
 
 
 async def test_a_question_that_cannot_get_its_answer_fails_the_run(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

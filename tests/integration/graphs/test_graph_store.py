@@ -15,10 +15,12 @@ from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 
 from runyard import App, Client
+from runyard.adapters.langgraph_cache import ListCache
 from runyard.adapters.langgraph_saver import RunyardSaver
 from runyard.errors import CapabilityMissingError, InvalidInputError, StaleFenceError, ThreadAlreadyExistsError
-from runyard.ports.graph_checkpoints import LineRef, NewCheckpoint
+from runyard.ports.graph_checkpoints import LineRef, NewCheckpoint, Segments
 from runyard.ports.refs import AttemptToken
+from runyard.support import backend_urls
 from runyard.testing import Harness
 from runyard_backends.http.backend import HttpBackend
 from runyard_backends.memory.graph_checkpoints import MemoryGraphCheckpointStore
@@ -162,6 +164,42 @@ async def test_a_graph_keeps_its_channels_after_a_deletion_of_its_run(either: Ru
     await either.aput(place, checkpoint("2", "x", doc="1", log="2"), cast(Any, {"run_id": "s"}), {"log": "2"})
     found = await either.aget_tuple(config("t"))
     assert found is not None and found.checkpoint["channel_values"] == {"doc": "x", "log": "x"}
+
+
+async def test_a_deletion_for_runs_forgets_only_the_lists_of_these_runs(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lists of other threads, and of a thread with the same name of another tenant, are not read again."""
+    backend, cache = await backend_urls.connect(store_url), ListCache()
+    reads: list[Segments] = []
+    items = type(backend.graphs).items
+
+    async def counted(self: Any, segments: Segments) -> Any:
+        reads.append(segments)
+        return await items(self, segments)
+
+    monkeypatch.setattr(type(backend.graphs), "items", counted)
+    try:
+        mine, others = (RunyardSaver(Client(backend.for_tenant(tenant)), cache=cache) for tenant in ("", "b"))
+        said = [HumanMessage(f"{n}", id=f"{n}") for n in range(3)]
+        for saver, thread_id, run_id in [(mine, "t", "r"), (mine, "u", "s"), (others, "t", "r")]:
+            place: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+            new = {"channel_values": {"log": said}, "channel_versions": {"log": "1"}}
+            for id in "12":
+                made = cast(Checkpoint, {**empty_checkpoint(), "id": id, **new})
+                changed = {"log": "1"} if id == "1" else {}
+                await saver.aput(place, made, cast(Any, {"run_id": run_id if id == "2" else "first"}), changed)
+        await mine.acopy_thread("t", "copy")
+        assert await mine.aget_tuple(config("copy")) is not None
+        reads.clear()
+        await mine.adelete_for_runs(["r"])
+        for saver, thread_id, again in [(mine, "u", 0), (others, "t", 0), (mine, "t", 1), (mine, "copy", 1)]:
+            found = await saver.aget_tuple(config(thread_id))
+            assert found is not None and found.checkpoint["channel_values"]["log"] == said
+            assert len(reads) == again, (thread_id, found.config)
+            reads.clear()
+    finally:
+        await backend.close()
 
 
 async def test_a_list_filters_the_present_metadata(either: RunyardSaver) -> None:

@@ -167,7 +167,7 @@ SERVES: dict[str, str] = {
     "graph_levels_pkey": GRAPH_LATEST,
     "graph_levels_ancestor": GRAPH_DELETE,
     "graph_checkpoints_pkey": GRAPH_LATEST,
-    "graph_checkpoints_run": f"SELECT runyard.graph_delete_runs('{TENANT}', '{{r-7}}')",
+    "graph_checkpoints_run": f"SELECT runyard.graph_delete_runs_v2('{TENANT}', '{{r-7}}')",
     "graph_values_pkey": GRAPH_LATEST,
     "graph_values_version": GRAPH_PUT,
     "graph_streams_pkey": GRAPH_PUT,

@@ -439,7 +439,9 @@ async def test_failures_of_runs_are_failed_results(yard: Yard) -> None:
     producer = await pool(yard.redis, job_serializer=arq_codec.packb, job_deserializer=arq_codec.unpackb)
     async with served(yard):
         failed = await yard.enqueue("prompt", "j1", "fail", _job_id="j-r1")
-        assert (await failure(failed))["message"] == "the script failed"
+        why = await failure(failed)
+        assert why["message"] == "the script failed"
+        assert set(why) == {"code", "message", "details"}, "a traceback is for the operators only"
         asked = await producer.enqueue_job("prompt", "j2", "color?", _job_id="j-r2")
         assert asked is not None
 
@@ -586,6 +588,21 @@ async def test_a_body_that_grows_after_the_accept_is_not_read_whole(yard: Yard) 
     await yard.producer.set("arq:job:grown-1", b"\x91" * (40 * 2**20))
     async with served(yard, intake):
         assert (await fast(job))["text"] == "x"
+
+
+async def test_a_body_of_another_type_does_not_hold_the_result_back(yard: Yard) -> None:
+    """A producer replaces the body of a job before and after the accept."""
+    intake = yard.intake()
+    accepted = await yard.enqueue("prompt", "typed", "say x", _job_id="typed-1")
+    await intake.step()
+    unread = await yard.enqueue("prompt", "typed", "say x", _job_id="typed-2")
+    for job in (accepted, unread):
+        await yard.producer.delete(f"arq:job:{job.job_id}")
+        await yard.producer.rpush(f"arq:job:{job.job_id}", b"x")
+    async with served(yard, intake):
+        assert (await fast(accepted))["text"] == "x"
+        assert (await failure(unread))["code"] == "invalid_input"
+    assert await leftovers(yard) == []
 
 
 async def test_an_answer_that_was_applied_is_a_success(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,3 +130,12 @@ def test_messages_of_others_have_an_id_and_a_role() -> None:
     assert decode([message]) == [
         {"id": message.id, "role": "user", "content": [{"type": "text", "text": "hi"}], "metadata": {}, "run_id": None}
     ]
+
+
+def test_an_image_of_a_caller_has_a_media_type() -> None:
+    """A provider refuses data without a media type. A message of cubeloop stays as it is."""
+    [fields] = decode([Message.user([ImagePart(data="QUJD")])])
+    assert fields["content"] == [{"type": "image", "source": "QUJD", "media_type": "image/png"}]
+    own = {"role": "user", "content": [{"type": "image", "source": "QUJD", "media_type": ""}]}
+    [again] = decode([encode(own)])
+    assert again["content"] == own["content"]

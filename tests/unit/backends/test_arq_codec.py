@@ -185,3 +185,18 @@ def test_settings_name_the_queues_and_their_tenants(monkeypatch: pytest.MonkeyPa
     for wrong in ("a,a=b", "=acme"):
         with pytest.raises(ValueError, match="with each name once"):
             Settings(_env_file=None, arq_queues=wrong)
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e18", "0"])
+def test_a_time_that_redis_cannot_count_is_refused(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no result could be written."""
+    monkeypatch.setenv("RUNYARD_ARQ_KEEP_RESULT", seconds)
+    with pytest.raises(ValueError, match="arq_keep_result"):
+        Settings(_env_file=None)
+
+
+@pytest.mark.parametrize("name", ["RUNYARD_GRACE", "RUNYARD_FEED_RETENTION", "RUNYARD_WEBHOOK_BACKOFF"])
+def test_a_duration_is_finite(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "inf")
+    with pytest.raises(ValueError, match=name.removeprefix("RUNYARD_").lower()):
+        Settings(_env_file=None)

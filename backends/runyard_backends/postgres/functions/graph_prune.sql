@@ -71,8 +71,8 @@ BEGIN
 END $$;
 
 -- Delete the checkpoints of runs, with their pending writes, in savers' threads and their copies. Also delete values that no other checkpoint
--- has. Raises capability_missing if a thread uses a DeltaChannel.
-CREATE OR REPLACE FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void
+-- has. Return the threads and copies that showed such a checkpoint. Raises capability_missing if a thread uses a DeltaChannel.
+CREATE OR REPLACE FUNCTION runyard.graph_delete_runs_v2(for_tenant text, run_ids text[]) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     c runyard.graph_checkpoints;
@@ -110,4 +110,12 @@ BEGIN
             SELECT 1 FROM runyard.graph_values v WHERE v.line_id = ANY (family) AND s.stream_id = ANY (v.segments))
         RETURNING s.stream_id)
     DELETE FROM runyard.graph_chunks x USING unused u WHERE x.stream_id = u.stream_id;
+    RETURN ARRAY(SELECT x.graph_id FROM runyard.graph_lines x WHERE x.line_id = ANY (family) AND x.graph_id IS NOT NULL);
+END $$;
+
+-- Do the same for code that does not read the threads.
+CREATE OR REPLACE FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM runyard.graph_delete_runs_v2(for_tenant, run_ids);
 END $$;
