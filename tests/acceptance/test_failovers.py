@@ -88,7 +88,6 @@ class TestRedis:
         async with RedisPair() as pair:
             yield pair
 
-    @pytest.mark.timeout(60)
     async def test_old_primary_lives_on_as_replica(self, pair: RedisPair, postgres_url: str) -> None:
         """I1, E1: its connections stay open and refuse writes. Readiness says so, Postgres goes on, and the name leads to the
         new primary at the next connect."""
@@ -117,7 +116,7 @@ class TestRedis:
                 return (await late.run()).admitted_at is not None
 
             await until(admitted)  # what only the store decides goes on
-            assert (await running.result(10)).status is RunStatus.COMPLETED
+            assert (await running.result(30)).status is RunStatus.COMPLETED
 
             proxy.upstream_port = pair.primary.port
             await writes_again(fleet, "after")
@@ -148,7 +147,6 @@ class TestPostgres:
         with PostgresPair() as pair:
             yield pair
 
-    @pytest.mark.timeout(90)
     async def test_old_primary_comes_back_as_standby_at_its_address(self, pair: PostgresPair, redis_url: str) -> None:
         """I1: one address, which leads to a standby for a while. No connection stays there."""
         await migrate(pair.primary.url)
@@ -175,7 +173,6 @@ class TestPostgres:
             await within(SOON, is_ready(fleet))
             assert await pair.sessions(pair.standby) == 0
 
-    @pytest.mark.timeout(90)
     async def test_several_hosts_of_which_one_is_the_primary(self, pair: PostgresPair, redis_url: str) -> None:
         """I1: the standby comes first in the URL, the roles change, and at last the first host does not answer."""
         await migrate(pair.primary.url)

@@ -107,7 +107,7 @@ async def outlast(load: Load, outage: Callable[[], Awaitable[None]]) -> list[Run
     return runs
 
 
-@pytest.mark.timeout(120 + 2 * OUTAGE)
+@pytest.mark.timeout(300 + 2 * OUTAGE)
 async def test_redis_is_down(fleet: Fleet, redis_server: EmbeddedRedis) -> None:
     """I1: what runs completes meanwhile; what is accepted meanwhile is late, not lost; nobody exits."""
     async with under_load(fleet) as load:
@@ -125,18 +125,17 @@ async def test_redis_is_down(fleet: Fleet, redis_server: EmbeddedRedis) -> None:
         await none_died(fleet, runs)
 
 
-@pytest.mark.timeout(120)
 async def test_postgres_restarts(fleet: Fleet, postgres_server: EmbeddedPostgres) -> None:
     """I1: claims stop, fenced writes are repeated within a bound, nothing is lost."""
     async with under_load(fleet) as load:
         running = await fleet.client.enqueue("running", "say half | sleep 1 | say end")
         await fleet.holder("running", running.id)
         runs = await outlast(load, lambda: asyncio.to_thread(postgres_server.restart))
-        assert (await running.result(10)).ok
+        assert (await running.result(30)).ok
         await none_died(fleet, runs)
 
 
-@pytest.mark.timeout(120 + 2 * STALL)
+@pytest.mark.timeout(300 + 2 * STALL)
 async def test_postgres_stalls(fleet: Fleet, postgres_server: EmbeddedPostgres) -> None:
     """W1, O2: a store that does not answer says nothing about workers; none is declared dead, nothing taken over."""
     async with under_load(fleet) as load:
@@ -149,7 +148,6 @@ async def test_postgres_stalls(fleet: Fleet, postgres_server: EmbeddedPostgres) 
         await none_died(fleet, await outlast(load, outage))
 
 
-@pytest.mark.timeout(120)
 async def test_redis_loses_everything(fleet: Fleet, redis_url: str) -> None:
     """I1, O3: FLUSHALL with 1,000 queued, 100 running and 100 suspended runs. None is lost, none runs twice."""
     await fleet.start()

@@ -144,7 +144,7 @@ async def test_an_erasure_is_one_call_that_holds_no_lock_after_a_step(
     async with server.transaction():
         await server.execute("SELECT 1 FROM runyard.threads WHERE thread_id = 'fork' FOR UPDATE")
         erasing = asyncio.create_task(backend.threads.erase_thread("t"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await backend.threads.thread("t") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         began = time.monotonic()

@@ -99,7 +99,7 @@ async def test_the_workers_are_told_of_a_deletion_whose_caller_was_cancelled(
             deleting = asyncio.create_task(backend.threads.erase_thread("t"))
             await until(steps)
             deleting.cancel()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert (await anext(notifications)).deleted == [key]
         assert deleting.cancelled()
 

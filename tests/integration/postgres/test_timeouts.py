@@ -36,7 +36,6 @@ async def seconds_to_fail(call: Callable[[], Awaitable[object]]) -> float:
 
 
 @pytest.mark.xdist_group("failovers")
-@pytest.mark.timeout(60)
 async def test_calls_of_a_frozen_server_end_in_time(postgres_url: str, postgres_server: EmbeddedPostgres) -> None:
     """More calls than connections: some wait for a reply, some for a connection, some connect, and some are transactions."""
     backend = await connect(postgres_url, max_pool_size=4, command_timeout=FROZEN)
@@ -67,7 +66,7 @@ async def test_calls_of_a_frozen_server_end_in_time(postgres_url: str, postgres_
             return await backend.runs.run("t", "r") is None
         return False
 
-    await until(answers, 5)
+    await until(answers)
     await asyncio.gather(*(backend.runs.run("t", "r") for _ in range(20)))
     await backend.close()
 
@@ -164,7 +163,7 @@ async def test_a_connection_that_takes_no_writes_is_closed(database: Database) -
             return bool(await database.value("lead", "w", 1.0))
         return False
 
-    await until(leads, 5)
+    await until(leads)
     assert await database.pool.fetchval("SELECT pg_backend_pid()") != pid
     await database.pool.execute("SET default_transaction_read_only = on")
     assert await database.value("schema_version")
@@ -210,7 +209,7 @@ async def test_many_repeated_calls_open_few_connections(postgres_url: str, monke
             return True
         return False
 
-    await until(admits, 5)
+    await until(admits)
     await host.close()
     await backend.close()
 

@@ -15,7 +15,7 @@ from tests.support.suites.scheduler import QUEUES, SomebodyWaits, claim_within
 
 
 async def until_somebody_waits(server: RedisServer) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while b"blocked_clients:1" not in await server.command("INFO", "clients"):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

@@ -61,7 +61,7 @@ async def serving(backend: Backend, agents: Agent | App, **options: Any) -> Asyn
     app = agents if isinstance(agents, App) else App({"agent": agents})
     worker = Worker(app, backend, **{"slots": 1, "grace": 0.0} | options)
     task = asyncio.create_task(worker.run())
-    await asyncio.wait_for(worker.started.wait(), 10)
+    await asyncio.wait_for(worker.started.wait(), 30)
     try:
         yield worker
     finally:

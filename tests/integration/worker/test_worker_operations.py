@@ -120,7 +120,7 @@ async def test_drain(fleet: Fleet) -> None:
     await until(drains)
     late = await fleet.client.enqueue("late", "hi")
     assert await asyncio.wait_for(fleet.processes[pid].wait(), 20) == 0
-    result = await busy.result(5)
+    result = await busy.result(30)
     assert result.ok and result.run.attempt == 1
     assert await late.status() is RunStatus.QUEUED
     assert await fleet.backend.workers.workers() == []
