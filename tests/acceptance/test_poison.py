@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from runyard.domain.states import RunStatus
 from tests.support.fleet import Fleet
 

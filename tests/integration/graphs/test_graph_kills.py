@@ -6,8 +6,6 @@ import asyncio
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.support.agents.graph import effects
 from tests.support.fleet import Fleet, until
 
