@@ -94,30 +94,28 @@ async def test_each_call_leaves_the_replica(place: Place, server: RedisServer) -
     await until(nobody_there)
     place.switch()
     await soon("submit", scheduler)
-    assert len(await claim_within(scheduler, "w", 5)) >= 1
+    assert len(await claim_within(scheduler, "w")) >= 1
     assert await place.connections() == 0
 
 
 async def test_many_repeated_calls_open_few_connections(place: Place, server: RedisServer) -> None:
-    """A failover of a second: the replica is asked a few times, and calls in between fail at once."""
+    """A failover of a second or longer: the replica is asked a few times, and calls in between fail at once."""
     scheduler = RedisScheduler(server, RedisEventLog(server))
     await scheduler.ping()
     await place.pair.fail_over()
-    before, failed = await place.connected(), 0
+    before, failed, began = await place.connected(), 0, time.monotonic()
 
     async def repeat() -> None:
         nonlocal failed
-        ends = time.monotonic() + 1
-        while time.monotonic() < ends:
+        while time.monotonic() < began + 1 or failed < 300:
             with pytest.raises(BackendUnavailableError):
                 await scheduler.ping()
             failed += 1
             await asyncio.sleep(0.01)
 
     await asyncio.gather(*(repeat() for _ in range(20)))
-    connected = await place.connected() - before
-    assert failed > 200
-    assert connected <= 100, f"{connected} connections for {failed} calls"
+    connected, seconds = await place.connected() - before, time.monotonic() - began
+    assert connected <= 100 * seconds, f"{connected} connections for {failed} calls in {seconds:.1f} s"
     place.switch()
     await soon("ping", scheduler)
 
@@ -151,13 +149,14 @@ async def test_a_primary_without_its_replicas_takes_no_writes(place: Place, serv
                 await call
         await redis.config_set("min-replicas-to-write", 0)
     await soon("ping", scheduler)
-    assert len(await claim_within(scheduler, "w", 5)) == 1
+    assert len(await claim_within(scheduler, "w")) == 1
 
 
 async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
     place: Place, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NOREPLICAS: what is published still arrives, and each subscriber that was ended reads Postgres."""
+    monkeypatch.setattr(pubsub, "CHECK_SECONDS", 3600.0)  # the rounds take less on any machine
     await place.pair.in_sync()
     await server.ping()
     ended = refused = 0
@@ -190,8 +189,10 @@ async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
                             await asyncio.wait_for(live.get(), 0.01)
 
 
-async def test_a_frozen_primary_is_left_when_the_sentinels_name_another() -> None:
-    """Its connections stay open and answer nothing. Idle ones are not tried one after another, and subscribers are told."""
+async def test_a_frozen_primary_is_left_when_the_sentinels_name_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections stay open and answer nothing. Idle ones are not tried one after another, and subscribers are told, before
+    any of them sends a PING."""
+    monkeypatch.setattr(pubsub, "PING_AFTER_SECONDS", 3600.0)
     async with SentinelRedis() as redis:
         server = RedisServer(redis.url, timeout=1.0)
         scheduler = RedisScheduler(server, RedisEventLog(server))
@@ -204,7 +205,7 @@ async def test_a_frozen_primary_is_left_when_the_sentinels_name_another() -> Non
                 with pytest.raises(BackendUnavailableError):
                     await asyncio.wait_for(live.get(), 30)
             await scheduler.submit([Job(1, "r")])
-            assert len(await claim_within(scheduler, "w", 5)) == 1
+            assert len(await claim_within(scheduler, "w")) == 1
         finally:
             await server.close()
 
