@@ -29,7 +29,7 @@ async def runyard(*arguments: str) -> int:
 
 async def test_stacks_show_the_code_that_blocks_a_worker(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     pid = await deployment.start()
-    handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 4")
+    handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 30")
     await deployment.holder("t", handle.id, 3)
     assert await runyard("workers", "stacks", f"{pid}-") == exit_codes.Exit.OK
     assert "in _spin" in capsys.readouterr().out

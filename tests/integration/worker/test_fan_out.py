@@ -29,7 +29,7 @@ from runyard.ports.workers import Retention
 from runyard.support import backend_urls
 from runyard.worker.worker import Worker
 
-BOUND = 20.0
+BOUND = 60.0
 Agent = Callable[[RunContext], Awaitable[None]]
 
 

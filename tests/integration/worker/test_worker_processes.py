@@ -177,7 +177,7 @@ async def test_leader_whose_agents_block_the_event_loop_again_and_again_declares
     backend = await backend_urls.connect(postgres_url, redis=redis_url)
     async with serve(app, backend, connect=heartbeat_connector(postgres_url, redis_url)) as worker:
         await fleet.backend.workers.register(WorkerInfo(worker_id="silent", queues=["elsewhere"]))
-        for _ in range(8):
+        for _ in range(40):
             time.sleep(1.2)  # noqa: ASYNC251 - user code that blocks longer than an answer of the store may take
             await asyncio.sleep(0.01)
             if any(known.dead_at for known in await fleet.backend.workers.workers()):
