@@ -18,7 +18,7 @@ from tests.support.fleet import until
 from tests.support.long_thread import LongThread
 
 STUCK = 120
-STATEMENT_SECONDS = 0.5
+STATEMENT_SECONDS = 2.0
 FAILS = """CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} END $$;
            CREATE TRIGGER fail BEFORE UPDATE OR DELETE ON runyard.removals FOR EACH ROW
            WHEN (OLD.thread_id LIKE 'stuck%') EXECUTE FUNCTION fail()"""
