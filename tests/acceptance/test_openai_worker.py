@@ -21,7 +21,7 @@ from tests.support.fleet import Fleet, until
 from tests.support.providers.server import Fault, Providers
 
 APP = "tests.support.agents.sdk_desk:app"
-BOUND = 30.0
+BOUND = 60.0
 KILLS = [
     "runs.append.before=crash",  # an answer of the model that is not stored
     *["runs.append.after=crash"] * 2 * (STEPS - 1),  # each answer and each result

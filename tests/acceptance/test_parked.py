@@ -57,9 +57,7 @@ async def test_h1_a_thousand_suspended_runs_hold_nothing(fleet: Fleet, database:
 
 
 @pytest.mark.slow
-async def test_two_thousand_runs_wait_for_io_in_one_process(
-    fleet: Fleet, database: asyncpg.Connection, tmp_path: Path
-) -> None:
+async def test_two_thousand_runs_wait_for_io_in_one_process(fleet: Fleet, database: asyncpg.Connection, tmp_path: Path) -> None:
     """Q1: one worker process holds them all at the same moment, and none is thought lost meanwhile."""
     client, answer = fleet.client, tmp_path / "answer"
     handles = await asyncio.gather(*(client.enqueue(f"t{n}", str(answer), "r", agent="crowd") for n in range(WAITING)))
