@@ -20,7 +20,6 @@ one commit that each of them makes, of an answer or of a tool's result."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_r9_kill_9_at_each_step_repeats_at_most_one_model_request_and_no_finished_tool(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,7 @@ async def attack(clients: dict[str, httpx.AsyncClient], sent: Sequence[Attack], 
     return [*await asyncio.gather(*(one(*each) for each in sent))]
 
 
-@pytest.mark.timeout(240 + 60 * ROUNDS)
+@pytest.mark.timeout(300 + 60 * ROUNDS)
 async def test_an_attacker_delays_nobody_else(fleet: Fleet) -> None:
     workers = [await fleet.start(slots=10) for _ in range(2)]
     registered = {worker.worker_id for worker in await fleet.backend.workers.workers()}

@@ -29,7 +29,7 @@ async def runyard(*arguments: str) -> int:
 
 async def test_stacks_show_the_code_that_blocks_a_worker(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     pid = await deployment.start()
-    handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 4")
+    handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 30")
     await deployment.holder("t", handle.id, 3)
     assert await runyard("workers", "stacks", f"{pid}-") == exit_codes.Exit.OK
     assert "in _spin" in capsys.readouterr().out
@@ -40,8 +40,8 @@ async def test_drain_waits_for_the_end(deployment: Fleet, capsys: pytest.Capture
     handle = await deployment.client.enqueue("t", "say one | tool add 1 2 | sleep 1")
     await deployment.holder("t", handle.id, 3)
     assert await runyard("workers", "drain", f"{pid}-", "--wait") == exit_codes.Exit.OK
-    assert (await handle.result(5)).run.attempt == 1
-    assert await asyncio.wait_for(deployment.processes[pid].wait(), 10) == 0
+    assert (await handle.result(30)).run.attempt == 1
+    assert await asyncio.wait_for(deployment.processes[pid].wait(), 30) == 0
 
 
 async def test_doctor(deployment: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

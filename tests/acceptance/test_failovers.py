@@ -88,7 +88,6 @@ class TestRedis:
         async with RedisPair() as pair:
             yield pair
 
-    @pytest.mark.timeout(60)
     async def test_old_primary_lives_on_as_replica(self, pair: RedisPair, postgres_url: str) -> None:
         """I1, E1: its connections stay open and refuse writes. Readiness says so, Postgres goes on, and the name leads to the
         new primary at the next connect."""
@@ -117,7 +116,7 @@ class TestRedis:
                 return (await late.run()).admitted_at is not None
 
             await until(admitted)  # what only the store decides goes on
-            assert (await running.result(10)).status is RunStatus.COMPLETED
+            assert (await running.result(30)).status is RunStatus.COMPLETED
 
             proxy.upstream_port = pair.primary.port
             await writes_again(fleet, "after")
@@ -125,9 +124,12 @@ class TestRedis:
             await within(SOON, is_ready(fleet))
             assert (await _api_readiness(app))["degraded"] == []
             assert (await asyncio.wait_for(reading, SOON + SLACK))[-1] == "run.completed"
-            async with Redis.from_url(pair.replica.url) as redis:
-                names = [entry["name"] for entry in await redis.client_list()]
-            assert [name for name in names if name.startswith("runyard")] == []
+
+            async def nobody_there() -> bool:
+                async with Redis.from_url(pair.replica.url) as redis:
+                    return not [entry for entry in await redis.client_list() if entry["name"].startswith("runyard")]
+
+            await until(nobody_there)
 
 
 async def _types(client: Client, thread_id: str, run_id: str) -> list[str]:
@@ -148,7 +150,6 @@ class TestPostgres:
         with PostgresPair() as pair:
             yield pair
 
-    @pytest.mark.timeout(90)
     async def test_old_primary_comes_back_as_standby_at_its_address(self, pair: PostgresPair, redis_url: str) -> None:
         """I1: one address, which leads to a standby for a while. No connection stays there."""
         await migrate(pair.primary.url)
@@ -168,14 +169,13 @@ class TestPostgres:
             with pytest.raises(BackendUnavailableError, match="standby"):
                 await _refused(client)
             await within(SOON, is_not_ready(fleet, "Postgres has taken no writes lately"))
-            assert await pair.sessions(pair.standby) == 0
+            await until(lambda: nobody_at(pair))
 
             proxy.upstream_port = pair.primary.port
             await writes_again(fleet, "after")
             await within(SOON, is_ready(fleet))
-            assert await pair.sessions(pair.standby) == 0
+            await until(lambda: nobody_at(pair))
 
-    @pytest.mark.timeout(90)
     async def test_several_hosts_of_which_one_is_the_primary(self, pair: PostgresPair, redis_url: str) -> None:
         """I1: the standby comes first in the URL, the roles change, and at last the first host does not answer."""
         await migrate(pair.primary.url)
@@ -190,7 +190,7 @@ class TestPostgres:
             await pair.promote()
             pair.take_back()
             await writes_again(fleet, "after")
-            assert await pair.sessions(pair.standby) == 0
+            await until(lambda: nobody_at(pair))
             await within(SOON, is_ready(fleet))
 
             pair.primary.shut_down()
@@ -202,6 +202,11 @@ class TestPostgres:
                 await within(SOON, is_ready(fleet))
             finally:
                 pair.standby.resume()
+
+
+async def nobody_at(pair: PostgresPair) -> bool:
+    """Whether no connection is at the standby: those that try it are closed at once."""
+    return await pair.sessions(pair.standby) == 0
 
 
 async def _refused(client: Client) -> None:

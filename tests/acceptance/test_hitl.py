@@ -17,7 +17,7 @@ from runyard_api.worker.process import serve
 from tests.support.agents.sweep import EFFECTS
 from tests.support.fleet import Fleet, until
 
-BOUND = 30.0
+BOUND = 60.0
 """Seconds that any one run may take on a busy machine."""
 PAIRS = 200
 

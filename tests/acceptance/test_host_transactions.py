@@ -17,7 +17,7 @@ from runyard.domain.states import RunStatus
 from runyard_backends.redis import RedisServer
 from tests.support.fleet import Fleet
 
-BOUND = 30.0
+BOUND = 60.0
 
 ACCEPT = "SELECT runyard.accept(%s, %s, run_id => %s)"
 

@@ -59,7 +59,7 @@ async def test_prompts_that_are_told_to_wait_are_all_accepted_in_the_end(fleet: 
     waiting = iter(range(PROMPTS))
     accepted: list[str] = []
     refused: list[int] = []
-    limited = {"RUNYARD_API_REQUESTS_PER_SECOND": "20", "RUNYARD_API_BURST": "20"}
+    limited = {"RUNYARD_API_REQUESTS_PER_SECOND": "15", "RUNYARD_API_BURST": "5"}
     async with api(fleet, "--auth", "off", **limited) as (url, _), httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
 
         async def client() -> None:

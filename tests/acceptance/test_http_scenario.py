@@ -159,7 +159,6 @@ async def fork_and_ask(tenant: Tenant) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_two_tenants_while_every_process_is_killed_in_turn(fleet: Fleet) -> None:
     """R1 to R3, I1, I3, E1, F1, H3, A1: order, repetition, streams, forks and answers hold; equal ids of tenants never meet."""
     async with servers(fleet) as apis, AsyncExitStack() as stack:

@@ -294,7 +294,6 @@ async def test_without_redis_it_accepts_and_says_so(postgres_url: str) -> None:
     await app.state.service.close()
 
 
-@pytest.mark.timeout(240)
 async def test_event_logs_on_real_servers(fleet: Fleet) -> None:
     """B4, B6, F1, F8: the walk-through of a fork at event 9, and nested forks, by the command line's API and a worker."""
     await fleet.start(app="tests.support.agents.remembering:app")

@@ -8,7 +8,7 @@ from runyard import Client
 from tests.support.fleet import Fleet
 
 APP = "tests.support.agents.named:app"
-BOUND = 30.0
+BOUND = 60.0
 
 
 async def text(client: Client, thread_id: str, run_id: str) -> str:

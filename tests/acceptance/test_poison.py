@@ -2,15 +2,12 @@
 
 import asyncio
 
-import pytest
-
 from runyard.domain.states import RunStatus
 from tests.support.fleet import Fleet
 
 INNOCENT = 200
 
 
-@pytest.mark.timeout(150)
 async def test_a_poison_run_beside_200_innocent_ones(fleet: Fleet) -> None:
     """All of them share a process with it twice; it is dead, they complete, and one worker of three is left unharmed."""
     app = "tests.support.agents.odd:app"

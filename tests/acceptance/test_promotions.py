@@ -25,7 +25,7 @@ SOON = 5.0
 """Seconds after a promotion within which workers write again."""
 
 
-@pytest.mark.timeout(180 + 8 * SECONDS)
+@pytest.mark.timeout(300 + 8 * SECONDS)
 async def test_a_synchronous_standby_is_promoted_under_load(redis_url: str, tmp_path: Path) -> None:
     """I1, I3: the primary is killed. The URL names both hosts. Every acknowledged commit is on the standby."""
     with PostgresPair(durable=True) as pair:
@@ -48,7 +48,7 @@ async def test_a_synchronous_standby_is_promoted_under_load(redis_url: str, tmp_
                 await standby.close()
 
 
-@pytest.mark.timeout(180 + 8 * SECONDS)
+@pytest.mark.timeout(300 + 8 * SECONDS)
 async def test_sentinels_promote_the_replica_of_redis_under_load(postgres_url: str, tmp_path: Path) -> None:
     """I1, I3: the primary of Redis is killed. Runs that were submitted to it start late."""
     async with SentinelRedis() as redis, steady_load(postgres_url, redis.url, tmp_path) as (load, _):
@@ -60,7 +60,7 @@ async def test_sentinels_promote_the_replica_of_redis_under_load(postgres_url: s
         await load.check()
 
 
-@pytest.mark.timeout(180 + 8 * SECONDS)
+@pytest.mark.timeout(300 + 8 * SECONDS)
 async def test_a_cluster_loses_the_server_of_the_schedule_under_load(postgres_url: str, tmp_path: Path) -> None:
     """I1, I3: no run can be submitted or claimed until the replica holds the slot. The servers of other streams go on."""
     async with ClusterRedis() as redis, steady_load(postgres_url, redis.url, tmp_path) as (load, _):

@@ -80,7 +80,6 @@ def many_values() -> Message:
 
 @pytest.mark.parametrize("made", [long_text, many_values])
 @pytest.mark.parametrize("stream", ["lost", "kept"])
-@pytest.mark.timeout(180)
 async def test_a2_slow_readers_of_a_long_run_silence_nobody(fleet: Fleet, stream: str, made: Callable[[], Message]) -> None:
     """What waits for a reader is bytes: an event of many small values takes many times as much memory as its JSON."""
     world = World(fleet.backend, lambda: None)  # type: ignore[arg-type, return-value]

@@ -19,7 +19,7 @@ RUNS = 3
 SCRIPT = "say one | tool add 1 2 | hang | say two"
 
 
-@pytest.mark.timeout(60 + 15 * KILLS)
+@pytest.mark.timeout(300 + 15 * KILLS)
 async def test_another_worker_appends_soon_after_a_kill_9(fleet: Fleet) -> None:
     """R9, I1: from the kill to the next message of the run, p50 ≤ 4 s and never more than 6 s."""
     waits: list[float] = []

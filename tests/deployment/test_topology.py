@@ -19,7 +19,7 @@ WORDS = "say one two three | tool add 1 2 | sleep 0.2"
 MESSAGES_PER_RUN = 5
 """The prompt, the first text, the call of the tool, its result, and the last text."""
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("topology")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("topology")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -156,7 +156,6 @@ async def at_the_end(client: Client, path: Path) -> bool:
     return not (await client.feed(cursor)).items
 
 
-@pytest.mark.timeout(240)
 async def test_a_projection_that_is_killed_ends_equal_to_a_rebuild(
     fleet: Fleet, projection: ModuleType, tmp_path: Path
 ) -> None:

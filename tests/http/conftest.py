@@ -29,7 +29,7 @@ from tests.http.shared_routes import asgi_app, first
 from tests.support.api_server import serving
 from tests.support.fault_proxy import FaultProxy
 
-BOUND: Final = 20.0
+BOUND: Final = 60.0
 """Seconds that anything may take."""
 
 SECRET: Final = "0123456789abcdef" * 2

@@ -8,6 +8,7 @@ import json
 import re
 import resource
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -190,6 +191,13 @@ async def test_fifty_megabytes_over_a_connection(client: Client) -> None:
         problem(reply, 413, "request_too_large")
 
 
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the rates stands still, as on a machine that is quick enough."""
+    monkeypatch.setattr("runyard_api.http.rates.time", SimpleNamespace(monotonic=lambda: 1000.0))
+
+
+@pytest.mark.usefixtures("no_time_passes")
 async def test_requests_per_second_of_a_key(client: Client) -> None:
     """429 and Retry-After; another key is not concerned."""
     app = asgi_app(client, settings=ApiSettings(_env_file=None, requests_per_second=0.5, burst=3, token_secret=SECRET))
@@ -255,6 +263,7 @@ async def test_values_are_counted(http: httpx.AsyncClient, client: Client, field
         assert (await http.post(PROMPT, json={"message": text})).status_code == 202
 
 
+@pytest.mark.usefixtures("no_time_passes")
 async def test_retry_after_is_long_enough(client: Client) -> None:
     """A2: whole seconds, rounded up: whoever waits so long is not refused again."""
     app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, requests_per_second=0.75, burst=1))

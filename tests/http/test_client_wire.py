@@ -73,6 +73,7 @@ class TestRepetition:
             return await transport(app).handle_async_request(request)
 
         run = await client.enqueue("t", "say done", "r")
+        await run.result(BOUND)
         for timeout in (2.0, 60.0):
             how = {"timeout": timeout, "transport": httpx.MockTransport(note)}
             async with Client.connect("http://api", api_key=key, **how) as remote:
@@ -114,7 +115,7 @@ class TestRepetition:
                 await client.delete_thread("t2")
 
     async def test_patience_ends(self, far: Client, proxy: FaultProxy, key: str) -> None:
-        async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, patience=0.2, timeout=0.3) as hasty:
+        async with Client.connect(f"http://127.0.0.1:{proxy.port}", api_key=key, patience=0.2, timeout=2.0) as hasty:
             proxy.hold()
             with pytest.raises(errors.BackendUnavailableError):
                 await hasty.threads()

@@ -108,7 +108,6 @@ def test_every_command_has_a_place() -> None:
     assert set(commands()) == set(OVER_HTTP) | set(DIRECT) | LOCAL
 
 
-@pytest.mark.timeout(120)
 async def test_every_command_works_over_https_or_says_why_not(
     app: FastAPI,
     client: Client,

@@ -21,7 +21,7 @@ from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET
 from tests.http.shared_routes import asgi_app
 
-BOUND = 10.0
+BOUND = 60.0
 ANSWER = re.compile(rb"HTTP/1\.1 (?=\d{3} )")
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/threads HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -29,8 +29,8 @@ POST = b"POST /v1/threads HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 
 @asynccontextmanager
 async def served(client: Client, auth: Auth = "off", **more: Any) -> AsyncIterator[int]:
-    """A served API that takes heads of 4 kB within 0.3 s, and as long between requests."""
-    short = {"max_header_bytes": 4096, "body_timeout": 0.3, "idle_timeout": 0.3, "heartbeat": 0.1}
+    """A served API that takes heads of 4 kB, and waits for 0.3 s between requests."""
+    short = {"max_header_bytes": 4096, "body_timeout": BOUND, "idle_timeout": 0.3, "heartbeat": 0.1}
     settings = ApiSettings(_env_file=None, port=0, token_secret=SECRET, **{**short, **more})
     app = asgi_app(client, auth=auth, settings=settings)
     with listen(settings) as listening:
@@ -47,6 +47,13 @@ async def served(client: Client, auth: Auth = "off", **more: Any) -> AsyncIterat
 @pytest.fixture
 async def port(client: Client) -> AsyncIterator[int]:
     async with served(client) as port:
+        yield port
+
+
+@pytest.fixture
+async def hasty_port(client: Client) -> AsyncIterator[int]:
+    """The port of an API that waits for 0.3 s for a head."""
+    async with served(client, body_timeout=0.3) as port:
         yield port
 
 
@@ -105,9 +112,9 @@ async def test_a_head_without_end_is_refused(port: int) -> None:
 
 
 @pytest.mark.parametrize(("head", "code"), [(b"GET /livez HTTP/1.1\r\nX-Slow: ", 408), (b"", 0)])
-async def test_a_head_that_does_not_come_is_not_waited_for(port: int, head: bytes, code: int) -> None:
+async def test_a_head_that_does_not_come_is_not_waited_for(hasty_port: int, head: bytes, code: int) -> None:
     """Nor a connection on which nothing comes at all; it is closed without a word."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty_port)
     writer.write(head)
     assert (await status(reader))[0] == code
     writer.close()
@@ -152,9 +159,9 @@ def test_reader_that_takes_nothing_is_cut_off() -> None:
     [b"\r\n", b"\r\n" * 50, b"G", b"GET /livez HTTP/1.1\r\nHost: local"],
     ids=["a line", "lines", "a letter", "half a head"],
 )
-async def test_what_follows_an_answer_does_not_hold_the_connection(port: int, after: bytes) -> None:
+async def test_what_follows_an_answer_does_not_hold_the_connection(hasty_port: int, after: bytes) -> None:
     """A2: bytes that begin no request, and a second head that does not end, have the time that the first has."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty_port)
     writer.write(LIVEZ)
     assert (await one_answer(reader))[0] == 200
     writer.write(after)
@@ -163,9 +170,9 @@ async def test_what_follows_an_answer_does_not_hold_the_connection(port: int, af
     writer.close()
 
 
-async def test_bytes_that_trickle_do_not_buy_time(port: int) -> None:
+async def test_bytes_that_trickle_do_not_buy_time(hasty_port: int) -> None:
     """A2: a head that grows by a byte now and then is as late as one that does not grow."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty_port)
     writer.write(LIVEZ + b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
     assert (await one_answer(reader))[0] == 200
 
@@ -201,10 +208,10 @@ async def test_a_body_that_nobody_reads_does_not_hold_the_connection(client: Cli
         writer.close()
 
 
-async def test_a_stream_is_not_cut_for_what_its_reader_sends_meanwhile(port: int, client: Client) -> None:
+async def test_a_stream_is_not_cut_for_what_its_reader_sends_meanwhile(hasty_port: int, client: Client) -> None:
     """A2: no request is waited for while an answer is under way; what is no request is answered after it."""
     await client.enqueue("t", "x", "r")
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty_port)
     writer.write(b"GET /v1/threads/t/runs/r/stream HTTP/1.1\r\nHost: localhost\r\n\r\nGET /livez HT")
     async with asyncio.timeout(BOUND):
         await reader.readuntil(b"run.queued")
@@ -337,7 +344,7 @@ MALFORMED = {
 async def test_bytes_that_are_no_request_get_one_problem(client: Client) -> None:
     """A2, RFC 9112: each is refused once, as a problem, and nothing behind it on the connection is taken for a request."""
     taken = []
-    async with served(client, body_timeout=BOUND) as port:
+    async with served(client) as port:
         for name, sent in MALFORMED.items():
             raw = await exchange(port, sent + LIVEZ)
             head, found = raw.partition(b"\r\n\r\n")[0].lower(), problems_in(raw)
@@ -428,7 +435,7 @@ async def test_a_long_path_is_refused_before_it_is_read(port: int) -> None:
 
 async def test_connections_are_bounded(client: Client) -> None:
     """A2: beyond the bound a connection is told so at once; there is room again when others close."""
-    async with served(client, max_connections=5, idle_timeout=BOUND, body_timeout=BOUND) as port:
+    async with served(client, max_connections=5, idle_timeout=BOUND) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for reader, writer in held:
             writer.write(LIVEZ)

@@ -121,7 +121,7 @@ async def api(postgres_url: str) -> AsyncIterator[FastAPI]:
     await backend.close()
 
 
-@pytest.mark.timeout(3600 if BODIES > 1000 else 240)
+@pytest.mark.timeout(3600 if BODIES > 1000 else 300)
 async def test_no_shape_holds_up_the_loop(api: FastAPI) -> None:
     assert await send(api, "GET", "/v1/threads/t", b"") == 200
     silences: list[tuple[float, str]] = []
@@ -156,7 +156,6 @@ MESSAGES: Final[dict[str, tuple[int, Message]]] = {
 """Messages of which a page is slow to convert or to send, and how many of them the page has."""
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("shape", MESSAGES)
 async def test_no_page_of_messages_holds_up_the_loop(api: FastAPI, postgres_url: str, shape: str) -> None:
     """A2: in each format, and without one."""
@@ -195,7 +194,6 @@ FORMS: Final[dict[str, tuple[bytes, bytes]]] = {
 """Hostile forms: an option of their type, and the body."""
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("shape", FORMS)
 async def test_no_form_holds_up_the_loop(api: FastAPI, shape: str) -> None:
     """A2"""

@@ -266,7 +266,7 @@ async def test_an_open_stream_ends(client: Client, alpha: Client, settings: ApiS
     key_id, key = await key_of(client, "alpha")
     app = asgi_app(client, settings=settings.model_copy(update={"heartbeat": 60.0 if how == "expiry" else 0.1}))
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=BOUND) as browser, asyncio.timeout(BOUND):
-        body = {"thread_id": THREAD, "lifetime": 1.0 if how == "expiry" else 300.0}
+        body = {"thread_id": THREAD, "lifetime": 4.0 if how == "expiry" else 300.0}
         made = await browser.post("/v1/stream_tokens", json=body, headers={"X-Api-Key": key})
         query = {"token": made.json()["token"]}
         async with browser.stream("GET", OF_THREAD, params=query) as reply:
@@ -409,7 +409,7 @@ async def test_a_hosts_principal_ends_when_it_says(client: Client, alpha: Client
 
     app = asgi_app(client, auth=brief, settings=settings.model_copy(update={"heartbeat": 60.0}))
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=BOUND) as http, asyncio.timeout(BOUND):
-        ends = time.time() + 1
+        ends = time.time() + 4
         made = await http.post("/v1/stream_tokens", json={"thread_id": THREAD, "lifetime": 300})
         assert made.json()["expires_at"] == (await http.get("/v1/whoami")).json()["expires_at"]
         async with http.stream("GET", OF_THREAD) as reply:

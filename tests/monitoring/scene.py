@@ -26,7 +26,7 @@ RUNYARD: Final = (sys.executable, "-P", "-m", "runyard_api.cli")
 BOUND: Final = 60.0
 HELD: Final = 6
 """Runs under way when a worker is killed, at least one of them on it."""
-HELD_SECONDS: Final = 2
+HELD_SECONDS: Final = 5
 
 
 @dataclass

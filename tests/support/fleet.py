@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
 import sys
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -138,13 +140,22 @@ def total(text: str, name: str, labels: Mapping[str, str]) -> float:
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
+FIRST_PORT = 10_000 + os.getpid() % 110 * 200
+PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 200))
+"""Ports of this process: below those that a kernel chooses, and others than those of processes with neighbouring ids."""
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of 127.0.0.1 on which nobody listens. Nobody else is given it before a server takes it."""
+    for port in PORTS:
+        with suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            return port
+    raise AssertionError
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    """Wait until the condition holds. ``seconds``: more than a slow machine needs."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the state is in a store
             await asyncio.sleep(0.02)

@@ -21,7 +21,7 @@ from runyard.ports.workers import WorkerInfo
 BackendFactory: TypeAlias = Callable[..., Awaitable[Backend]]
 
 T = "t"
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 def user(text: str, **fields: Any) -> Message:

@@ -6,8 +6,6 @@ import asyncio
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.support.agents.graph import effects
 from tests.support.fleet import Fleet, until
 
@@ -28,7 +26,6 @@ SHORT = 2, 1
 """Numbers of the failpoints in the short form. RUNYARD_TEST_GRAPH_KILLS=all kills at all failpoints."""
 
 
-@pytest.mark.timeout(180)
 async def test_r9_kill_9_repeats_no_effect_of_a_node(fleet: Fleet, notes: Path) -> None:
     """The worker of each run is killed once, and another worker continues the run. Each effect happens once, in forks too."""
     short = os.environ.get("RUNYARD_TEST_GRAPH_KILLS") != "all"

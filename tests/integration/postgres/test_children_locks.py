@@ -218,7 +218,7 @@ async def test_a_deletion_beside_such_a_batch_never_deadlocks(backend: PostgresB
         batch = Stores.on(transaction)
         await end_both(batch, family)
         task = asyncio.create_task(delete(s, family))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await s.threads.thread(family.thread_id) is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         [ended] = await end(batch, family.attempt)

@@ -19,7 +19,7 @@ from runyard_backends.postgres.migrate import Release, migrate
 
 pytestmark = pytest.mark.asyncio
 
-BOUND = 30.0
+BOUND = 60.0
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 DEFAULT = "SELECT agent FROM runyard.default_agents WHERE namespace = ''"
 

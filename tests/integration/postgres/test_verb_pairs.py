@@ -28,7 +28,7 @@ from runyard_backends.postgres.database import Database
 from runyard_backends.postgres.runs import PostgresRunStore
 from runyard_backends.postgres.threads import PostgresThreadStore
 
-DEADLINE = 10.0
+DEADLINE = 20.0
 
 
 @dataclass

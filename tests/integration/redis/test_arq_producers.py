@@ -28,13 +28,14 @@ from runyard.domain.size_limits import MAX_VALUES
 from runyard.domain.states import RunStatus
 from runyard.errors import HitlNoPendingRequestError, InvalidInputError, RunConflictError, RunExpiredError, RunNotFoundError
 from runyard.models import Message
+from runyard.support import locked_batching, store_retries
 from runyard.support.garbage_collector import settle
 from runyard.testing.scripted_agent import app
 from runyard_api.worker.process import serve
 from runyard_backends.redis import RedisServer, arq_codec
 from runyard_backends.redis.arq_intake import ArqIntake, QueueIntake
 from runyard_backends.redis.arq_queue import AcceptedRun, Keep
-from tests.support.fleet import until
+from tests.support.fleet import SLACK, until
 
 QUEUE = "arq:queue"
 
@@ -110,7 +111,7 @@ async def served(yard: Yard, *intakes: QueueIntake) -> AsyncIterator[None]:
 
 
 def fast(job: Job) -> Any:
-    return job.result(timeout=20, poll_delay=0.02)
+    return job.result(timeout=60, poll_delay=0.02)
 
 
 async def failure(job: Job) -> dict[str, Any]:
@@ -329,7 +330,7 @@ async def test_abort_cancels_the_run(yard: Yard) -> None:
     jobs = {name: await producer.enqueue_job("prompt", "i-" + name, "color?", _job_id=name) for name in ("new", "asked")}
     jobs["later"] = await producer.enqueue_job("prompt", "i-later", "say no", _job_id="later", _defer_by=60)
     assert all(jobs.values())
-    aborting = {"new": asyncio.create_task(jobs["new"].abort(timeout=20, poll_delay=0.02))}  # type: ignore[union-attr]
+    aborting = {"new": asyncio.create_task(jobs["new"].abort(timeout=60, poll_delay=0.02))}  # type: ignore[union-attr]
 
     async def requested() -> bool:
         return bool(await producer.zcard("arq:abort"))
@@ -343,7 +344,7 @@ async def test_abort_cancels_the_run(yard: Yard) -> None:
 
         await until(suspended)
         for name in ("asked", "later"):
-            aborting[name] = asyncio.create_task(jobs[name].abort(timeout=20, poll_delay=0.02))  # type: ignore[union-attr]
+            aborting[name] = asyncio.create_task(jobs[name].abort(timeout=60, poll_delay=0.02))  # type: ignore[union-attr]
         assert await asyncio.gather(*aborting.values()) == [True, True, True]
     assert await yard.client.backend.runs.statuses([("i-new", "new"), ("i-asked", "asked"), ("i-later", "later")]) == [
         None,
@@ -363,7 +364,7 @@ async def test_an_abort_that_comes_in_two_commands_is_not_missed(yard: Yard) -> 
     assert await intake.step() == 1
     assert await job.status() is JobStatus.deferred
     await yard.producer.zadd("arq:abort", {"s-r1": int(time.time() * 1000)})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await answered(yard, intake, job)
     assert (await failure(job))["code"] == arq_codec.CANCELLED
 
@@ -416,7 +417,7 @@ async def test_an_abort_does_not_take_a_job_from_the_worker_that_accepts_its_run
     assert await job.result_info() is None
     abort_came.set()
     assert await step == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await other.step() == 1, "due at once, because its run is recorded"
     assert (await failure(job))["code"] == arq_codec.CANCELLED
     assert await yard.client.backend.runs.statuses([(f"w-{deferred}", job.job_id)]) == [RunStatus.CANCELLED]
@@ -572,7 +573,7 @@ async def test_jobs_of_many_values_do_not_block_the_worker(yard: Yard) -> None:
     finally:
         gc.unfreeze()
         gc.set_threshold(*thresholds)
-    assert seen["silence"] < 0.1
+    assert seen["silence"] < 0.1 * (1 + SLACK)
     assert seen["memory"] < 150 * 2**20
     for name in names:
         why = (await failure(Job(name, yard.producer, _deserializer=msgpack.unpackb)))["message"]
@@ -628,7 +629,7 @@ async def test_an_answer_that_was_applied_is_a_success(yard: Yard, monkeypatch: 
             await until(suspended)
             [request] = (await yard.client.requests(thread)).items
             named = [request.request_id] if "request" in case else []
-            expiry = None if case == "aborted" else 1.0
+            expiry = None if case == "aborted" else 3.0
             job = await yard.enqueue("respond", thread, "blue", *named, _job_id=f"{thread}-answer", _expires=expiry)
 
             async def applied(dying: QueueIntake = dying, request_id: str = request.request_id) -> bool:
@@ -641,7 +642,7 @@ async def test_an_answer_that_was_applied_is_a_success(yard: Yard, monkeypatch: 
             if case == "aborted":
                 await yard.producer.zadd("arq:abort", {job.job_id: int(time.time() * 1000)})
             else:
-                await until(partial(past, time.time() + 1.0))
+                await until(partial(past, time.time() + 3.0))
             await answered(yard, intake, job)
             assert (await fast(job))["request_id"] == request.request_id, case
             await answered(yard, intake, asked)
@@ -654,6 +655,8 @@ async def past(moment: float) -> bool:
 
 async def test_a_locked_thread_does_not_stop_the_others(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.4: the jobs of the other threads are recorded while the take of the locked one waits, and every look ends soon."""
+    for waits in (store_retries, locked_batching):  # a take of the locked thread alone would last so long
+        monkeypatch.setattr(waits, "LOCKED_SECONDS", 3600.0)
     intake = yard.intake()
     async with served(yard, intake):
         await fast(await yard.enqueue("prompt", "lock", "say a", _job_id="lock-0"))
@@ -675,7 +678,7 @@ async def test_a_locked_thread_does_not_stop_the_others(yard: Yard, monkeypatch:
 
     monkeypatch.setattr(intake._queue, "keep", noted)
     wanted = {job.job_id.encode() for job in free}
-    async with asyncio.timeout(8):  # a take of a locked thread alone would last 10 seconds
+    async with asyncio.timeout(60):
         assert await intake.step() == 59
         assert kept[0] in wanted  # the free jobs did not wait for the locked ones
         while accepted < wanted:
@@ -756,6 +759,8 @@ async def test_a_job_waits_for_room_in_a_full_queue(yard: Yard) -> None:
 
 async def test_jobs_without_room_are_tried_seldom(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """R16: one try for each full lane and look, and none at all when the deployment is full. An old job waits longer."""
+    for name in ("TAKE_SECONDS", "MAX_TAKE_SECONDS"):
+        monkeypatch.setattr(f"runyard_backends.redis.arq_intake.{name}", 60.0)
     tried = 0
     accept = yard.client.backend.runs.accept
     intake = yard.intake()
@@ -808,7 +813,7 @@ async def test_an_old_abort_does_not_cancel_a_later_job(yard: Yard) -> None:
     async with served(yard, intake):
         job = await yard.enqueue("prompt", "stale", "say once", _job_id="stale-1")
         await fast(job)
-        assert await job.abort(timeout=5) is False
+        assert await job.abort(timeout=60) is False
         assert await yard.producer.zcard("arq:abort") == 1
 
         async def removed() -> bool:

@@ -31,7 +31,7 @@ async def test_followers_hear_of_a_lost_server() -> None:
         following = asyncio.create_task(followed(log))
         await until_subscribed(server, 1)
         redis.restart()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with pytest.raises(BackendUnavailableError):
                 await following
             await patiently(lambda: log.append(1, [event(1, 1, "run.completed")]))

@@ -42,6 +42,10 @@ class Place:
         async with Redis.from_url(self.pair.replica.url) as redis:
             return sum(entry["name"] == "runyard" for entry in await redis.client_list())
 
+    async def is_left(self) -> bool:
+        """Whether runyard has no connection to the replica."""
+        return await self.connections() == 0
+
     async def connected(self) -> int:
         """All connections that the replica has received so far."""
         async with Redis.from_url(self.pair.replica.url) as redis:
@@ -71,7 +75,7 @@ async def soon(call: str, scheduler: RedisScheduler) -> None:
             return False
         return True
 
-    await until(succeeds, 5)
+    await until(succeeds)
 
 
 async def test_each_call_leaves_the_replica(place: Place, server: RedisServer) -> None:
@@ -88,36 +92,31 @@ async def test_each_call_leaves_the_replica(place: Place, server: RedisServer) -
     for refused in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(refused, BackendUnavailableError)
 
-    async def nobody_there() -> bool:
-        return await place.connections() == 0
-
-    await until(nobody_there, 5)
+    await until(place.is_left)
     place.switch()
     await soon("submit", scheduler)
-    assert len(await claim_within(scheduler, "w", 5)) >= 1
-    assert await place.connections() == 0
+    assert len(await claim_within(scheduler, "w")) >= 1
+    await until(place.is_left)
 
 
 async def test_many_repeated_calls_open_few_connections(place: Place, server: RedisServer) -> None:
-    """A failover of a second: the replica is asked a few times, and calls in between fail at once."""
+    """A failover of a second or longer: the replica is asked a few times, and calls in between fail at once."""
     scheduler = RedisScheduler(server, RedisEventLog(server))
     await scheduler.ping()
     await place.pair.fail_over()
-    before, failed = await place.connected(), 0
+    before, failed, began = await place.connected(), 0, time.monotonic()
 
     async def repeat() -> None:
         nonlocal failed
-        ends = time.monotonic() + 1
-        while time.monotonic() < ends:
+        while time.monotonic() < began + 1 or failed < 300:
             with pytest.raises(BackendUnavailableError):
                 await scheduler.ping()
             failed += 1
             await asyncio.sleep(0.01)
 
     await asyncio.gather(*(repeat() for _ in range(20)))
-    connected = await place.connected() - before
-    assert failed > 200
-    assert connected <= 100, f"{connected} connections for {failed} calls"
+    connected, seconds = await place.connected() - before, time.monotonic() - began
+    assert connected <= 100 * seconds, f"{connected} connections for {failed} calls in {seconds:.1f} s"
     place.switch()
     await soon("ping", scheduler)
 
@@ -132,11 +131,11 @@ async def test_a_subscriber_that_only_reads_leaves_the_replica(
         live = await stack.enter_async_context(server.subscribe(server.keys.cancel_channel))
         await place.pair.fail_over()
         with pytest.raises(BackendUnavailableError):
-            await asyncio.wait_for(live.get(), 5)
+            await asyncio.wait_for(live.get(), 30)
     place.switch()
     await soon("ping", RedisScheduler(server, log))
     await log.append(1, [event(1, 1, "run.completed")])
-    assert await place.connections() == 0
+    await until(place.is_left)
 
 
 async def test_a_primary_without_its_replicas_takes_no_writes(place: Place, server: RedisServer) -> None:
@@ -151,13 +150,14 @@ async def test_a_primary_without_its_replicas_takes_no_writes(place: Place, serv
                 await call
         await redis.config_set("min-replicas-to-write", 0)
     await soon("ping", scheduler)
-    assert len(await claim_within(scheduler, "w", 5)) == 1
+    assert len(await claim_within(scheduler, "w")) == 1
 
 
 async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
     place: Place, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NOREPLICAS: what is published still arrives, and each subscriber that was ended reads Postgres."""
+    monkeypatch.setattr(pubsub, "CHECK_SECONDS", 3600.0)  # the rounds take less on any machine
     await place.pair.in_sync()
     await server.ping()
     ended = refused = 0
@@ -174,7 +174,7 @@ async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
                     await asyncio.sleep(0.01)
                 await redis.execute_command("SPUBLISH", server.keys.cancel_channel, "x")
                 try:
-                    await asyncio.wait_for(live.get(), 5)
+                    await asyncio.wait_for(live.get(), 30)
                 except BackendUnavailableError:
                     ended += 1
                     await soon_subscribed(server)
@@ -182,7 +182,7 @@ async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
         monkeypatch.setattr(pubsub, "CHECK_SECONDS", 0.0)
         async with server.subscribe(server.keys.cancel_channel) as live:
             with pytest.raises(BackendUnavailableError):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     while True:
                         with suppress(BackendUnavailableError):
                             await server.ping()
@@ -190,8 +190,10 @@ async def test_a_primary_that_refuses_writes_ends_subscriptions_seldom(
                             await asyncio.wait_for(live.get(), 0.01)
 
 
-async def test_a_frozen_primary_is_left_when_the_sentinels_name_another() -> None:
-    """Its connections stay open and answer nothing. Idle ones are not tried one after another, and subscribers are told."""
+async def test_a_frozen_primary_is_left_when_the_sentinels_name_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections stay open and answer nothing. Idle ones are not tried one after another, and subscribers are told, before
+    any of them sends a PING."""
+    monkeypatch.setattr(pubsub, "PING_AFTER_SECONDS", 3600.0)
     async with SentinelRedis() as redis:
         server = RedisServer(redis.url, timeout=1.0)
         scheduler = RedisScheduler(server, RedisEventLog(server))
@@ -202,9 +204,9 @@ async def test_a_frozen_primary_is_left_when_the_sentinels_name_another() -> Non
                 await redis.lose(frozen, frozen=True)
                 await soon("ping", scheduler)
                 with pytest.raises(BackendUnavailableError):
-                    await asyncio.wait_for(live.get(), 1)
+                    await asyncio.wait_for(live.get(), 30)
             await scheduler.submit([Job(1, "r")])
-            assert len(await claim_within(scheduler, "w", 5)) == 1
+            assert len(await claim_within(scheduler, "w")) == 1
         finally:
             await server.close()
 
@@ -219,7 +221,7 @@ async def soon_subscribed(server: RedisServer) -> None:
         except BackendUnavailableError:
             return False
 
-    await until(succeeds, 5)
+    await until(succeeds)
 
 
 async def test_a_full_server_is_not_ready_and_keeps_its_connections(place: Place, server: RedisServer) -> None:

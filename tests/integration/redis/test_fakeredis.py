@@ -80,7 +80,7 @@ async def test_cmsgpack_is_the_real_ones_own(real: RedisServer, fake: RedisServe
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await condition():  # noqa: ASYNC110  # no server has an event for it
             await asyncio.sleep(0.001)
 

@@ -26,7 +26,7 @@ async def told(backend: PostgresBackend, act: Callable[[], Awaitable[object]]) -
     async with aclosing(backend.notifications()) as notifications:
         await anext(notifications)  # connected
         await act()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 effects = await anext(notifications)
                 if effects.jobs:

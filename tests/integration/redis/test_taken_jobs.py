@@ -6,11 +6,9 @@ import asyncio
 
 from runyard.models import Message
 from runyard.ports.commands import AcceptRequest
-from runyard.ports.scheduling import LANE_LOCK_SECONDS
 from runyard.ports.workers import WorkerInfo
-from runyard.worker.lost_jobs import MIN_HEAD_AGE, MIN_MISSING_SECONDS, Rescue
+from runyard.worker.lost_jobs import Rescue
 from runyard_backends.postgres.backend import connect
-from tests.support.fleet import SLACK
 
 
 async def test_a_job_that_a_dead_worker_took_is_submitted_before_its_lock_expires(postgres_url: str, redis_url: str) -> None:
@@ -25,7 +23,7 @@ async def test_a_job_that_a_dead_worker_took_is_submitted_before_its_lock_expire
         [dead] = await backend.workers.workers()
         assert dead.heartbeat_at is not None and await backend.workers.mark_dead("dead", dead.heartbeat_at)
         rescue = Rescue(backend, lambda: "leader", lambda effects: None, lambda: True)
-        async with asyncio.timeout(MIN_HEAD_AGE.total_seconds() + MIN_MISSING_SECONDS + LANE_LOCK_SECONDS + SLACK):
+        async with asyncio.timeout(60):  # the locks never expire, so that the bound only ends a test that fails
             while not rescue.rescued:
                 assert await backend.scheduler.renew("dead", taken) == []
                 await rescue.step()

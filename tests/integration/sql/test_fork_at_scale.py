@@ -53,7 +53,6 @@ async def fill(db: Database, thread_id: str, tenant: str, count: int) -> None:
     await db.write(verb)
 
 
-@pytest.mark.timeout(300)
 async def test_f1_a_fork_of_a_long_thread_is_as_fast_as_one_of_a_short_thread(backend: Backend) -> None:
     """F1: Forks after a run in the middle, and after the last run, differ by less than a factor of two."""
     await grown(backend, "short", 100)

@@ -107,7 +107,6 @@ async def test_a_killed_writer_leaves_whole_writes(url: str) -> None:
         await backend.close()
 
 
-@pytest.mark.timeout(300)
 async def test_a_killed_server_keeps_what_it_acknowledged() -> None:
     """R6: After a kill of MariaDB itself, each acknowledged write is stored, and no write is stored in part."""
     from runyard_backends.sql.mysql import migrate
@@ -128,7 +127,6 @@ async def test_a_killed_server_keeps_what_it_acknowledged() -> None:
             await backend.close()
 
 
-@pytest.mark.timeout(300)
 async def test_two_processes_append_to_one_file(new_sqlite_url: str) -> None:
     """R15: Two processes append 1,000 messages each to one thread of one file. No call fails. No message is lost. No number is
     missing. The messages of each process are in order."""

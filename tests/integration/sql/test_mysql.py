@@ -130,7 +130,7 @@ async def test_a_deadlock_is_tried_again(backend: Backend, other: Any) -> None:
     await cursor.execute("UPDATE runyard_threads SET title = 'weight' WHERE thread_id = 'c'")
     deleting = asyncio.create_task(backend.threads.delete_thread("c"))  # locks t, then waits for c
     waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             await cursor.execute(waiting)
             if (await cursor.fetchall())[0][0]:
@@ -205,7 +205,7 @@ async def test_calls_get_connections_in_the_order_of_their_waits(mysql_url: str)
         for _ in range(3):
             await asyncio.sleep(0)  # the task has the connection, or waits before this call
             before = answered
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await backend.check()
             assert answered - before <= 2
     finally:

@@ -29,7 +29,7 @@ from runyard.ports.workers import Retention
 from runyard.support import backend_urls
 from runyard.worker.worker import Worker
 
-BOUND = 20.0
+BOUND = 60.0
 Agent = Callable[[RunContext], Awaitable[None]]
 
 
@@ -61,7 +61,7 @@ async def serving(backend: Backend, agents: Agent | App, **options: Any) -> Asyn
     app = agents if isinstance(agents, App) else App({"agent": agents})
     worker = Worker(app, backend, **{"slots": 1, "grace": 0.0} | options)
     task = asyncio.create_task(worker.run())
-    await asyncio.wait_for(worker.started.wait(), 10)
+    await asyncio.wait_for(worker.started.wait(), 30)
     try:
         yield worker
     finally:

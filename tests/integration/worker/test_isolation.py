@@ -117,10 +117,10 @@ async def test_cancel_and_timeout_reach_the_child(fleet: Fleet) -> None:
 
     await until(waits)
     await waiting.cancel()
-    assert (await waiting.result(10)).status is RunStatus.CANCELLED
+    assert (await waiting.result(30)).status is RunStatus.CANCELLED
     assert await first.status() is RunStatus.RUNNING
     await first.cancel()
-    assert (await first.result(10)).status is RunStatus.CANCELLED
+    assert (await first.result(30)).status is RunStatus.CANCELLED
     result = await late.result(20)
     assert result.error is not None and result.error.code == "run_timeout"
 
@@ -133,7 +133,7 @@ async def test_sigterm_hands_over_what_is_alone(fleet: Fleet) -> None:
     await alone(fleet, handles[0])
     [child] = children(leaver)
     fleet.processes[leaver].terminate()
-    assert await asyncio.wait_for(fleet.processes[leaver].wait(), 15) == 0
+    assert await asyncio.wait_for(fleet.processes[leaver].wait(), 30) == 0
     await fleet.start()
     assert not Path(f"/proc/{child}").exists()
     for handle in handles:

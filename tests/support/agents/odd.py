@@ -16,6 +16,7 @@ from runyard.models import Message
 app = App()
 beside = 0
 arrived = asyncio.Condition()
+looks: dict[str, asyncio.Task[None]] = {}
 
 
 @app.agent
@@ -110,6 +111,17 @@ async def neighbour(ctx: RunContext) -> None:
     """Waits for the file ``input``."""
     assert ctx.input is not None
     await _made(Path(ctx.input.text))
+    await ctx.append(Message.assistant("done"))
+
+
+@app.agent
+async def crowd(ctx: RunContext) -> None:
+    """Waits for the file ``input``, for which all runs of the process look together."""
+    assert ctx.input is not None
+    file = ctx.input.text
+    if file not in looks:
+        looks[file] = asyncio.create_task(_made(Path(file)))
+    await asyncio.shield(looks[file])
     await ctx.append(Message.assistant("done"))
 
 

@@ -58,7 +58,7 @@ async def total(server: RedisServer) -> int:
 
 
 async def until_gone(server: RedisServer, ref: RunRef) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await server.command("EXISTS", server.keys.events(ref)):  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.01)
 
@@ -140,10 +140,10 @@ async def test_one_stream_keeps_to_its_bytes(redis_url: str) -> None:
 
 async def test_a_stream_that_expired_leaves_the_account(redis_url: str) -> None:
     """E4: the stream of a run that stopped expires earlier. If the run continues, its stream is kept for longer again."""
-    limits = StreamLimits(running=60.0, stopped=0.5)
+    limits = StreamLimits(running=60.0, stopped=2.0)
     async with logging(redis_url, limits) as (server, log):
         stopped, answered = await said(log, 1, "r", "run.completed"), await said(log, 2, "r", "run.suspended")
-        assert 0 < await server.command("PTTL", server.keys.events(stopped)) <= 500
+        assert 0 < await server.command("PTTL", server.keys.events(stopped)) <= 2000
         await log.append(2, [event("r", 1, size=10, fence=2)])
         assert 50_000 < await server.command("PTTL", server.keys.events(answered)) <= 60_000
         await until_gone(server, stopped)
@@ -151,7 +151,7 @@ async def test_a_stream_that_expired_leaves_the_account(redis_url: str) -> None:
         assert await keys(server, "*sizes*") == [b"runyard:{0}:sizes:2"]
         await log.append(2, [event("r", 2, "run.failed", fence=2)])
         await until_gone(server, answered)
-        async with asyncio.timeout(5):  # fakeredis lets a key expire milliseconds before its place in the index
+        async with asyncio.timeout(30):  # fakeredis lets a key expire milliseconds before its place in the index
             while (await log.trim()).bytes:  # noqa: ASYNC110 - the server has no event for it
                 await asyncio.sleep(0.01)
         kept = {"stream_bytes", "stream_limit", "sizes:2"}
@@ -187,7 +187,7 @@ async def test_streams_that_expired_unseen_leave_the_account(redis_url: str) -> 
         for ref in refs:
             await until_gone(server, ref)
         assert await total(server) > 5 * LARGE
-        async with asyncio.timeout(5):  # the clock of fakeredis's scripts is behind that of their commands
+        async with asyncio.timeout(30):  # the clock of fakeredis's scripts is behind that of their commands
             while (await log.trim()).bytes:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await total(server) == 0
@@ -204,7 +204,7 @@ async def test_deleted_threads_have_no_streams(redis_url: str, shards: int) -> N
         assert await held(log, [*gone, *kept]) == kept
         assert await keys(server, "*events:1:*") + await keys(server, "*events:12:*") == []
         before = await total(server)
-        async with server.subscribe(server.keys.events(gone[0])) as live, asyncio.timeout(5):
+        async with server.subscribe(server.keys.events(gone[0])) as live, asyncio.timeout(30):
             await log.append(1, [event("r", 3, "run.cancelled")])
             assert await live.get() is not None
         assert await held(log, gone) == [] and await total(server) == before

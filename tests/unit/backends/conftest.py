@@ -22,7 +22,7 @@ def redis_url() -> Iterator[str]:
 @pytest.fixture
 def somebody_waits(redis_url: str) -> SomebodyWaits:
     async def until_somebody_waits(server: RedisServer) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not any(socket._blocked for socket in fake.server(redis_url).sockets):  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
