@@ -33,8 +33,36 @@ FROM (
 WHERE x.fits ORDER BY x.ordinality
 
 -- name: steps
--- Return the steps of a run.
-SELECT s.step_key, s.done, s.result, s.fence FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
+-- Return the steps of a run, without the answers of the candidates of a fan-out.
+SELECT s.step_key, s.done, CASE WHEN s.outcome IS NULL THEN s.result END AS result, s.fence, s.outcome FROM runyard.steps s JOIN runyard.runs r USING (accept_no) WHERE r.thread_key = $1 AND r.run_id = $2
+
+-- name: store_candidates
+-- Store a page of the messages of a large fan-out.
+SELECT runyard.store_candidates($1, $2, $3)
+
+-- name: candidate_messages
+-- Return the messages of candidates of an attempt's job.
+SELECT c.number, c.message FROM runyard.candidate_messages($1, $2, $3, $4) c
+
+-- name: begin_candidates
+-- Record that an attempt has begun candidates.
+SELECT runyard.begin_candidates($1, $2, $3, $4)
+
+-- name: end_candidates
+-- Record the ends of candidates and of the judge.
+SELECT runyard.end_candidates($1, $2, $3, $4, $5, $6, $7)
+
+-- name: fan_out
+-- Return the job of a fan-out.
+SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired FROM runyard.fan_out($1, $2, $3) f
+
+-- name: candidate_records
+-- Return the records of candidates.
+SELECT c.number, c.fence, c.outcome, c.usage, c.size, c.value FROM runyard.candidate_records($1, $2, $3, $4, $5, $6) c
+
+-- name: candidate_runs
+-- Return the runs on threads that a fan-out has started.
+SELECT c.of_thread, c.status, c.usage FROM runyard.candidate_runs($1, $2, $3) c
 
 -- name: run_requests
 -- Return the HITL requests of a run, pending or not. received: true if the attempt with this fence is the first that has the answer.
