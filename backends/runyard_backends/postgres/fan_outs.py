@@ -9,7 +9,7 @@ from runyard.domain.fan_outs import Candidate, CandidateRecord, CandidateRun, Fa
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.errors import ResultExpiredError
-from runyard.models import Message, Usage
+from runyard.models import Message
 from runyard.ports.fan_outs import ProbeEnd
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.refs import AttemptToken
@@ -76,6 +76,6 @@ class PostgresFanOutStore:
         if not job.threads:
             return {}
         rows = await self.db.rows("candidate_runs", self.tenant, job.thread_id, job.run_id)
-        found = {row["of_thread"]: CandidateRun(RunStatus(row["status"]), codec.usage(row) or Usage()) for row in rows}
+        found = {row["of_thread"]: CandidateRun(RunStatus(row["status"]), codec.usage(row)) for row in rows}
         by_number = ((n, found.get(candidate_id(job.thread_id, job.run_id, n))) for n in numbers)
         return {n: run for n, run in by_number if run is not None}

@@ -171,10 +171,13 @@ class Execution:
         try:
             self._meter.ended(ended, self._stream.spoke_at)
             self.trace.ended(ended, lost=ended is None and (lost or self._why is Stop.ABANDON))
-            log_end(self.record, ended, self._error, self._used, seconds)
+            self._log_end(ended, seconds)
         except Exception as error:
             with suppress(Exception):  # the log itself may have failed
                 log.exception("attempt_not_reported", error=str(error))
+
+    def _log_end(self, ended: Ended | None, seconds: float) -> None:
+        log_end(self.record, ended, self._error, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
         """Execute the attempt. An unexpected error counts as the attempt's error, so that the run is not retried for ever."""
@@ -381,8 +384,7 @@ class Execution:
         if (used := result.left.usage) is not None:
             self._used += used
             self._probes.add(run.run_id, used)
-        messages = [*attempt_store.written, *result.left.messages]
-        return ProbeAnswer(messages, error, result.left.result, used or Usage())
+        return ProbeAnswer([*attempt_store.written, *result.left.messages], error, result.left.result, used or Usage())
 
     async def _fan_out(self, ledger: Ledger) -> object:
         assert self._spec is not None

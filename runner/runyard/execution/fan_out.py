@@ -160,8 +160,8 @@ class FanOutJob:
         """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before an answer."""
         asked = (await patiently(lambda: self._backend.fan_outs.messages(self._attempt, [n])))[n]
         await patiently(lambda: self._backend.fan_outs.begin(self._attempt, [n]))
-        own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": asked}
-        answer = await self._ask(self._spec, self._run.model_copy(update=own), snapshot, extra, enough)
+        probe = self._probe_of(n, asked)
+        answer = await self._ask(self._spec, probe, snapshot, extra, enough)
         outcome = fork_runs.probe_outcome(answer.written, None)
         error: ErrorInfo | None = None
         if answer.error is not None:
@@ -178,7 +178,7 @@ class FanOutJob:
             found = ForkOnceResult("", [], "error", describe(refused))
             value = _verdicts().dump_python(found, mode="json")
         status = outcome_of(found.stop_reason)
-        await self._record(own["run_id"], key_of(n), status, answer.usage, value)
+        await self._record(probe.run_id, key_of(n), status, answer.usage, value)
         return status
 
     async def _judged(self, judge: AgentSpec, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
@@ -195,8 +195,8 @@ class FanOutJob:
         except MessageTooLargeError as error:
             return ForkOnceResult(error.message, [], "error", describe(error)), None
         snapshot, extra = await self._snapshot()
-        own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, self._fan.total), "input": assignment}
-        answer = await self._ask(judge, self._run.model_copy(update=own), snapshot, extra, self._stopped)
+        probe = self._probe_of(self._fan.total, assignment)
+        answer = await self._ask(judge, probe, snapshot, extra, self._stopped)
         if self._stopped.done() and answer.error is not None:
             raise RunyardError("the judge was stopped")
         if isinstance(answer.error, HitlNotAllowedError):
@@ -207,7 +207,7 @@ class FanOutJob:
             return ForkOnceResult(outcome.text or info.message, outcome.messages, "error", info), None
         winner = _winner(answer.value if answer.value is not None else outcome.text, good)
         said: JsonObject = {"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner}
-        await self._record(own["run_id"], JUDGE, None, answer.usage, said)
+        await self._record(probe.run_id, JUDGE, None, answer.usage, said)
         return outcome, winner
 
     async def _assignment(self) -> Message:
@@ -229,6 +229,11 @@ class FanOutJob:
                     raise MessageTooLargeError(message, most=JUDGED_BYTES)
             if (cursor := page.next) is None:
                 return Message.user("\n".join(shown), metadata={"candidates": described})
+
+    def _probe_of(self, n: int, message: Message) -> Run:
+        """Return the run that the agent of the ``n``-th probe sees. The judge comes after the candidates."""
+        own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": message}
+        return self._run.model_copy(update=own)
 
     async def _snapshot(self) -> tuple[list[Message], JsonObject]:
         return await self._backend.for_tenant(self._claim.tenant).threads.cut_messages(self._request.src, self._request.cut)

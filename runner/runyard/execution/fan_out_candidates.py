@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..client.client import Client
@@ -84,22 +83,33 @@ class ThreadCandidates:
             later = await self._start(waiting, live)
             if later is not None:
                 return later
-        for n in live if winner is not None else ():
-            with suppress(RunEndedError, RunNotFoundError, ThreadNotFoundError):
-                await self._client.cancel(self._ids[n], first_prompt_id(self._ids[n]))
+        await self._record(live, [await self._cancelled(n) for n in live], ended)
         return Settled(sorted(n for n, outcome in ended.items() if outcome == "completed"), winner)
 
     async def _settle(self, open_ones: Sequence[int], ended: dict[int, CandidateStatus]) -> list[int]:
         """Record those of ``open_ones`` that have ended, and add them to ``ended``. Return the others."""
         statuses = await self._backend.runs.statuses([(self._ids[n], first_prompt_id(self._ids[n])) for n in open_ones])
         over = [n for n, status in zip(open_ones, statuses, strict=True) if status is None or status in ENDED]
-        ends = await asyncio.gather(*map(self._end_of, over))
-        if ends:
+        await self._record(over, await asyncio.gather(*map(self._end_of, over)), ended)
+        return [n for n in open_ones if n not in ended]
+
+    async def _record(self, over: Sequence[int], ends: Sequence[ProbeEnd], ended: dict[int, CandidateStatus]) -> None:
+        """Record the ends of the candidates ``over`` in one transaction, and add them to ``ended``."""
+        if over:
             await patiently(lambda: self._backend.fan_outs.end(self._attempt, ends))
         for n, end in zip(over, ends, strict=True):
             ended[n] = end.outcome or "completed"
             self._announce(n, ended[n], len(ended))
-        return [n for n in open_ones if n not in ended]
+
+    async def _cancelled(self, n: int) -> ProbeEnd:
+        """Cancel the run of a candidate that did not win. Return its end, which the cancel has decided."""
+        try:
+            run = await self._client.cancel(self._ids[n], first_prompt_id(self._ids[n]))
+        except RunEndedError:
+            return await self._end_of(n)
+        except (RunNotFoundError, ThreadNotFoundError):
+            return _deleted(n)
+        return ProbeEnd(key_of(n), "cancelled", run.usage, {"stop_reason": "cancelled"})
 
     async def _start(self, waiting: Sequence[int], live: Sequence[int]) -> Later | None:
         """Start some of the ``waiting`` candidates. Return when to continue, or None if no candidate is unfinished.
@@ -151,7 +161,7 @@ class ThreadCandidates:
         """Return the end of a candidate whose run has ended or was deleted. Its messages stay on its thread."""
         run = await self._run_of(n)
         if run is None or not run.ended:
-            return ProbeEnd(key_of(n), "cancelled", Usage(), {"stop_reason": "cancelled"})
+            return _deleted(n)
         reason = stop_reason_of(run.status, (await self._client.result_of(run, most=1)).messages)
         value: JsonObject = {"stop_reason": reason}
         if run.error is not None:
@@ -164,3 +174,8 @@ class ThreadCandidates:
         runs = await asyncio.gather(*map(self._run_of, good))
         times = [(run.finished_at, n) for n, run in zip(good, runs, strict=True) if run is not None and run.finished_at]
         return min(times)[1] if times else min(good, default=None)
+
+
+def _deleted(n: int) -> ProbeEnd:
+    """Return the end of a candidate whose thread or run was deleted."""
+    return ProbeEnd(key_of(n), "cancelled", Usage(), {"stop_reason": "cancelled"})
