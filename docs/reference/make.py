@@ -45,6 +45,7 @@ EVENTS = {
     "tool.completed": "a tool returned; `call_id`, `name`, `is_error`",
     "hitl.requested": "a question or approval is stored; `request`",
     "hitl.answered": "an attempt received an answer; `request_id`, `answer`",
+    "candidate.ended": "a candidate of a fan-out ended; `number`, `status`, `ended` and `total` (numbers of candidates)",
     "gap": "events were lost here; stored events follow",
 }
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .client.sync import SyncClient as SyncClient
     from .domain.events import Event as Event
     from .domain.events import FeedEntry as FeedEntry
+    from .domain.fan_outs import ForkManyResult as ForkManyResult
     from .domain.messages import AudioPart as AudioPart
     from .domain.messages import DocumentPart as DocumentPart
     from .domain.messages import FilePart as FilePart
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from .domain.messages import Usage as Usage
     from .domain.requests import HitlRequest as HitlRequest
     from .domain.runs import ErrorInfo as ErrorInfo
-    from .domain.runs import ForkManyResult as ForkManyResult
     from .domain.runs import ForkOnceResult as ForkOnceResult
     from .domain.runs import RetryPolicy as RetryPolicy
     from .domain.runs import Run as Run

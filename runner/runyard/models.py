@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .domain.events import EVENT_TYPES, FEED_TYPES, STREAM_ENDS, Event, FeedEntry, FeedType
+from .domain.fan_outs import Candidate, CandidateStatus, FanOutProgress, ForkManyResult
 from .domain.limits import LIMITS, Limit, LimitName
 from .domain.messages import (
     AudioPart,
@@ -33,9 +34,7 @@ from .domain.runs import (
     MAX_EXPIRY_SECONDS,
     PRIORITIES,
     AttemptInfo,
-    Candidate,
     ErrorInfo,
-    ForkManyResult,
     ForkOnceResult,
     MultitaskStrategy,
     Priority,
@@ -85,10 +84,12 @@ __all__ = [
     "AudioPart",
     "Branch",
     "Candidate",
+    "CandidateStatus",
     "CheckpointData",
     "DocumentPart",
     "ErrorInfo",
     "Event",
+    "FanOutProgress",
     "FeedEntry",
     "FeedType",
     "FilePart",

@@ -12,7 +12,20 @@ from runyard.domain.limits import Limit
 from runyard.domain.runs import VersionPolicy
 from runyard.domain.webhooks import Webhook, WebhookDelivery
 from runyard.formats.pages import MessageLoss
-from runyard.models import AttemptInfo, Branch, ErrorInfo, FeedEntry, HitlRequest, JsonObject, Message, Run, StopReason, Thread
+from runyard.models import (
+    AttemptInfo,
+    Branch,
+    Candidate,
+    ErrorInfo,
+    FeedEntry,
+    HitlRequest,
+    JsonObject,
+    Message,
+    Run,
+    StopReason,
+    Thread,
+    Usage,
+)
 from runyard.ports.workers import BlockedLoop, QueueInfo, RedisOutage, WorkerInfo
 
 
@@ -79,21 +92,24 @@ class ProbeAnswer(BaseModel):
     error: ErrorInfo | None = None
 
 
-class CandidateAnswer(ProbeAnswer):
-    """The outcome of one message of a fan-out. ``thread_id``: the id of the candidate's thread, or null for a probe."""
-
-    thread_id: str | None = None
-
-
 class FanOutAnswer(BaseModel):
-    """The outcome of a fan-out. ``results``: in the order of the messages. ``winner``: index into ``results``. ``verdict``: the
-    answer of the judge."""
+    """The outcome of a fan-out. ``results``: the first candidates, in the order of the messages. ``next``: the cursor of the
+    other ones, which the job ``run_id`` has, or null. ``winner``: the number of a candidate. ``verdict``: the answer of the
+    judge. ``usage``: of all candidates and of the judge."""
 
-    model_config = ConfigDict(from_attributes=True)
-
-    results: list[CandidateAnswer]
+    run_id: str
+    results: list[Candidate]
+    next: str | None = None
     winner: int | None = None
     verdict: ProbeAnswer | None = None
+    usage: Usage
+
+
+class CandidatePage(BaseModel):
+    """Candidates of a fan-out."""
+
+    items: list[Candidate]
+    next: str | None = None
 
 
 class Explanation(BaseModel):

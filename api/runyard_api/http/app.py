@@ -28,6 +28,7 @@ from .head import Head
 from .paths import KeepSlashes
 from .routes import (
     deployment,
+    fan_outs,
     forks,
     health,
     messages,
@@ -56,6 +57,7 @@ ROUTERS: Final = (
     messages,
     requests,
     signals,
+    fan_outs,
     forks,
     deployment,
     operations,

@@ -18,7 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from runyard.client.fan_out import MAX_CANDIDATES, MAX_PARALLEL
+from runyard.client.fan_out import MAX_PARALLEL
+from runyard.domain.fan_outs import MAX_CANDIDATES, MAX_PARALLEL_CANDIDATES
 from runyard.domain.size_limits import MAX_PARTS
 from runyard.formats.conversion import Blob, Format
 from runyard.models import (
@@ -371,7 +372,7 @@ class FanOut(_Cut):
     )
     stop: StopAt = Field("all", description="`all`: wait for all. `first`: take the first that succeeds and cancel the others.")
     judge: Name | None = Field(None, description="Name of the agent that chooses among the successful answers.")
-    max_parallel: StrictInt = Field(MAX_PARALLEL, ge=1, le=MAX_CANDIDATES)
+    max_parallel: StrictInt = Field(MAX_PARALLEL, ge=1, le=MAX_PARALLEL_CANDIDATES)
     agent: Name | None = None
     run_id: Id | None = Field(None, description="Id of the fork job. A repetition with the same id gets the same answer.")
     timeout: StrictFloat | None = Field(

@@ -9,6 +9,7 @@ import httpx
 
 from runyard.errors import InvalidInputError
 from runyard.models import FeedEntry
+from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
@@ -30,6 +31,7 @@ from runyard.ports.timelines import TimelineStore
 from runyard.ports.webhooks import WebhookStore
 
 from .codec import paging, read_page
+from .fan_outs import HttpFanOutStore
 from .operations import HttpKeyStore, HttpLimitStore, HttpQueueStore, HttpWorkerStore
 from .runs import HttpRunStore
 from .streams import HttpStreams
@@ -65,6 +67,7 @@ class HttpBackend:
         self.feed: Feed = HttpFeed(transport)
         self.usage = cast(UsageStore, HttpUsageStore(transport))
         self.timelines: TimelineStore = HttpTimelineStore(transport)
+        self.fan_outs = cast(FanOutStore, HttpFanOutStore(transport))
         self.threads = cast(ThreadStore, HttpThreadStore(transport))
         self.runs = cast(RunStore, HttpRunStore(transport))
         self.workers = cast(WorkerStore, HttpWorkerStore(transport))

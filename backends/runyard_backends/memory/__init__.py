@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from runyard.errors import InvalidInputError
 from runyard.events.streams import DirectStreams
+from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
@@ -35,6 +36,7 @@ from runyard.ports.webhooks import WebhookStore
 from .api_keys import MemoryKeyStore
 from .checkpointer import MemoryCheckpointer
 from .events import MemoryEventLog
+from .fan_outs import MemoryFanOutStore
 from .feed import MemoryFeed
 from .graph_checkpoints import GraphDatabase, MemoryGraphCheckpointStore
 from .limits import MemoryLimitStore
@@ -84,6 +86,7 @@ class MemoryBackend:
         self.feed: Feed = MemoryFeed(world.db, tenant)
         self.usage: UsageStore = MemoryUsageStore(world.db, tenant)
         self.timelines: TimelineStore = MemoryTimelineStore(world.db, tenant)
+        self.fan_outs: FanOutStore = MemoryFanOutStore(world.db, tenant, self.threads, self.runs)
         self.limits: LimitStore = MemoryLimitStore(world.db)
         self.webhooks: WebhookStore = MemoryWebhookStore(world.db, tenant)
         self.workers: WorkerStore = MemoryWorkerStore(world.db)

@@ -181,7 +181,7 @@ class MemoryRunStore:
         before = [a.outcome for a in run.attempts[-2:-1]]
         requests = {r.request.request_id: r.request.model_copy(deep=True) for r in asked}
         received = frozenset(r.request.request_id for r in asked if r.received_by == attempt.fence)
-        return Ledger(dict(run.steps), requests, waited, received, before == ["suspended"])
+        return Ledger(steps.without_answers(run), requests, waited, received, before == ["suspended"])
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
         thread, run = execution.writer(self.db, attempt)

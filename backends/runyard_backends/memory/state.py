@@ -118,7 +118,8 @@ class RunState:
     cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
     the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
-    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the end of each step."""
+    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the end of each step.
+    ``step_usages``: the usage of candidates of a fan-out, by step."""
 
     run: Run
     accept_no: int
@@ -140,6 +141,7 @@ class RunState:
     thread_extra: JsonObject = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     step_times: dict[str, tuple[datetime | None, datetime | None]] = field(default_factory=dict)
+    step_usages: dict[str, Usage] = field(default_factory=dict)
     job: RunRef | None = None
     until_fewer: int | None = None
     permit: Permit | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from runyard.domain.fan_outs import CandidateStatus
 from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Step
 
@@ -23,10 +25,19 @@ def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step
     return known if known and (known.done or known.fence != attempt.fence) else None
 
 
-def finish(run: RunState, attempt: AttemptToken, key: str, result: Any, now: datetime) -> None:
-    """Record the result of the step ``key``. The first result stays."""
-    done = Step(key, True, check_json(result, "result"), attempt.fence)
-    if key not in run.steps or not run.steps[key].done:
+def finish(
+    run: RunState, attempt: AttemptToken, key: str, result: Any, now: datetime, outcome: CandidateStatus | None = None
+) -> bool:
+    """Record the result of the step ``key``. The first result stays. Return True if this call recorded it."""
+    done = Step(key, True, check_json(result, "result"), attempt.fence, outcome)
+    first = key not in run.steps or not run.steps[key].done
+    if first:
         run.step_times[key] = (run.step_times.get(key, (None, None))[0], now)
         run.steps[key] = done
     run.progress = True
+    return first
+
+
+def without_answers(run: RunState) -> dict[str, Step]:
+    """Return the steps of a run by key, without the answers of the candidates of a fan-out."""
+    return {key: step if step.outcome is None else replace(step, result=None) for key, step in run.steps.items()}

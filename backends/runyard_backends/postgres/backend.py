@@ -11,6 +11,7 @@ import asyncpg
 
 from runyard.errors import InvalidInputError, RunyardError
 from runyard.events.streams import DirectStreams
+from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.scheduling import Effects, EventLog, Scheduler, StreamLimits
@@ -41,6 +42,7 @@ from .checkpointer import PostgresCheckpointer
 from .connecting import CACHE_SIZE, Connector, session_timeouts, split_url
 from .database import DEFAULT_COMMAND_SECONDS, Database
 from .driver_errors import DRIVER_ERRORS, translated
+from .fan_outs import PostgresFanOutStore
 from .feed import PostgresFeed
 from .graph_checkpoints import PostgresGraphCheckpointStore
 from .limits import PostgresLimitStore
@@ -79,6 +81,7 @@ class PostgresBackend:
         self.feed: Feed = PostgresFeed(db, tenant)
         self.usage: UsageStore = PostgresUsageStore(db, tenant)
         self.timelines: TimelineStore = PostgresTimelineStore(db, tenant)
+        self.fan_outs: FanOutStore = PostgresFanOutStore(db, tenant, self.threads, self.runs)
         self.limits: LimitStore = PostgresLimitStore(db)
         self.webhooks: WebhookStore = PostgresWebhookStore(db, tenant)
         self.workers: WorkerStore = PostgresWorkerStore(db)

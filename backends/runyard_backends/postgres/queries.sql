@@ -35,10 +35,11 @@ WHERE x.fits ORDER BY x.ordinality
 -- name: ledger
 -- Return in one row what a run has stored for its attempts: arrays of its steps, its HITL requests (pending or not), and its waits (open or
 -- ended) with the signals that they took. The columns of the records are named in codec/ledger_rows.py, and have no domains, because
--- the driver does not know these inside a record. received: true if the attempt with this fence is the first that has the answer.
+-- the driver does not know these inside a record. Steps that are candidates of a fan-out have no result here. received: true if the attempt with this fence is the first that has the answer.
 -- outcome_before: the outcome of the attempt before the attempt.
 WITH r AS MATERIALIZED (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = $1 AND x.run_id = $2)
-SELECT ARRAY(SELECT ROW(s.step_key, s.done, s.result, s.fence) FROM r JOIN runyard.steps s USING (accept_no)) AS steps,
+SELECT ARRAY(SELECT ROW(s.step_key, s.done, CASE WHEN s.outcome IS NULL THEN s.result END, s.fence, s.outcome)
+             FROM r JOIN runyard.steps s USING (accept_no)) AS steps,
        ARRAY(SELECT ROW(q.request_id, q.kind, q.body, q.deadline_at::timestamptz, q.thread_id, q.run_id, q.agent, q.created_at::timestamptz, q.answer,
                         q.response_id, q.answered_by, q.on_behalf_of, q.answered_at::timestamptz, h.received_by = $3)
              FROM runyard.requests q JOIN runyard.hitl_requests h USING (tenant, request_id)
@@ -47,6 +48,34 @@ SELECT ARRAY(SELECT ROW(s.step_key, s.done, s.result, s.fence) FROM r JOIN runya
              FROM runyard.waits w LEFT JOIN runyard.signals s ON s.thread_key = w.thread_key AND s.signal_id = w.signal_id
              WHERE w.thread_key = $1 AND w.run_id = $2) AS waits,
        (SELECT a.outcome FROM r JOIN runyard.attempts a USING (accept_no) WHERE a.fence < $3 ORDER BY a.fence DESC LIMIT 1) AS outcome_before
+
+-- name: store_candidates
+-- Store a page of the messages of a large fan-out.
+SELECT runyard.store_candidates($1, $2, $3)
+
+-- name: candidate_messages
+-- Return the messages of candidates of an attempt's job.
+SELECT c.number, c.message FROM runyard.candidate_messages($1, $2, $3, $4) c
+
+-- name: begin_candidates
+-- Record that an attempt has begun candidates.
+SELECT runyard.begin_candidates($1, $2, $3, $4)
+
+-- name: end_candidates
+-- Record the ends of candidates and of the judge.
+SELECT runyard.end_candidates($1, $2, $3, $4, $5, $6, $7)
+
+-- name: fan_out
+-- Return the job of a fan-out.
+SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired FROM runyard.fan_out($1, $2, $3) f
+
+-- name: candidate_records
+-- Return the records of candidates.
+SELECT c.number, c.fence, c.outcome, c.usage, c.size, c.value FROM runyard.candidate_records($1, $2, $3, $4, $5, $6) c
+
+-- name: candidate_runs
+-- Return the runs on threads that a fan-out has started.
+SELECT c.of_thread, c.status, c.usage FROM runyard.candidate_runs($1, $2, $3) c
 
 -- name: start_child
 -- Accept a child of an attempt's run. Return the run, whether it is new, and the effects.

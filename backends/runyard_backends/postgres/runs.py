@@ -46,9 +46,25 @@ class PostgresRunStore:
         transaction. Workers admit such a run after the commit. With ``connection``, the first LockedError is raised and the
         call is not repeated. The host must repeat its whole transaction."""
         if connection is None:
-            return await self._accepts(request)
+            batch = codec.candidate_batch(self.tenant, request)
+            return await self._accepts(request) if batch is None else await self._accept_batch(request, batch)
         created, row = await accept_on(connection, self.tenant, codec.run_request(request))
         return Accepted(codec.run(row), created)
+
+    async def _accept_batch(self, request: AcceptRequest, batch: codec.CandidateBatch) -> Accepted:
+        """Accept a large fan-out. Its messages are stored first, page by page, so that no lock of the thread waits for them.
+
+        The pages of a repetition are those that an earlier call has stored. The leader removes the pages of a call that
+        stopped.
+        """
+        if await self.db.row("run", self.tenant, request.thread_id, request.run_id) is None:
+            for first, messages in batch.pages:
+                await self.db.row("store_candidates", batch.id, first, messages)
+        row = await self.db.one("accept", self.tenant, [codec.run_request(request, batch)], None)
+        accepted = await self._accepted(request, row)
+        if isinstance(accepted, Exception):
+            raise accepted
+        return accepted
 
     async def _accept_many(self, items: Sequence[AcceptRequest], *, wait: float) -> list[Accepted | Exception]:
         """Accept the requests of concurrent calls in one transaction. If a request makes the transaction fail, accept each

@@ -337,6 +337,8 @@ CREATE TABLE runyard.steps (
     result bytea,
     started_at timestamptz DEFAULT now(),
     ended_at timestamptz,
+    outcome text,
+    usage jsonb,
     CONSTRAINT steps_pkey PRIMARY KEY (accept_no, step_key)
 );
 
@@ -1055,6 +1057,28 @@ CREATE TABLE runyard.removed_webhooks (
     CONSTRAINT removed_webhooks_pkey PRIMARY KEY (webhook_id)
 );
 
+-- The messages of a fan-out that one statement should not store. Each page is stored in a transaction of its own, before the job is
+-- accepted. The messages of a small fan-out are in runs.candidates.
+-- batch: an id that is derived from the request. accept_no: of the job that took the batch; NULL before its accept.
+-- stored_at: the time of the last page.
+CREATE TABLE runyard.candidate_batches (
+    batch uuid NOT NULL,
+    accept_no bigint,
+    stored_at timestamptz DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT candidate_batches_pkey PRIMARY KEY (batch)
+);
+CREATE INDEX candidate_batches_of_run ON runyard.candidate_batches (accept_no)
+    WHERE (accept_no IS NOT NULL);
+CREATE INDEX candidate_batches_left ON runyard.candidate_batches (stored_at)
+    WHERE (accept_no IS NULL);
+
+CREATE TABLE runyard.candidates (
+    batch uuid NOT NULL,
+    number integer NOT NULL,
+    message bytea NOT NULL,
+    CONSTRAINT candidates_pkey PRIMARY KEY (batch, number)
+);
+
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
@@ -1278,6 +1302,53 @@ FUNCTION runyard.cancel_run(INOUT t runyard.threads, INOUT r runyard.runs, keep 
 -- Cancel the run that has pending HITL requests. words: the text of the results of its open tool calls, and of its last message.
 -- Return a NULL run if no run has pending requests.
 FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb);
+
+-- functions/candidate_reads.sql -----------------------------------------------------------------------------------------------
+-- Reads of fan-outs by clients: the job, the records of its candidates, and the runs of candidates with threads.
+
+-- Return the job of a fan-out. total: the number of its candidates. expired: true if its result or its content was deleted. Raises
+-- thread_not_found, run_not_found, invalid_input for a run of another kind.
+FUNCTION runyard.fan_out(for_tenant text, thread_id text, run_id text)
+RETURNS TABLE (total integer, threads boolean, status text, fence bigint, usage jsonb, expired boolean);
+
+-- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. value: is left out
+-- after the records have about `bytes`, but for the first record; NULL for no values.
+FUNCTION runyard.candidate_records(for_tenant text, thread_id text, run_id text, first integer, last integer, bytes bigint)
+RETURNS TABLE (number integer, fence bigint, outcome text, usage jsonb, size bigint, value bytea);
+
+-- Return the runs that the job has started on threads: their threads, statuses and usages.
+FUNCTION runyard.candidate_runs(for_tenant text, thread_id text, run_id text)
+RETURNS TABLE (of_thread text, status text, usage jsonb);
+
+-- functions/candidates.sql ----------------------------------------------------------------------------------------------------
+-- The candidates of fan-outs: their messages, and the records of their job. runyard/domain/fan_outs.py has the keys of the steps.
+-- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one.
+
+-- Store a page of the messages of a large fan-out, from the number `first` on. A repetition changes nothing, and neither does a page of a
+-- batch that a job has taken.
+FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void;
+
+-- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile.
+FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void;
+
+-- Delete the messages of large fan-outs whose runs are deleted.
+FUNCTION runyard.drop_candidates(numbers bigint[]) RETURNS void;
+
+-- Delete pages that no request took within an hour after the last of them, because their client stopped. Return their number.
+FUNCTION runyard.prune_candidates(most integer) RETURNS integer;
+
+-- Return the messages of candidates of an attempt's job. Raises stale_fence.
+FUNCTION runyard.candidate_messages(thread_key bigint, run_id text, with_fence bigint, numbers integer[])
+RETURNS TABLE (number integer, message bytea);
+
+-- Record that an attempt has begun candidates. Raises stale_fence, cancel_requested.
+FUNCTION runyard.begin_candidates(thread_key bigint, run_id text, with_fence bigint, numbers integer[]) RETURNS void;
+
+-- Record the ends of candidates and of the judge. The first record of each stays. Add the usage of probes and of the judge to that of
+-- the job. The usage of a run on a thread is that run's. Raises stale_fence, cancel_requested.
+FUNCTION runyard.end_candidates(
+    thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
+) RETURNS void;
 
 -- functions/checkpointer.sql --------------------------------------------------------------------------------------------------
 -- The messages, the extra and the HITL requests that a checkpointer stores.
@@ -2038,8 +2109,8 @@ FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 -- their number.
 FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
 
--- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
--- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
+-- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
 -- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
 -- function.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;

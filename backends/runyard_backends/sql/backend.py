@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import cast
 
+from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
@@ -47,6 +48,7 @@ class SqlBackend:
         self.feed = cast(Feed, self._missing("feed"))
         self.usage = cast(UsageStore, self._missing("usage"))
         self.timelines = cast(TimelineStore, self._missing("timelines"))
+        self.fan_outs = cast(FanOutStore, self._missing("fan_outs"))
         self.limits = cast(LimitStore, self._missing("limits"))
         self.webhooks = cast(WebhookStore, self._missing("webhooks"))
         self.workers = cast(WorkerStore, self._missing("workers"))

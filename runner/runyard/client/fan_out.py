@@ -1,4 +1,4 @@
-"""Fan-out: try several messages on the same snapshot."""
+"""Fan-out: try several messages on the same snapshot, follow the progress, and read the answers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Final, get_args
 from pydantic import TypeAdapter
 
 from ..domain.agent_names import wanted
+from ..domain.derived_ids import first_prompt_id
+from ..domain.fan_outs import MAX_CANDIDATES, MAX_PARALLEL_CANDIDATES, Candidate, FanOutProgress, ForkManyResult
 from ..domain.messages import Message, check_message
 from ..domain.quoting import brief
-from ..domain.runs import ForkManyResult, StopAt
+from ..domain.runs import ForkOnceResult, StopAt
 from ..domain.validation import check_id, new_id
 from ..errors import InvalidInputError, TooManyCandidatesError
 from ..ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
+from ..ports.queries import PageRequest
+from ..ports.results import Page
 from .arguments import check_webhook_url, options
-from .run_handle import RunHandle
+from .run_handle import RunHandle, RunResult
 from .runs import RunCalls, accept_request
 
-MAX_CANDIDATES: Final = 100
-"""Maximum number of messages in one fan-out."""
 MAX_PARALLEL: Final = 8
 """Default number of candidates that run at once."""
 
 
 class FanOutCalls(RunCalls):
-    """Start fan-outs and wait for their results."""
+    """Start fan-outs, follow them, and read their candidates."""
 
     async def fork_many(
         self,
@@ -43,15 +45,16 @@ class FanOutCalls(RunCalls):
         timeout: float | None = None,
         wait: float | None = None,
     ) -> ForkManyResult:
-        """Try each of ``messages`` on the same snapshot of ``src``, as one job (F11).
+        """Try each of ``messages``, at most 1,000, on the same snapshot of ``src``, as one job (F11).
 
-        ``threads``: True makes each candidate a run on a fork of its own. The fork stays, and the run may ask humans. False
-        makes each candidate a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that
-        succeeds and cancels the others. ``judge``: the name of an agent of the App that chooses among the candidates that
-        succeeded. The judge reads the snapshot and a message with the candidates. The judge sets ``ctx.result`` to the number
-        of a candidate (from 0), or answers with this number. ``max_parallel``: the number of candidates that run at once.
-        ``run_id``: the job's id. A repetition with the same id gets the same result. ``timeout``: seconds for each candidate,
-        and for the judge. ``wait``: seconds until the call raises TimeoutError. The job continues after this error.
+        The result has every answer. :meth:`candidates` reads the answers of a large fan-out in pages. ``threads``: True makes
+        each candidate a run on a fork of its own. The fork stays, and the run may ask humans. False makes each candidate a
+        probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and cancels the
+        others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The judge reads the
+        snapshot and a message with the candidates. The judge sets ``ctx.result`` to the number of a candidate (from 0), or
+        answers with this number. ``max_parallel``: the number of candidates that run at once, at most 100. ``run_id``: the
+        job's id. A repetition with the same id gets the same result. ``timeout``: seconds for each candidate, and for the
+        judge. ``wait``: seconds until the call raises TimeoutError. The job continues after this error.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, TooManyCandidatesError, InvalidInputError,
         ResultExpiredError.
@@ -67,8 +70,15 @@ class FanOutCalls(RunCalls):
             agent=agent,
             timeout=timeout,
         )
-        result = (await job.result(wait)).raise_for_status()
-        return _result().validate_python(result.value, extra="ignore")
+        winner, verdict = choice_of(await job.result(wait))
+        results: list[Candidate] = []
+        cursor: str | None = None
+        while True:
+            page = await self.candidates(src, job.run_id, cursor=cursor)
+            results += [await self._whole(candidate) for candidate in page.items]
+            if (cursor := page.next) is None:
+                break
+        return ForkManyResult(results, winner, verdict, (await self.fan_out_progress(src, job.run_id)).usage)
 
     async def enqueue_fork_many(
         self,
@@ -87,8 +97,9 @@ class FanOutCalls(RunCalls):
     ) -> RunHandle:
         """Enqueue the job of :meth:`fork_many` without waiting for it.
 
-        A call of :meth:`fork_many` with the same arguments returns the job's result. A cancel of the job stops its probes, but
-        not the runs on its threads. ``webhook``: a URL that receives the job's end.
+        The handle's :meth:`~RunHandle.progress` and :meth:`~RunHandle.candidates` follow the job. A call of :meth:`fork_many`
+        with the same arguments returns its result. A cancel of the job stops its probes, but not the runs on its threads.
+        ``webhook``: a URL that receives the job's end.
 
         Raises ThreadNotFoundError, RunNotCompletedError, RunConflictError, TooManyCandidatesError, InvalidInputError.
         """
@@ -113,6 +124,44 @@ class FanOutCalls(RunCalls):
             ),
         )
 
+    async def fan_out_progress(self, thread_id: str, run_id: str) -> FanOutProgress:
+        """Return how many candidates of a fan-out have which status, and what they have used so far (F14).
+
+        ``thread_id``: the id of the source. ``run_id``: the id of the job, which may be live or ended.
+
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, ResultExpiredError.
+        """
+        return await self.backend.fan_outs.progress(thread_id, run_id)
+
+    async def candidates(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Candidate]:
+        """Return the candidates of a fan-out in the order of the messages, a page at a time, while the job is live and after
+        its end (F15).
+
+        A page ends at about 8 MiB, so that it may have fewer candidates than ``limit``. Only a page whose ``next`` is None is
+        the last.
+
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, InvalidCursorError,
+        ResultExpiredError.
+        """
+        return await self.backend.fan_outs.candidates(thread_id, run_id, PageRequest(limit=limit, cursor=cursor))
+
+    async def _whole(self, candidate: Candidate) -> Candidate:
+        """Return the candidate with the messages that its page omits."""
+        if "messages" not in candidate.omitted or candidate.thread_id is None:
+            return candidate
+        run = await self.run(candidate.thread_id, first_prompt_id(candidate.thread_id))
+        result = await self.result_of(run)
+        return candidate.model_copy(update={"messages": result.messages, "omitted": []})
+
+
+def choice_of(result: RunResult) -> tuple[int | None, ForkOnceResult | None]:
+    """Return the winner and the verdict of a fan-out that stopped. Raises the error of a job that did not complete."""
+    value = result.raise_for_status().value
+    assert isinstance(value, dict)
+    winner, verdict = value.get("winner"), value.get("verdict")
+    said = _verdict().validate_python(verdict, extra="ignore") if verdict is not None else None
+    return (winner if isinstance(winner, int) else None), said
+
 
 def _checked(messages: Sequence[str | Message]) -> list[Message]:
     if isinstance(messages, str) or not messages:
@@ -131,10 +180,10 @@ def _check(fan: FanOut) -> None:
         raise InvalidInputError(f"stop is one of {', '.join(get_args(StopAt))}, got {brief(fan.stop)}", field="stop")
     if fan.stop == "first" and fan.judge is not None:
         raise InvalidInputError('stop="first" takes the first that succeeds; a judge needs stop="all"', field="judge")
-    if not 1 <= fan.max_parallel <= MAX_CANDIDATES:
-        raise InvalidInputError(f"max_parallel is 1 to {MAX_CANDIDATES}, got {fan.max_parallel}", field="max_parallel")
+    if not 1 <= fan.max_parallel <= MAX_PARALLEL_CANDIDATES:
+        raise InvalidInputError(f"max_parallel is 1 to {MAX_PARALLEL_CANDIDATES}, got {fan.max_parallel}", field="max_parallel")
 
 
 @cache
-def _result() -> TypeAdapter[ForkManyResult]:
-    return TypeAdapter(ForkManyResult)
+def _verdict() -> TypeAdapter[ForkOnceResult]:
+    return TypeAdapter(ForkOnceResult)

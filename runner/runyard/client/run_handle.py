@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..domain.events import STREAM_ENDS, Event
+from ..domain.fan_outs import Candidate, FanOutProgress
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
 from ..domain.runs import ErrorInfo, Run
@@ -21,6 +22,8 @@ from ..domain.size_limits import JsonValue
 from ..domain.states import RunStatus
 from ..errors import BY_CODE, RunNotCompletedError, from_dict
 from ..events.inherited_runs import check_source
+from ..ports.queries import PageRequest
+from ..ports.results import Page
 
 if TYPE_CHECKING:
     from .runs import RunCalls
@@ -125,6 +128,15 @@ class RunHandle:
     async def cancel(self, *, keep: bool = False) -> Run:
         """Cancel the run durably (R10). ``keep``: its messages so far stay in the context of later runs."""
         return await self._client.cancel(self.thread_id, self.run_id, keep=keep)
+
+    async def progress(self) -> FanOutProgress:
+        """Return the progress of a fan-out. See :meth:`Client.fan_out_progress`."""
+        return await self._client.backend.fan_outs.progress(self.thread_id, self.run_id)
+
+    async def candidates(self, *, limit: int = 100, cursor: str | None = None) -> Page[Candidate]:
+        """Return a page of the candidates of a fan-out. See :meth:`Client.candidates`."""
+        page = PageRequest(limit=limit, cursor=cursor)
+        return await self._client.backend.fan_outs.candidates(self.thread_id, self.run_id, page)
 
     def stream(self, last_event_id: str | None = None) -> AsyncGenerator[Event]:
         """Yield the events after ``last_event_id``, live, until the run ends or is suspended (E1, E2)."""

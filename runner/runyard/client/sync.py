@@ -129,6 +129,8 @@ class SyncRunHandle:
     result = _handle_call(RunHandle.result)
     cancel = _handle_call(RunHandle.cancel)
     explain = _handle_call(RunHandle.explain)
+    progress = _handle_call(RunHandle.progress)
+    candidates = _handle_call(RunHandle.candidates)
 
     @property
     def id(self) -> str:
@@ -184,6 +186,8 @@ class SyncClient:
     fork = _client_call(Client.fork)
     fork_many = _client_call(Client.fork_many)
     fork_once = _client_call(Client.fork_once)
+    fan_out_progress = _client_call(Client.fan_out_progress)
+    candidates = _client_call(Client.candidates)
     run = _client_call(Client.run)
     thread_cursor = _client_call(Client.thread_cursor)
     runs = _client_call(Client.runs)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import InvalidInputError
+from .fan_outs import CandidateStatus
 from .messages import Message
 from .requests import HitlRequest
 from .runs import ErrorInfo
@@ -120,6 +121,16 @@ class HitlAnswered(_Data):
     answer: JsonValue = None
 
 
+class CandidateEnded(_Data):
+    """The end of a candidate of a fan-out. ``number``: the index of its message. ``ended``: the number of candidates that have
+    ended, of ``total``."""
+
+    number: int
+    status: CandidateStatus
+    ended: int
+    total: int
+
+
 class Gap(_Data):
     """An empty object, because the lost events are unknown."""
 
@@ -142,6 +153,7 @@ EVENT_DATA: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
         "tool.completed": ToolCompleted,
         "hitl.requested": HitlRequested,
         "hitl.answered": HitlAnswered,
+        "candidate.ended": CandidateEnded,
         "gap": Gap,
     }
 )

@@ -179,7 +179,7 @@ EVENT_TYPES: Final = (
     *("run.queued", "run.started", "run.suspended", "run.resumed", "run.rewound"),
     *("run.completed", "run.failed", "run.cancelled", "run.dead"),
     *("message.started", "message.delta", "message.completed", "tool.started", "tool.completed"),
-    *("hitl.requested", "hitl.answered", "gap"),
+    *("hitl.requested", "hitl.answered", "candidate.ended", "gap"),
 )
 
 STREAM_ENDS: Final = frozenset({"run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended"})

@@ -200,29 +200,3 @@ class ForkOnceResult:
     messages: list[Message]
     stop_reason: StopReason
     error: ErrorInfo | None = None
-
-
-@dataclass(frozen=True)
-class Candidate(ForkOnceResult):
-    """The answer to one message of a fan-out. ``thread_id``: the id of the candidate's thread, or None for a probe."""
-
-    thread_id: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether the candidate succeeded."""
-        return self.stop_reason not in ("error", "aborted", "cancelled")
-
-
-@dataclass(frozen=True)
-class ForkManyResult:
-    """The result of a fan-out (F11).
-
-    ``results``: one candidate per message, in the order of the messages. ``winner``: the index in ``results`` of the candidate
-    that the judge or ``stop="first"`` chose, or None if neither chose one. ``verdict``: the answer of the judge, or None if no
-    judge ran.
-    """
-
-    results: list[Candidate]
-    winner: int | None = None
-    verdict: ForkOnceResult | None = None

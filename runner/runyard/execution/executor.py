@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from ..app import AgentSpec, App
-from ..domain.messages import Message, Usage, check_usage
+from ..domain.messages import Message, Usage
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
@@ -54,6 +54,7 @@ from .end_records import describe, log_end
 from .end_writer import EndWriter
 from .fan_out import FanOutJob, ProbeAnswer
 from .fan_out_candidates import Later
+from .probe_usage import ProbeUsage
 from .received_answers import ReceivedAnswers
 from .remainder import Remainder
 from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, effective_options, retry_delay
@@ -131,12 +132,11 @@ class Execution:
         self._meter = RunMeter(claim.ref, claim.run, agent, self.trace.span)
         self._answers = ReceivedAnswers(self._stream)
         self._why: Stop | None = None
-        self._of_probes = Remainder.nothing()
-        """The usage of a job's probes. The other fields stay empty."""
+        self._probes = ProbeUsage()
         self._error: BaseException | None = None
         """The error with which the attempt ended."""
         self._used = Usage()
-        """The usage of the attempt's agent so far, without that of probes."""
+        """The usage of the attempt so far."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
@@ -177,7 +177,7 @@ class Execution:
                 log.exception("attempt_not_reported", error=str(error))
 
     def _log_end(self, ended: Ended | None, seconds: float) -> None:
-        log_end(self.record, ended, self._error, self._used + (self._of_probes.usage or Usage()), seconds)
+        log_end(self.record, ended, self._error, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
         """Execute the attempt. An unexpected error counts as the attempt's error, so that the run is not retried for ever."""
@@ -352,16 +352,16 @@ class Execution:
         try:
             value = await work()
         except BackendUnavailableError as error:  # of the store: an error of a probe's agent becomes the answer of the probe
-            return await self._unanswered(error, self._of_probes)
+            return await self._unanswered(error, self._probes.left())
         except Exception as error:
             if self._why is not None:
-                return None if self._why is Stop.ABANDON else await self._end_writer.release(self._of_probes)
-            return await self._failed(error, self._of_probes)
+                return None if self._why is Stop.ABANDON else await self._end_writer.release(self._probes.left())
+            return await self._failed(error, self._probes.left())
         if self._why is Stop.ABANDON:
             return None
         if isinstance(value, Later):
-            return await self._end_writer.release(self._of_probes, value.delay, until_fewer=value.until_fewer)
-        return await self._end_writer.complete(self._of_probes, value)
+            return await self._end_writer.release(self._probes.left(), value.delay, until_fewer=value.until_fewer)
+        return await self._end_writer.complete(self._probes.left(), value)
 
     async def _probe(self) -> object:
         assert self._spec is not None
@@ -382,14 +382,14 @@ class Execution:
         if error is not None and not stopped.done():
             log.warning("probe_failed", agent=spec.name, probe_id=run.run_id, error=str(error), exc_info=error)
         if (used := result.left.usage) is not None:
-            before = self._of_probes.usage
-            self._of_probes = replace(self._of_probes, usage=used if before is None else check_usage(before + used))
-        return ProbeAnswer([*attempt_store.written, *result.left.messages], error, result.left.result)
+            self._used += used
+            self._probes.add(run.run_id, used)
+        return ProbeAnswer([*attempt_store.written, *result.left.messages], error, result.left.result, used or Usage())
 
     async def _fan_out(self, ledger: Ledger) -> object:
         assert self._spec is not None
-        tools = self._tools
-        return await FanOutJob(tools.app, tools.backend, self._claim, self._spec, ledger, self._ask, self._stopped).run()
+        given = (self._tools.app, self._tools.backend, self._claim, self._spec, ledger, self._ask, self._stopped)
+        return await FanOutJob(*given, recorded=self._probes.recorded, tell=self._stream.emit).run()
 
 
 async def _drive(spec: AgentSpec, context: RunContext) -> None:

@@ -2,7 +2,8 @@
 
 Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes the others.
 Candidates with threads are forks with runs of their own (:mod:`runyard.execution.fan_out_candidates`). The job holds no worker
-while those runs are executed. ``client/fan_out.py`` has the limits (``MAX_CANDIDATES``).
+while those runs are executed. The store keeps the messages and the answers of the candidates, and the job reads them in parts.
+``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
 """
 
 from __future__ import annotations
@@ -10,30 +11,34 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
 from ..domain.derived_ids import candidate_id
-from ..domain.messages import Message
-from ..domain.runs import Candidate, ForkManyResult, ForkOnceResult, Run
-from ..domain.size_limits import JsonObject, JsonValue
-from ..errors import HitlNotAllowedError, RunyardError
-from ..ports.results import Claim, Ledger
+from ..domain.fan_outs import JUDGE, CandidateStatus, key_of, outcome_of
+from ..domain.list_entries import json_bytes
+from ..domain.messages import Message, Usage
+from ..domain.runs import ErrorInfo, ForkOnceResult, Run
+from ..domain.size_limits import JsonObject, JsonValue, check_value
+from ..errors import HitlNotAllowedError, InvalidInputError, MessageTooLargeError, RunyardError
+from ..ports.fan_outs import ProbeEnd
+from ..ports.queries import PageRequest
+from ..ports.results import PAGE_BYTES, Claim, Ledger
 from ..ports.stores import Backend
 from ..support.store_retries import patiently
 from . import fork_runs
 from .end_records import describe
-from .fan_out_candidates import Later, ThreadCandidates, key_of
+from .fan_out_candidates import Later, Settled, ThreadCandidates, ended_in
 from .retries import UNSERVED_RETRY_SECONDS
 
 if TYPE_CHECKING:
     from ..app import AgentSpec, App
 
-JUDGE: Final = "judge"
-"""The key of the step that records the judge's answer."""
+JUDGED_BYTES: Final = PAGE_BYTES
+"""Most bytes of the candidates that a judge reads, as JSON. With more, the judge is not asked, and nobody wins."""
 ASSIGNMENT: Final = (
     "Several messages were tried as the next one of the conversation above. Choose the best answer. "
     "Reply with its number only.\n"
@@ -45,11 +50,13 @@ class ProbeAnswer:
     """The outcome of a probe.
 
     ``written``: the prompt and the agent's messages. ``error``: the agent's error, or None. ``value``: the agent's result.
+    ``usage``: what the agent used.
     """
 
     written: list[Message]
     error: BaseException | None = None
     value: JsonValue = None
+    usage: Usage = field(default_factory=Usage)
 
 
 Ask = Callable[["AgentSpec", Run, Sequence[Message], JsonObject, "asyncio.Future[None]"], Awaitable[ProbeAnswer]]
@@ -57,7 +64,11 @@ Ask = Callable[["AgentSpec", Run, Sequence[Message], JsonObject, "asyncio.Future
 
 
 class FanOutJob:
-    """One attempt of a job. ``stopped``: a future that is done when the attempt must end early."""
+    """One attempt of a job. ``stopped``: a future that is done when the attempt must end early.
+
+    ``recorded``: is called with the run id of a probe after the store has recorded its answer and its usage. ``tell``: emits an
+    event of the job.
+    """
 
     def __init__(
         self,
@@ -68,10 +79,13 @@ class FanOutJob:
         ledger: Ledger,
         ask: Ask,
         stopped: asyncio.Future[None],
+        recorded: Callable[[str], object],
+        tell: Callable[[str, JsonObject], None],
     ) -> None:
         assert claim.run is not None and claim.attempt is not None
         self._app, self._backend, self._claim, self._spec, self._ask = app, backend, claim, spec, ask
         self._run, self._attempt, self._ledger, self._stopped = claim.run, claim.attempt, ledger, stopped
+        self._recorded, self._tell = recorded, tell
         self._request = fork_runs.request_of(claim)
         fan = self._request.fan
         if fan is None:
@@ -90,27 +104,26 @@ class FanOutJob:
             if spec is not None:
                 fork_runs.refuse_asking(spec)
         found = await (
-            ThreadCandidates(self._backend, self._claim, self._ledger).advance() if self._fan.threads else self._probe()
+            ThreadCandidates(self._backend, self._claim, self._ledger, self._announce).advance()
+            if self._fan.threads
+            else self._probe()
         )
         if isinstance(found, Later):
             return found
-        candidates, winner = found
-        verdict = None
-        good = [n for n, candidate in enumerate(candidates) if candidate.ok]
+        good, winner, verdict = found.good, found.winner, None
         if judge is not None and len(good) > 1:
-            verdict, winner = await self._judged(judge, candidates, good)
+            verdict, winner = await self._judged(judge, good)
         elif judge is not None and good:
             winner = good[0]
-        result: JsonValue = _results().dump_python(ForkManyResult(candidates, winner, verdict), mode="json")
-        return result
+        said = _verdicts().dump_python(verdict, mode="json") if verdict is not None else None
+        return {"winner": winner, "verdict": said}
 
-    async def _probe(self) -> tuple[list[Candidate], int | None]:
-        """Execute one probe per message, ``max_parallel`` at once. Return all candidates, and the winner's number or None."""
-        recorded = {n: self._recorded(key_of(n)) for n in range(len(self._fan.messages))}
-        found = {n: _candidates().validate_python(value, extra="ignore") for n, value in recorded.items() if value is not None}
+    async def _probe(self) -> Settled:
+        """Execute one probe per message, ``max_parallel`` at once. Return those that succeeded, and the winner or None."""
+        ended = ended_in(self._ledger)
         first = self._fan.stop == "first"
-        won = [n for n, candidate in found.items() if candidate.ok] if first else []
-        missing = [n for n in recorded if n not in found]
+        won = [n for n, outcome in ended.items() if outcome == "completed"] if first else []
+        missing = [n for n in range(self._fan.total) if n not in ended]
         if missing and not won:
             snapshot, extra = await self._snapshot()
             room = asyncio.Semaphore(self._fan.max_parallel)
@@ -122,13 +135,14 @@ class FanOutJob:
                     if enough.done():
                         return
                     try:
-                        candidate = await self._one(n, snapshot, extra, enough)
+                        outcome = await self._one(n, snapshot, extra, enough)
                     except BaseException:
                         _finish(enough)
                         raise
-                    if candidate is not None:
-                        found[n] = candidate
-                        if first and candidate.ok:
+                    if outcome is not None:
+                        ended[n] = outcome
+                        self._announce(n, outcome, len(ended))
+                        if first and outcome == "completed":
                             won.append(n)
                             _finish(enough)
 
@@ -136,74 +150,106 @@ class FanOutJob:
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
-            if self._stopped.done() and not won and len(found) < len(recorded):
+            if self._stopped.done() and not won and len(ended) < self._fan.total:
                 raise RunyardError("the probes were stopped")
-        return [found.get(n, _CUT_SHORT) for n in recorded], won[0] if won else None
+        return Settled(sorted(n for n, outcome in ended.items() if outcome == "completed"), won[0] if won else None)
 
     async def _one(
         self, n: int, snapshot: Sequence[Message], extra: JsonObject, enough: asyncio.Future[None]
-    ) -> Candidate | None:
+    ) -> CandidateStatus | None:
         """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before an answer."""
-        own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": self._fan.messages[n]}
-        answer = await self._ask(self._spec, self._run.model_copy(update=own), snapshot, extra, enough)
+        asked = (await patiently(lambda: self._backend.fan_outs.messages(self._attempt, [n])))[n]
+        await patiently(lambda: self._backend.fan_outs.begin(self._attempt, [n]))
+        probe = self._probe_of(n, asked)
+        answer = await self._ask(self._spec, probe, snapshot, extra, enough)
         outcome = fork_runs.probe_outcome(answer.written, None)
-        if answer.error is None:
-            found = Candidate(outcome.text, outcome.messages, outcome.stop_reason)
-        elif enough.done():
-            return None
-        elif isinstance(answer.error, HitlNotAllowedError):
-            raise answer.error
-        else:
-            found = Candidate(outcome.text, outcome.messages, "error", describe(answer.error, self._app.traceback_filter))
-        await self._record(key_of(n), _candidates().dump_python(found, mode="json"))
-        return found
+        error: ErrorInfo | None = None
+        if answer.error is not None:
+            if enough.done():
+                return None
+            if isinstance(answer.error, HitlNotAllowedError):
+                raise answer.error
+            error = describe(answer.error, self._app.traceback_filter)
+        found = ForkOnceResult(outcome.text, outcome.messages, "error" if error is not None else outcome.stop_reason, error)
+        value = _verdicts().dump_python(found, mode="json")
+        try:
+            check_value(value, "result")
+        except InvalidInputError as refused:
+            found = ForkOnceResult("", [], "error", describe(refused))
+            value = _verdicts().dump_python(found, mode="json")
+        status = outcome_of(found.stop_reason)
+        await self._record(probe.run_id, key_of(n), status, answer.usage, value)
+        return status
 
-    async def _judged(
-        self, judge: AgentSpec, candidates: Sequence[Candidate], good: Sequence[int]
-    ) -> tuple[ForkOnceResult, int | None]:
+    async def _judged(self, judge: AgentSpec, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
         """Return the judge's answer and the number of the candidate that the judge chose.
 
         The number is None if the judge failed or chose no candidate of ``good``, the candidates that succeeded.
         """
-        recorded = self._recorded(JUDGE)
-        if isinstance(recorded, dict):
+        step = self._ledger.steps.get(JUDGE)
+        if step is not None and step.done and isinstance(step.result, dict):
+            recorded = step.result
             return _verdicts().validate_python(recorded["verdict"], extra="ignore"), _winner(recorded["winner"], good)
+        try:
+            assignment = await self._assignment()
+        except MessageTooLargeError as error:
+            return ForkOnceResult(error.message, [], "error", describe(error)), None
         snapshot, extra = await self._snapshot()
-        own = {
-            "run_id": candidate_id(self._run.thread_id, self._run.run_id, len(candidates)),
-            "input": self._assignment(candidates, good),
-        }
-        answer = await self._ask(judge, self._run.model_copy(update=own), snapshot, extra, self._stopped)
+        probe = self._probe_of(self._fan.total, assignment)
+        answer = await self._ask(judge, probe, snapshot, extra, self._stopped)
         if self._stopped.done() and answer.error is not None:
             raise RunyardError("the judge was stopped")
         if isinstance(answer.error, HitlNotAllowedError):
             raise answer.error
         outcome = fork_runs.probe_outcome(answer.written, None)
         if answer.error is not None:
-            error = describe(answer.error, self._app.traceback_filter)
-            return ForkOnceResult(outcome.text or error.message, outcome.messages, "error", error), None
+            info = describe(answer.error, self._app.traceback_filter)
+            return ForkOnceResult(outcome.text or info.message, outcome.messages, "error", info), None
         winner = _winner(answer.value if answer.value is not None else outcome.text, good)
-        await self._record(JUDGE, {"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner})
+        said: JsonObject = {"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner}
+        await self._record(probe.run_id, JUDGE, None, answer.usage, said)
         return outcome, winner
 
-    def _assignment(self, candidates: Sequence[Candidate], good: Sequence[int]) -> Message:
-        """Return the message to the judge: text for a model, and ``metadata["candidates"]`` for a function."""
-        shown = [f"## {n}\nMessage: {self._fan.messages[n].text}\nAnswer: {candidates[n].text}\n" for n in good]
-        described = [{"number": n, **_candidates().dump_python(candidates[n], mode="json")} for n in good]
-        return Message.user("\n".join([ASSIGNMENT, *shown]), metadata={"candidates": described})
+    async def _assignment(self) -> Message:
+        """Return the message to the judge: text for a model, and ``metadata["candidates"]`` for a function.
+
+        Raises MessageTooLargeError if the candidates that succeeded have more than JUDGED_BYTES.
+        """
+        shown, described, size, cursor = [ASSIGNMENT], list[JsonValue](), 0, None
+        store = self._backend.for_tenant(self._claim.tenant).fan_outs
+        while True:
+            page = await store.candidates(self._run.thread_id, self._run.run_id, PageRequest(cursor=cursor))
+            for candidate in filter(lambda one: one.ok, page.items):
+                asked = candidate.messages[0].text if candidate.messages else ""
+                shown.append(f"## {candidate.number}\nMessage: {asked}\nAnswer: {candidate.text}\n")
+                described.append(candidate.model_dump(mode="json", include=_JUDGED))
+                size += json_bytes(described[-1])
+                if size > JUDGED_BYTES or candidate.omitted:
+                    message = f"the answers to judge have more than {JUDGED_BYTES} bytes; try fewer messages at once"
+                    raise MessageTooLargeError(message, most=JUDGED_BYTES)
+            if (cursor := page.next) is None:
+                return Message.user("\n".join(shown), metadata={"candidates": described})
+
+    def _probe_of(self, n: int, message: Message) -> Run:
+        """Return the run that the agent of the ``n``-th probe sees. The judge comes after the candidates."""
+        own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": message}
+        return self._run.model_copy(update=own)
 
     async def _snapshot(self) -> tuple[list[Message], JsonObject]:
         return await self._backend.for_tenant(self._claim.tenant).threads.cut_messages(self._request.src, self._request.cut)
 
-    def _recorded(self, key: str) -> JsonValue:
-        step = self._ledger.steps.get(key)
-        return step.result if step is not None and step.done else None
+    async def _record(self, probe_id: str, key: str, outcome: CandidateStatus | None, usage: Usage, value: JsonObject) -> None:
+        end = ProbeEnd(key, outcome, usage, value)
+        await patiently(lambda: self._backend.fan_outs.end(self._attempt, [end]))
+        self._recorded(probe_id)
 
-    async def _record(self, key: str, value: JsonValue) -> None:
-        await patiently(lambda: self._backend.runs.finish_step(self._attempt, key, value))
+    def _announce(self, number: int, status: CandidateStatus, ended: int) -> None:
+        """Emit the event of a candidate's end. ``ended``: the number of candidates that have ended."""
+        self._tell("candidate.ended", {"number": number, "status": status, "ended": ended, "total": self._fan.total})
 
 
-_CUT_SHORT: Final = Candidate("", [], "cancelled")
+_JUDGED: Final = {"number", "text", "messages", "stop_reason", "error", "thread_id"}
+"""The fields of a candidate that a judge reads."""
 
 
 def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
@@ -224,16 +270,6 @@ def _finish(future: asyncio.Future[None]) -> None:
 def _follow(one: asyncio.Future[None], other: asyncio.Future[None]) -> None:
     """Finish ``other`` when ``one`` is done."""
     one.add_done_callback(lambda _: _finish(other))
-
-
-@cache
-def _results() -> TypeAdapter[ForkManyResult]:
-    return TypeAdapter(ForkManyResult)
-
-
-@cache
-def _candidates() -> TypeAdapter[Candidate]:
-    return TypeAdapter(Candidate)
 
 
 @cache

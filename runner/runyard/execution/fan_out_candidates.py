@@ -1,26 +1,29 @@
 """Candidates of a fan-out that have threads of their own: each is a fork of the source with one run (F11).
 
-The job holds no slot while these runs are executed. An attempt of the job starts some of the runs and then releases the job.
-The job continues when fewer than ``until_fewer`` of its runs are unfinished. ``must_wait`` in
-``postgres/functions/startable.sql`` applies this number. A fork job waits for the run of its cut in the same way (F5). The ids
-of the candidates are derived from the job's ids, so that a later attempt finds them.
+The job holds no slot while these runs are executed. An attempt of the job records the candidates that have ended, starts some
+of the others, and then releases the job. The job continues when fewer than ``until_fewer`` of its runs are unfinished.
+``must_wait`` in ``postgres/functions/startable.sql`` applies this number. A fork job waits for the run of its cut in the same
+way (F5). The ids of the candidates are derived from the job's ids, so that a later attempt finds them. Each candidate is
+started in transactions of its own, so that no lock is held for many of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..client.client import Client
 from ..client.runs import accept_request
 from ..domain.derived_ids import candidate_id, first_prompt_id
-from ..domain.messages import StopReason
-from ..domain.runs import Candidate, Run
-from ..domain.states import RunStatus
+from ..domain.fan_outs import CandidateStatus, key_of, number_of, outcome_of, stop_reason_of
+from ..domain.messages import Message, Usage
+from ..domain.runs import Run
+from ..domain.size_limits import JsonObject
+from ..domain.states import ENDED
 from ..errors import QueueFullError, RunEndedError, RunNotFoundError, ThreadNotFoundError
 from ..ports.commands import AcceptRequest
+from ..ports.fan_outs import ProbeEnd
 from ..ports.results import Claim, Ledger
 from ..ports.stores import Backend
 from ..support import metrics
@@ -36,65 +39,103 @@ class Later:
     until_fewer: int | None = None
 
 
-def key_of(n: int) -> str:
-    """Return the key of the step that records candidate ``n``."""
-    return f"candidate:{n}"
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The end of all candidates. ``good``: the numbers of those that succeeded. ``winner``: that of ``stop="first"``."""
+
+    good: list[int]
+    winner: int | None
+
+
+def ended_in(ledger: Ledger) -> dict[int, CandidateStatus]:
+    """Return the candidates that earlier attempts recorded as ended, by number."""
+    return {
+        n: step.outcome or "completed" for key, step in ledger.steps.items() if step.done and (n := number_of(key)) is not None
+    }
 
 
 class ThreadCandidates:
-    """The candidates of one job, for one attempt of the job."""
+    """The candidates of one job, for one attempt of the job. ``announce``: is called with each end (number, status, count)."""
 
-    def __init__(self, backend: Backend, claim: Claim, ledger: Ledger) -> None:
+    def __init__(
+        self, backend: Backend, claim: Claim, ledger: Ledger, announce: Callable[[int, CandidateStatus, int], None]
+    ) -> None:
         assert claim.run is not None and claim.attempt is not None
         self._client = Client(backend.for_tenant(claim.tenant), app_version=claim.run.app_version, namespace="")
         self._backend = self._client.backend
-        self._job, self._attempt, self._ledger = claim.run, claim.attempt, ledger
+        self._job, self._attempt, self._ledger, self._announce = claim.run, claim.attempt, ledger, announce
         self._request = fork_runs.request_of(claim)
         assert self._request.fan is not None
         self._fan = self._request.fan
-        self._ids = [candidate_id(self._job.thread_id, self._job.run_id, n) for n in range(len(self._fan.messages))]
+        self._ids = [candidate_id(self._job.thread_id, self._job.run_id, n) for n in range(self._fan.total)]
 
-    async def advance(self) -> tuple[list[Candidate], int | None] | Later:
-        """Start candidates until ``max_parallel`` are unfinished.
+    async def advance(self) -> Settled | Later:
+        """Record the candidates that have ended, and start others until ``max_parallel`` are unfinished.
 
-        Return :class:`Later` if the result needs runs that are unfinished. Otherwise return all candidates and the number of
-        the first one that completed. The number is None if ``stop`` is not "first" or if no candidate completed.
+        Return :class:`Later` if the result needs runs that are unfinished.
         """
-        started = [n for n in range(len(self._ids)) if (step := self._ledger.steps.get(key_of(n))) is not None and step.done]
-        runs = dict(zip(started, await asyncio.gather(*map(self._run_of, started)), strict=True))
-        live = [n for n, run in runs.items() if run is not None and not run.ended]
-        winner = _first(runs) if self._fan.stop == "first" else None
+        ended = ended_in(self._ledger)
+        begun = sorted(n for key in self._ledger.steps if (n := number_of(key)) is not None)
+        live = await self._settle([n for n in begun if n not in ended], ended)
+        winner = await self._first(ended) if self._fan.stop == "first" else None
         if winner is None:
-            waiting = [n for n in range(len(self._ids)) if n not in runs]
+            waiting = [n for n in range(self._fan.total) if n not in live and n not in ended]
             later = await self._start(waiting, live)
             if later is not None:
                 return later
-        for n in live if winner is not None else ():
-            with suppress(RunEndedError, RunNotFoundError, ThreadNotFoundError):
-                await self._client.cancel(self._ids[n], first_prompt_id(self._ids[n]))
-        return [await self._candidate(n, runs.get(n), started=n in runs) for n in range(len(self._ids))], winner
+        await self._record(live, [await self._cancelled(n) for n in live], ended)
+        return Settled(sorted(n for n, outcome in ended.items() if outcome == "completed"), winner)
+
+    async def _settle(self, open_ones: Sequence[int], ended: dict[int, CandidateStatus]) -> list[int]:
+        """Record those of ``open_ones`` that have ended, and add them to ``ended``. Return the others."""
+        statuses = await self._backend.runs.statuses([(self._ids[n], first_prompt_id(self._ids[n])) for n in open_ones])
+        over = [n for n, status in zip(open_ones, statuses, strict=True) if status is None or status in ENDED]
+        await self._record(over, await asyncio.gather(*map(self._end_of, over)), ended)
+        return [n for n in open_ones if n not in ended]
+
+    async def _record(self, over: Sequence[int], ends: Sequence[ProbeEnd], ended: dict[int, CandidateStatus]) -> None:
+        """Record the ends of the candidates ``over`` in one transaction, and add them to ``ended``."""
+        if over:
+            await patiently(lambda: self._backend.fan_outs.end(self._attempt, ends))
+        for n, end in zip(over, ends, strict=True):
+            ended[n] = end.outcome or "completed"
+            self._announce(n, ended[n], len(ended))
+
+    async def _cancelled(self, n: int) -> ProbeEnd:
+        """Cancel the run of a candidate that did not win. Return its end, which the cancel has decided."""
+        try:
+            run = await self._client.cancel(self._ids[n], first_prompt_id(self._ids[n]))
+        except RunEndedError:
+            return await self._end_of(n)
+        except (RunNotFoundError, ThreadNotFoundError):
+            return _deleted(n)
+        return ProbeEnd(key_of(n), "cancelled", run.usage, {"stop_reason": "cancelled"})
 
     async def _start(self, waiting: Sequence[int], live: Sequence[int]) -> Later | None:
         """Start some of the ``waiting`` candidates. Return when to continue, or None if no candidate is unfinished.
 
         ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished ones.
         """
-        many = len(live)
-        starting = waiting[: max(0, self._fan.max_parallel - many)]
+        starting = waiting[: max(0, self._fan.max_parallel - len(live))]
+        messages = await patiently(lambda: self._backend.fan_outs.messages(self._attempt, starting)) if starting else {}
+        begun: list[int] = []
+        refused: QueueFullError | None = None
         for n in starting:
             try:
-                await self._begin(n)
+                await self._begin(n, messages[n])
             except QueueFullError as error:
-                if not many:
-                    return Later(delay=float(error.details.get("retry_after", 1)))
+                refused = error
                 break
-            many += 1
+            begun.append(n)
+        if begun:
+            await patiently(lambda: self._backend.fan_outs.begin(self._attempt, begun))
+        many = len(live) + len(begun)
         if not many:
-            return None
-        left = len(waiting) > many - len(live)
+            return Later(delay=float(refused.details.get("retry_after", 1))) if refused is not None else None
+        left = len(waiting) > len(begun)
         return Later(until_fewer=many if left or self._fan.stop == "first" else 1)
 
-    async def _begin(self, n: int) -> None:
+    async def _begin(self, n: int, message: Message) -> None:
         """Make the candidate's thread and enqueue its run. A repetition of this call finds both."""
         new = self._ids[n]
         with metrics.FORK.time():
@@ -105,33 +146,36 @@ class ThreadCandidates:
                 thread_id=new,
                 run_id=first_prompt_id(new),
                 agent=self._job.agent,
-                input=self._fan.messages[n],
+                input=message,
                 priority=self._job.priority,
                 options=self._job.options,
                 job=self._attempt.ref,
             ),
         )
-        await patiently(lambda: self._backend.runs.finish_step(self._attempt, key_of(n), {"thread_id": new}))
 
     async def _run_of(self, n: int) -> Run | None:
         """Return the candidate's run, or None if the candidate's thread was deleted."""
         return await self._backend.runs.run(self._ids[n], first_prompt_id(self._ids[n]))
 
-    async def _candidate(self, n: int, run: Run | None, *, started: bool) -> Candidate:
-        thread_id = self._ids[n] if started else None
+    async def _end_of(self, n: int) -> ProbeEnd:
+        """Return the end of a candidate whose run has ended or was deleted. Its messages stay on its thread."""
+        run = await self._run_of(n)
         if run is None or not run.ended:
-            return Candidate("", [], "cancelled", thread_id=thread_id)
-        result = await self._client.result_of(run)
-        said = next((message.stop_reason for message in reversed(result.messages) if message.role == "assistant"), None)
-        reason: StopReason = "error"
-        if run.status is RunStatus.COMPLETED:
-            reason = said or "stop"
-        elif run.status is RunStatus.CANCELLED:
-            reason = "aborted" if said == "aborted" else "cancelled"
-        return Candidate(result.last_text, result.messages, reason, run.error, thread_id)
+            return _deleted(n)
+        reason = stop_reason_of(run.status, (await self._client.result_of(run, most=1)).messages)
+        value: JsonObject = {"stop_reason": reason}
+        if run.error is not None:
+            value["error"] = run.error.without_traceback().model_dump(mode="json")
+        return ProbeEnd(key_of(n), outcome_of(reason), run.usage, value)
+
+    async def _first(self, ended: dict[int, CandidateStatus]) -> int | None:
+        """Return the number of the candidate that completed first by the store's clock, or None."""
+        good = [n for n, outcome in ended.items() if outcome == "completed"]
+        runs = await asyncio.gather(*map(self._run_of, good))
+        times = [(run.finished_at, n) for n, run in zip(good, runs, strict=True) if run is not None and run.finished_at]
+        return min(times)[1] if times else min(good, default=None)
 
 
-def _first(runs: dict[int, Run | None]) -> int | None:
-    """Return the number of the candidate that completed first by the store's clock, or None."""
-    ended = [(run.finished_at, n) for n, run in runs.items() if run is not None and run.status is RunStatus.COMPLETED]
-    return min(((at, n) for at, n in ended if at is not None), default=(None, None))[1]
+def _deleted(n: int) -> ProbeEnd:
+    """Return the end of a candidate whose thread or run was deleted."""
+    return ProbeEnd(key_of(n), "cancelled", Usage(), {"stop_reason": "cancelled"})

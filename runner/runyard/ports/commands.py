@@ -49,19 +49,23 @@ class Cut:
 class FanOut:
     """The arguments of a ``fork_many`` job (F11).
 
-    ``messages``: one for each candidate. ``threads``: True makes each candidate a run on a thread of its own, False makes it a
-    probe. ``max_parallel``: the number of candidates that run at once. ``stop``: ``all`` runs every candidate, ``first`` ends
-    the job after the first candidate that succeeds. ``judge``: the name of the agent that chooses the winner, or None.
+    ``messages``: one for each candidate. ``total``: their number. The fan-out of a claim may have only the number, and
+    :class:`.fan_outs.FanOutStore` returns the messages. ``threads``: True makes each candidate a run on a thread of its own,
+    False makes it a probe. ``max_parallel``: the number of candidates that run at once. ``stop``: ``all`` runs every candidate,
+    ``first`` ends the job after the first candidate that succeeds. ``judge``: the name of the agent that chooses the winner, or
+    None.
     """
 
-    messages: Sequence[Message]
+    messages: Sequence[Message] = ()
     max_parallel: int
     stop: StopAt = "all"
     judge: str | None = None
     threads: bool = False
+    total: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.judge, "judge")
+        object.__setattr__(self, "total", self.total or len(self.messages))
         object.__setattr__(self, "messages", [check_message(message).by_caller() for message in self.messages])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from ..domain.crashes import MAX_CRASHES
+from ..domain.fan_outs import CandidateStatus
 from ..domain.requests import HitlRequest
 from ..domain.runs import ErrorInfo, Run
 from ..domain.size_limits import JsonObject
@@ -92,12 +93,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step as recorded. ``result`` is None until ``done``. ``fence``: the fence of the attempt that wrote the record."""
+    """A step as recorded. ``result`` is None until ``done``. ``fence``: the fence of the attempt that wrote the record.
+
+    ``outcome``: the status with which a candidate of a fan-out ended. Its ``result`` is not read, because a job has up to a
+    thousand candidates.
+    """
 
     key: str
     done: bool
     result: Any = None
     fence: int = 0
+    outcome: CandidateStatus | None = None
 
 
 @dataclass(slots=True)

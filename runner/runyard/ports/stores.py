@@ -19,6 +19,7 @@ from ..domain.usage_report import UsageReport
 from ..domain.waits import Wait
 from ..domain.webhooks import WebhookReply
 from .commands import AcceptRequest, Cut, ForkOptions, ForkRequest, ThreadChanges, ThreadRequest, Write
+from .fan_outs import FanOutStore
 from .graph_checkpoints import GraphCheckpointStore
 from .queries import ALL_RUNS, ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, RunFilter, ThreadFilter
 from .refs import AttemptToken, RunRef
@@ -298,10 +299,8 @@ class WorkerStore(Protocol):
     those runs of ``refs`` that ``waiting`` would return. ``waiting`` and ``still_waiting`` leave out runs that changed within
     the time ``unchanged``. These two and ``orphans`` examine no suspended run, no external run, no run that waits for a permit,
     and no run of a live worker.
-
     ``report_block``: record that user code blocks the worker's main loop (None: no longer). If the worker dies, its attempts
     end with an error that names the place. Changes nothing for a dead or unknown worker.
-
     ``report_redis``: record why the worker does not reach Redis (None: it does). The time of the first report stays. Changes
     nothing for a dead or unknown worker.
 
@@ -384,6 +383,7 @@ class Backend(Protocol):
     feed: Feed
     usage: UsageStore
     timelines: TimelineStore
+    fan_outs: FanOutStore
     limits: LimitStore
     webhooks: WebhookStore
     workers: WorkerStore

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ..errors import BackendUnavailableError, InvalidInputError
-from ..ports import graph_checkpoints, scheduling, stores
+from ..ports import fan_outs, graph_checkpoints, scheduling, stores
 
 T = TypeVar("T")
 
@@ -47,6 +47,7 @@ PORTS: Final[Mapping[str, Sequence[type]]] = {
     "workers": (stores.WorkerStore,),
     "scheduler": (scheduling.Scheduler,),
     "events": (scheduling.EventLog,),
+    "fan_outs": (fan_outs.FanOutStore,),
     "graphs": (graph_checkpoints.GraphCheckpointStore,),
 }
 """The parts of a backend and their protocols."""

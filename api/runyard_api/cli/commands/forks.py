@@ -9,12 +9,13 @@ import typer
 
 from runyard.client.fan_out import MAX_PARALLEL
 from runyard.errors import InvalidInputError
-from runyard.models import ForkOnceResult, JsonObject, StopAt, Thread
+from runyard.models import ErrorInfo, JsonObject, StopAt, Thread
 
 from .. import deployment, options
 from ..exit_codes import Exit
 from ..view import output
 from ..view.output import escape
+from ..view.timeline import usage_words
 
 Source = Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread to start from.", show_default=False)]
 
@@ -85,7 +86,7 @@ def fork_once(
             output.print_json(probe)
         else:
             output.console().print(probe.text, markup=False, emoji=False)
-            _print_error(probe)
+            _print_error(probe.error)
         return Exit.FAILED_RUN if probe.stop_reason == "error" else Exit.OK
 
     raise typer.Exit(int(deployment.wait(go())))
@@ -95,8 +96,11 @@ def fork_many(
     context: typer.Context,
     source: Source,
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT...", help="The messages to try, each on its own.", show_default=False)
-    ],
+        list[str] | None, typer.Argument(metavar="[TEXT...]", help="The messages to try, each on its own.", show_default=False)
+    ] = None,
+    file: Annotated[
+        typer.FileText | None, typer.Option("--from", help="File with one message per line, after TEXT. - is standard input.")
+    ] = None,
     after: options.After = None,
     threads: Annotated[bool, typer.Option("--threads", help="Run each message on a fork that is kept.")] = False,
     stop: Annotated[str, typer.Option(help="Stop when all have ended (all) or when one has succeeded (first).")] = "all",
@@ -107,14 +111,17 @@ def fork_many(
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Try several messages on the same snapshot of a thread. Prints each answer and marks the winner."""
+    """Try up to 1,000 messages on the same snapshot of a thread. Prints each answer and marks the winner."""
+    given = [*(texts or []), *(line.rstrip("\n") for line in file or () if line.strip())]
+    if not given:
+        raise InvalidInputError("give the messages to try as TEXT, or with --from", field="messages")
 
     async def go() -> Exit:
         async with deployment.connect(context) as client:
             result = await client.fork_many(
                 source,
                 after,
-                messages=texts,
+                messages=given,
                 threads=threads,
                 stop=options.choice(stop, StopAt, "--stop"),
                 judge=judge,
@@ -125,21 +132,23 @@ def fork_many(
             )
         if as_json:
             output.print_json(result)
-        for n, candidate in enumerate(result.results if not as_json else ()):
-            mark = "*" if n == result.winner else " "
+        for candidate in result.results if not as_json else ():
+            mark = "*" if candidate.number == result.winner else " "
             where = f" {candidate.thread_id}" if candidate.thread_id else ""
             why = candidate.text if candidate.ok else candidate.stop_reason
-            output.console().print(f"{mark} {n}{where}: {why}".replace("\n", "\n    "), markup=False)
-            _print_error(candidate)
+            output.console().print(f"{mark} {candidate.number}{where}: {why}".replace("\n", "\n    "), markup=False)
+            _print_error(candidate.error)
+        if not as_json and (used := usage_words(result.usage)):
+            output.notes().print(f"[bright_black]{escape(used)}[/]")
         return Exit.OK if any(candidate.ok for candidate in result.results) else Exit.FAILED_RUN
 
     raise typer.Exit(int(deployment.wait(go())))
 
 
-def _print_error(probe: ForkOnceResult) -> None:
+def _print_error(error: ErrorInfo | None) -> None:
     """Print the error of a probe on standard error, with its traceback."""
-    if probe.error is not None:
-        output.say_lines(probe.error.traceback or f"{output.error_words(probe.error)}")
+    if error is not None:
+        output.say_lines(error.traceback or f"{output.error_words(error)}")
 
 
 def _object(text: str | None) -> JsonObject | None:

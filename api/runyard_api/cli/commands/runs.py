@@ -1,14 +1,16 @@
-"""The commands ``runs list|show|watch|explain|attempts|dead|redrive|delete`` and ``requests``."""
+"""The commands ``runs list|show|candidates|watch|explain|attempts|dead|redrive|delete`` and ``requests``."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
+from runyard import Client
 from runyard.domain.states import RunStatus
-from runyard.errors import InvalidInputError
-from runyard.models import AttemptInfo, ErrorInfo, Run
+from runyard.errors import InvalidInputError, ResultExpiredError
+from runyard.models import AttemptInfo, ErrorInfo, FanOutProgress, Run
 
 from .. import deployment, exit_codes, options
 from ..view import live_run, output, timeline
@@ -66,11 +68,55 @@ def show(
             found = await client.run(thread, run)
             sentence = await client.explain(thread, run)
             shown = await client.timeline(thread, run, limit=limit, cursor=cursor)
+            progress = await _progress(client, found)
         if as_json:
-            output.print_json({**found.model_dump(), "explanation": sentence, "timeline": shown.model_dump(exclude={"run"})})
+            more = {"progress": progress} if progress is not None else {}
+            values = {"explanation": sentence, "timeline": shown.model_dump(exclude={"run"}), **more}
+            output.print_json({**found.model_dump(), **values})
             return
-        timeline.show(shown, sentence, _details(found, shown.error))
+        timeline.show(shown, sentence, _details(found, shown.error), progress)
         output.more(shown.next)
+
+    deployment.wait(go())
+
+
+@app.command()
+def candidates(
+    context: typer.Context,
+    ids: options.RunIds,
+    limit: options.Limit = 30,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the candidates of a fan-out, also while it runs: status, tokens and answer. Print the tracebacks of errors below."""
+
+    async def go() -> None:
+        async with deployment.connect(context) as client:
+            thread, run = await deployment.run_of(client, ids)
+            page = await deployment.gather(
+                lambda most, at: client.candidates(thread, run, limit=most, cursor=at), limit, cursor
+            )
+            progress = await client.fan_out_progress(thread, run)
+        if as_json:
+            output.print_json({"items": page.items, "next": page.next, "progress": progress})
+            return
+        rows = (
+            (
+                str(one.number),
+                output.status(one.status),
+                f"{one.usage.input_tokens}+{one.usage.output_tokens}" if one.usage.requests else "",
+                escape(one.thread_id or ""),
+                escape(_error(one.error) or output.shortened(one.text)),
+            )
+            for one in page.items
+        )
+        output.table(("N", "STATUS", "TOKENS", "THREAD", "ANSWER"), rows, empty="no candidates")
+        for one in page.items:
+            if one.error is not None and one.error.traceback is not None:
+                output.print_line(f"candidate {one.number}:")
+                output.print_lines(one.error.traceback)
+        output.notes().print(f"[bright_black]{escape(timeline.progress_words(progress))}[/]")
+        output.more(page.next)
 
     deployment.wait(go())
 
@@ -243,6 +289,14 @@ def requests(
         output.more(page.next)
 
     deployment.wait(go())
+
+
+async def _progress(client: Client, run: Run) -> FanOutProgress | None:
+    """Return the progress of a fan-out. Return None for a run of another kind, and after its result expired."""
+    if run.kind == "fork_many":
+        with suppress(ResultExpiredError):
+            return await client.fan_out_progress(run.thread_id, run.run_id)
+    return None
 
 
 def _error(error: ErrorInfo | None) -> str:

@@ -84,6 +84,12 @@ class Printer:
         asked = question(HitlRequest.model_validate(request)) if isinstance(request, dict) else "the run waits for an answer"
         self._note(f"[magenta]? {escape(asked)}[/]")
 
+    def _candidate_ended(self, data: dict[str, Any]) -> None:
+        counts = f"{data.get('ended')} of {data.get('total')}"
+        self._note(
+            f"[bright_black]{escape(counts)} candidates ended: {escape(str(data.get('number')))} {data.get('status')}[/]"
+        )
+
     def _run_rewound(self, data: dict[str, Any]) -> None:
         attempt = escape(str(data.get("attempt")))
         how = ": another worker takes over" if data.get("takeover") else " continues"

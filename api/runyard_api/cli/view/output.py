@@ -29,7 +29,7 @@ from runyard.models import ErrorInfo, HitlRequest, Message
 
 _PASSWORD: Final = re.compile(r"((?:^|&)\w*password=)[^&]*")
 
-STATUS_STYLE = {
+STATUS_STYLE: dict[str, str] = {
     RunStatus.QUEUED: "yellow",
     RunStatus.RUNNING: "cyan",
     RunStatus.SUSPENDED: "magenta",
@@ -37,6 +37,7 @@ STATUS_STYLE = {
     RunStatus.FAILED: "red",
     RunStatus.CANCELLED: "bright_black",
     RunStatus.DEAD: "bold red",
+    "parked": "magenta",
 }
 PIPE_COLUMNS = 200
 """Columns of a table that is written into a pipe."""
@@ -124,8 +125,8 @@ def print_json_line(value: Any) -> None:
     print(legible_json(json.dumps(to_jsonable_python(value), ensure_ascii=False)), flush=True)
 
 
-def status(value: RunStatus) -> str:
-    """Return markup of a status in its colour."""
+def status(value: str) -> str:
+    """Return markup of the status of a run or of a candidate in its colour."""
     return f"[{STATUS_STYLE[value]}]{value}[/]"
 
 
@@ -163,7 +164,12 @@ def summary(message: Message | None, width: int = 60) -> str:
         return ""
     calls = ", ".join(f"{call.name}(…)" for call in message.tool_calls)
     results = ", ".join("error" if result.is_error else "result" for result in message.tool_results)
-    words = " ".join((message.text or (f"calls {calls}" if calls else results)).split())
+    return shortened(message.text or (f"calls {calls}" if calls else results), width)
+
+
+def shortened(text: str, width: int = 60) -> str:
+    """Return a text as one line, at most ``width`` characters."""
+    words = " ".join(text.split())
     return words if len(words) <= width else words[: width - 1] + "…"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from runyard.models import Timeline, TimelineEntry, Usage
+from typing import get_args
+
+from runyard.models import CandidateStatus, FanOutProgress, Timeline, TimelineEntry, Usage
 
 from . import output
 from .output import escape
@@ -14,16 +16,24 @@ _STATUS_STYLE = {
     "suspended": "magenta",
 }
 
+PROGRESS = get_args(CandidateStatus)
+"""The statuses of candidates, in the order in which their numbers are shown."""
+
 _WORDS = {"model_request": "model", "request": "asked"}
 """Types of entries → their words in the table, if these differ."""
 
 
-def show(found: Timeline, sentence: str, details: list[tuple[str, str]]) -> None:
-    """Print a run, its ``details``, its times and the entries of its timeline. Print the tracebacks of its errors below."""
+def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progress: FanOutProgress | None = None) -> None:
+    """Print a run, its ``details``, its times and the entries of its timeline. Print the tracebacks of its errors below.
+
+    ``progress``: that of a fan-out.
+    """
     run, console = found.run, output.console()
     console.print(f"[bold]{escape(run.run_id)}[/] on {escape(run.thread_id)}  {output.status(run.status)}")
     console.print(escape(sentence))
-    for name, value in [*details, ("times", _times(found)), ("usage", usage_words(run.usage)), ("answer", found.answer or "")]:
+    used = usage_words(progress.usage if progress is not None else run.usage)
+    shown_of_fan = [("candidates", progress_words(progress, usage=False))] if progress is not None else []
+    for name, value in [*details, *shown_of_fan, ("times", _times(found)), ("usage", used), ("answer", found.answer or "")]:
         if value:
             console.print(f"  [bright_black]{name:<10}[/] {escape(value)}")
     rows = (
@@ -53,6 +63,14 @@ def usage_words(usage: Usage) -> str:
         return ""
     words = f"{usage.input_tokens} tokens in, {usage.output_tokens} out, {usage.requests} model requests"
     return f"{words}, ${usage.cost:.4f}" if usage.cost else words
+
+
+def progress_words(progress: FanOutProgress, *, usage: bool = True) -> str:
+    """Return the progress of a fan-out as one line."""
+    counts = [f"{n} {name}" for name in PROGRESS if (n := getattr(progress, name))]
+    words = f"{progress.total} candidates: {', '.join(counts)}" if usage else f"{progress.total}: {', '.join(counts)}"
+    used = usage_words(progress.usage) if usage else ""
+    return f"{words}; {used}" if used else words
 
 
 def _times(found: Timeline) -> str:

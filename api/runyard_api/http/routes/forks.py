@@ -1,4 +1,4 @@
-"""Routes of forks: threads and probes that start from a snapshot of another thread."""
+"""Routes of forks and probes, which start from a snapshot of another thread."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from runyard.errors import (
     RunNotCompletedError,
     ThreadAlreadyExistsError,
     ThreadNotFoundError,
-    TooManyCandidatesError,
 )
 from runyard.models import Run, new_id
 from runyard.ports.commands import Cut
 
-from ..answers import FanOutAnswer, ForkMade, ProbeAnswer
+from ..answers import ForkMade, ProbeAnswer
 from ..idempotency import Idempotency
-from ..request_models import FanOut, Fork, Probe, as_message
+from ..request_models import Fork, Probe, as_message
 from ..tenant_client import Caller
 from .arguments import ThreadId, Wait, patience
 from .documentation import operation
@@ -104,38 +103,11 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idemp
                 run_id=run_id, agent=body.agent, timeout=body.timeout, wait=patience(wait, caller),
             )  # fmt: skip
     except TimeoutError:
-        return await _later(caller, thread_id, run_id)
+        return await later(caller, thread_id, run_id)
     return reply(ProbeAnswer.model_validate(result))
 
 
-@router.post(
-    "/fork_many",
-    **operation(
-        *REFUSED,
-        HitlNotAllowedError,
-        ResultExpiredError,
-        TooManyCandidatesError,
-        s200=(FanOutAnswer, "The answer of each candidate, and the index of the winner."),
-        s202=JOB,
-    ),
-)
-async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Try several messages on the same snapshot. Return the answers and the winner: the first success with `stop` = `first`, or
-    the choice of the judge."""
-    run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
-    messages = [message for each in body.messages if (message := as_message(each)) is not None]
-    try:
-        with caller.seat().permit:
-            result = await caller.client.fork_many(
-                thread_id, body.after_run_id,
-                messages=messages, threads=body.threads, stop=body.stop, judge=body.judge, max_parallel=body.max_parallel,
-                agent=body.agent, run_id=run_id, timeout=body.timeout, wait=patience(wait, caller),
-            )  # fmt: skip
-    except TimeoutError:
-        return await _later(caller, thread_id, run_id)
-    return reply(FanOutAnswer.model_validate(result))
-
-
-async def _later(caller: Caller, thread_id: str, run_id: str) -> Response:
+async def later(caller: Caller, thread_id: str, run_id: str) -> Response:
+    """Return 202 with the job."""
     where = caller.location("threads", thread_id, "runs", run_id)
     return reply(await caller.client.run(thread_id, run_id), 202, Location=where, Retry_After=RETRY_AFTER_SECONDS)

@@ -23,6 +23,11 @@ from .attempt_writes import ended as ended
 from .attempt_writes import usage_json as usage_json
 from .effects_json import effects as effects
 from .effects_json import job as job
+from .fan_out_rows import CandidateBatch as CandidateBatch
+from .fan_out_rows import candidate as candidate
+from .fan_out_rows import candidate_batch as candidate_batch
+from .fan_out_rows import candidate_record as candidate_record
+from .fan_out_rows import usage as usage
 from .ledger_rows import ledger as ledger
 from .run_requests import RunRequest as RunRequest
 from .run_requests import accepted_run as accepted_run

@@ -12,7 +12,7 @@ from ...codec.values import Row
 from .run_rows import step
 from .wait_rows import wait
 
-_STEP: Final = ("step_key", "done", "result", "fence")
+_STEP: Final = ("step_key", "done", "result", "fence", "outcome")
 _REQUEST: Final = (
     "request_id", "kind", "body", "deadline_at", "thread_id", "run_id", "agent", "created_at", "answer", "response_id", "answered_by",
     "on_behalf_of", "answered_at", "received",

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from runyard.domain.runs import DEFAULT_OPTIONS
-from runyard.domain.size_limits import check_content
 from runyard.domain.states import RunStatus
-from runyard.models import Message, Run, RunOptions, check_fields, check_uuid, stored_messages
+from runyard.models import Run, RunOptions
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
 
 from ...codec.damaged_rows import named
 from ...codec.message_rows import new_message
-from ...codec.values import Row, from_json, pack, to_json, unpack
+from ...codec.values import Row, from_json, to_json
+from .fan_out_rows import CandidateBatch, encoded_candidate
 
 
 class RunRequest(NamedTuple):
@@ -47,9 +47,11 @@ class RunRequest(NamedTuple):
     started_by_run_id: str | None
 
 
-def run_request(q: AcceptRequest) -> RunRequest:
-    """Encode a request for a run as a ``runyard.request``. Raises InvalidInputError if it is invalid."""
+def run_request(q: AcceptRequest, batch: CandidateBatch | None = None) -> RunRequest:
+    """Encode a request for a run as a ``runyard.request``. ``batch``: the stored messages of a large fan-out. Raises
+    InvalidInputError if the request is invalid."""
     message = new_message(q.input) if q.input is not None else None
+    fan = q.fork.fan if q.fork is not None else None
     return RunRequest(
         thread_id=q.thread_id,
         run_id=q.run_id,
@@ -69,12 +71,12 @@ def run_request(q: AcceptRequest) -> RunRequest:
         parallel=q.options.parallel,
         parent_id=q.parent_id,
         after_run_id=None,
-        fork=to_json(fork_json(q.fork) | {"hash": q.fork.fork_hash}) if q.fork else None,
+        fork=to_json(fork_json(q.fork) | {"hash": q.fork.fork_hash} | _batch_json(batch)) if q.fork else None,
         run_at=q.run_at,
         delay=q.delay,
         app_version=q.app_version,
         trace_context=q.trace_context,
-        candidates=[_candidate(message) for message in q.fork.fan.messages] if q.fork and q.fork.fan else None,
+        candidates=None if fan is None or batch is not None else [encoded_candidate(message) for message in fan.messages],
         started_by_key=q.job.thread_key if q.job else None,
         started_by_run_id=q.job.run_id if q.job else None,
     )
@@ -110,11 +112,8 @@ def options_json(options: RunOptions) -> str:
     return "{}" if options is DEFAULT_OPTIONS else options.model_dump_json(exclude_defaults=True)
 
 
-def _candidate(message: Message) -> bytes:
-    check_uuid(message.id, "message id")
-    check_fields(message)
-    check_content(message)
-    return pack(message.model_dump(exclude={"run_id", "parent_id", "seq", "created_at", "provider_details", "run_status"}))
+def _batch_json(batch: CandidateBatch | None) -> dict[str, Any]:
+    return {} if batch is None else {"batch": {"id": batch.id, "total": batch.total}}
 
 
 def cut_json(cut: Cut) -> dict[str, Any]:
@@ -150,12 +149,13 @@ def _fan_json(fan: FanOut) -> dict[str, Any]:
 
 @named("fork request")
 def fork_request(row: Row) -> ForkRequest | None:
-    """Decode the request of a fork job from the row of its run. Return None for a run of another kind."""
+    """Decode the request of a fork job from the row of its run. Return None for a run of another kind. The request of a fan-out
+    has the number of its candidates, without their messages."""
     if row["fork"] is None:
         return None
     fields = from_json(row["fork"])
     del fields["hash"]
-    fan = None
+    batch, fan = fields.pop("batch", None), None
     if fields["fan"] is not None:
-        fan = FanOut(messages=stored_messages([unpack(body) for body in row["candidates"]]), **fields["fan"])
+        fan = FanOut(total=len(row["candidates"]) if batch is None else batch["total"], **fields["fan"])
     return ForkRequest(**fields | {"cut": Cut(**fields["cut"]), "fan": fan})

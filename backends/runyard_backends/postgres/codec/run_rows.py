@@ -117,4 +117,4 @@ def claimed_extra(row: Row) -> dict[str, Any]:
 def step(row: Row) -> Step:
     """Decode a step of a run."""
     result = unpack(row["result"]) if row["result"] is not None else None
-    return Step(row["step_key"], row["done"], result, row["fence"])
+    return Step(row["step_key"], row["done"], result, row["fence"], row["outcome"])

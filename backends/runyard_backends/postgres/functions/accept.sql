@@ -123,6 +123,7 @@ BEGIN
         run := runyard.existing_run(for_tenant, q);
         RETURN;
     END IF;
+    IF q.fork ? 'batch' THEN PERFORM runyard.take_candidates(run); END IF;
     IF q.kind = 'prompt' AND NOT runyard.is_agent(t.agent) THEN t := runyard.set_thread_agent(t, for_agent); END IF;
     IF in_lane IS NOT NULL AND busy IS NULL AND (q.kind = 'prompt' OR NOT runyard.must_wait(run)) THEN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(run))));

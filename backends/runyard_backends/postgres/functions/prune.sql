@@ -56,8 +56,8 @@ BEGIN
     RETURN last.many;
 END $$;
 
--- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
--- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
+-- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
 -- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
 -- function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
@@ -83,6 +83,7 @@ BEGIN
     WHERE d.delivery_no = old.delivery_no;
     GET DIAGNOSTICS further = ROW_COUNT;
     gone := greatest(gone, further);
+    gone := greatest(gone, runyard.prune_candidates(most));
     IF runyard.remove_leftovers(least(most, 1000)) THEN gone := most; END IF;
     DELETE FROM runyard.workers w WHERE w.dead_at < clock_timestamp() - workers;
     GET DIAGNOSTICS further = ROW_COUNT;

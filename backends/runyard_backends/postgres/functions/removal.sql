@@ -136,6 +136,7 @@ BEGIN
                extra = CASE WHEN y.completion_seq IS NOT NULL THEN y.extra END
         WHERE y.accept_no = ANY (part) AND (NOT y.deleted OR s.erase);
         DELETE FROM runyard.steps x WHERE x.accept_no = ANY (part);
+        PERFORM runyard.drop_candidates(part);
         DELETE FROM runyard.attempts x WHERE x.accept_no = ANY (part);
         DELETE FROM runyard.hitl_requests h WHERE h.thread_key = s.thread_key AND h.run_id = ANY (names);
         PERFORM runyard.forget_waits(s.thread_key, names);

@@ -1,0 +1,92 @@
+"""Routes of fan-outs: start one, follow its progress, and read its candidates."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from runyard.client.fan_out import choice_of
+from runyard.errors import (
+    HitlNotAllowedError,
+    InvalidCursorError,
+    ResultExpiredError,
+    RunNotFoundError,
+    ThreadNotFoundError,
+    TooManyCandidatesError,
+)
+from runyard.models import FanOutProgress, new_id
+
+from ..answers import CandidatePage, FanOutAnswer
+from ..idempotency import Idempotency
+from ..request_models import FanOut, as_message
+from .arguments import Paging, RunId, ThreadId, Wait, patience
+from .documentation import operation
+from .forks import JOB, REFUSED, later
+from .replies import reply
+from .route_access import Reads, Route, Writes
+from .runs import OF_RUN, OF_THREAD
+
+router = APIRouter(tags=["forks"], route_class=Route)
+
+
+@router.post(
+    f"{OF_THREAD}/fork_many",
+    **operation(
+        *REFUSED,
+        HitlNotAllowedError,
+        ResultExpiredError,
+        TooManyCandidatesError,
+        s200=(FanOutAnswer, "The first page of the answers, and the index of the winner."),
+        s202=JOB,
+    ),
+)
+async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
+    """Try several messages on the same snapshot. Return the answers and the winner: the first success with `stop` = `first`, or
+    the choice of the judge. `next` continues the answers on `…/candidates` of the job."""
+    messages = [message for each in body.messages if (message := as_message(each)) is not None]
+    handle = await caller.client.enqueue_fork_many(
+        thread_id, body.run_id or key.id("fork_many", thread_id) or new_id(),
+        messages=messages, after_run_id=body.after_run_id, threads=body.threads, stop=body.stop, judge=body.judge,
+        max_parallel=body.max_parallel, agent=body.agent, timeout=body.timeout,
+    )  # fmt: skip
+    try:
+        with caller.seat().permit:
+            winner, verdict = choice_of(await handle.result(patience(wait, caller)))
+    except TimeoutError:
+        return await later(caller, thread_id, handle.run_id)
+    page, progress = await handle.candidates(), await handle.progress()
+    return reply(
+        FanOutAnswer.model_validate(
+            {
+                "run_id": handle.run_id, "results": page.items, "next": page.next,
+                "winner": winner, "verdict": verdict, "usage": progress.usage,
+            }
+        )
+    )  # fmt: skip
+
+
+@router.get(
+    f"{OF_RUN}/progress",
+    **operation(
+        RunNotFoundError, ThreadNotFoundError, ResultExpiredError, s200=(FanOutProgress, "The counts of the candidates.")
+    ),
+)
+async def read_progress(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
+    """Read how many candidates of a fan-out have which status, and what they have used so far."""
+    return reply(await caller.client.fan_out_progress(thread_id, run_id))
+
+
+@router.get(
+    f"{OF_RUN}/candidates",
+    **operation(
+        RunNotFoundError,
+        ThreadNotFoundError,
+        ResultExpiredError,
+        InvalidCursorError,
+        s200=(CandidatePage, "A page of the candidates."),
+    ),
+)
+async def read_candidates(caller: Reads, thread_id: ThreadId, run_id: RunId, paging: Paging) -> Response:
+    """Read the candidates of a fan-out in the order of its messages, while it runs and afterwards. A page has about 8 MiB at
+    most."""
+    page = await caller.client.candidates(thread_id, run_id, **paging)
+    return reply(CandidatePage.model_construct(items=page.items, next=page.next))

@@ -1,0 +1,49 @@
+-- Reads of fan-outs by clients: the job, the records of its candidates, and the runs of candidates with threads.
+
+-- Return the job of a fan-out. total: the number of its candidates. expired: true if its result or its content was deleted. Raises
+-- thread_not_found, run_not_found, invalid_input for a run of another kind.
+CREATE OR REPLACE FUNCTION runyard.fan_out(for_tenant text, thread_id text, run_id text)
+RETURNS TABLE (total integer, threads boolean, status text, fence bigint, usage jsonb, expired boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    r runyard.runs := runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id);
+BEGIN
+    IF r.kind <> 'fork_many' THEN
+        PERFORM runyard.refuse('invalid_input', format('run %s is no fan-out; its kind is %s', run_id, r.kind), jsonb_build_object('field', 'run_id'));
+    END IF;
+    RETURN QUERY SELECT coalesce((r.fork->'batch'->>'total')::integer, cardinality(r.candidates)), (r.fork->'fan'->>'threads')::boolean, r.status,
+        r.fence, r.usage, r.emptied_at IS NOT NULL OR (r.status = 'completed' AND r.result IS NULL);
+END $$;
+
+-- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. value: is left out
+-- after the records have about `bytes`, but for the first record; NULL for no values.
+CREATE OR REPLACE FUNCTION runyard.candidate_records(for_tenant text, thread_id text, run_id text, first integer, last integer, bytes bigint)
+RETURNS TABLE (number integer, fence bigint, outcome text, usage jsonb, size bigint, value bytea)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    r runyard.runs := runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id);
+BEGIN
+    RETURN QUERY
+    WITH record AS MATERIALIZED (
+        SELECT n.n, s.step_key, s.fence, s.outcome, s.usage,
+               octet_length(s.result)::bigint AS size,
+               sum(octet_length(s.result)::bigint) OVER (ORDER BY n.n) AS used,
+               row_number() OVER (ORDER BY n.n) AS place
+        FROM generate_series(first, last) n(n)
+        JOIN runyard.steps s ON s.accept_no = r.accept_no AND s.step_key = 'candidate:' || n.n)
+    SELECT c.n, c.fence, c.outcome, c.usage, coalesce(c.size, 0),
+           CASE WHEN c.used <= bytes OR c.place = 1 AND bytes IS NOT NULL THEN
+               (SELECT s.result FROM runyard.steps s WHERE s.accept_no = r.accept_no AND s.step_key = c.step_key) END
+    FROM record c ORDER BY c.n;
+END $$;
+
+-- Return the runs that the job has started on threads: their threads, statuses and usages.
+CREATE OR REPLACE FUNCTION runyard.candidate_runs(for_tenant text, thread_id text, run_id text)
+RETURNS TABLE (of_thread text, status text, usage jsonb)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    r runyard.runs := runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id);
+BEGIN
+    RETURN QUERY SELECT x.thread_id, x.status, x.usage FROM runyard.runs x
+        WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND NOT x.deleted AND x.emptied_at IS NULL;
+END $$;

@@ -1,0 +1,204 @@
+"""Fan-outs: their candidates, their progress and their results (F11, F14, F15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field
+
+from .base_models import StrictModel
+from .messages import Message, StopReason, Usage
+from .runs import ErrorInfo, ForkOnceResult
+from .size_limits import JsonObject
+from .states import ENDED, RunStatus
+
+CandidateStatus = Literal["queued", "running", "parked", "completed", "failed", "cancelled"]
+
+ENDED_CANDIDATE: Final = frozenset({"completed", "failed", "cancelled"})
+"""The statuses of a candidate that has ended."""
+
+MAX_CANDIDATES: Final = 1_000
+"""Maximum number of messages in one fan-out."""
+MAX_PARALLEL_CANDIDATES: Final = 100
+"""Maximum number of candidates of one fan-out that run at once. The worker of a job keeps the context of each running probe."""
+
+KEY_PREFIX: Final = "candidate:"
+"""The beginning of the keys of the steps that record candidates. ``postgres/functions/candidates.sql`` has the same."""
+JUDGE: Final = "judge"
+"""The key of the step that records the judge's answer."""
+
+
+class Candidate(StrictModel):
+    """One message of a fan-out with its answer.
+
+    ``number``: the index of the message. ``status``: ``queued`` if it was not begun, or waits for a worker. ``parked`` if its
+    run is suspended. ``cancelled`` also for a candidate that was not begun before the job ended, and for one whose thread was
+    deleted. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``: the text of the last assistant
+    message. ``messages``: the messages that the candidate added. ``stop_reason``: None until the candidate has ended.
+    ``error``: the cause of a failure. ``usage``: of the candidate alone. ``omitted``: ``["messages"]`` if the first messages
+    are left out, because all of them would exceed the size of a page.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    status: CandidateStatus
+    thread_id: str | None = None
+    text: str = ""
+    messages: list[Message] = Field(default_factory=list)
+    stop_reason: StopReason | None = None
+    error: ErrorInfo | None = None
+    usage: Usage = Field(default_factory=Usage)
+    omitted: list[str] = Field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the candidate succeeded."""
+        return self.status == "completed"
+
+
+class FanOutProgress(StrictModel):
+    """How many candidates of a fan-out have which status, and what they have used so far.
+
+    The numbers of the statuses add up to ``total``. ``usage``: of every probe or candidate's run, and of the judge, each once.
+    After the job it can still grow if runs on threads go on: after a cancel of the job, and after ``stop="first"`` until the
+    cancelled runs have ended.
+    """
+
+    total: int
+    queued: int = 0
+    running: int = 0
+    parked: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    usage: Usage = Field(default_factory=Usage)
+
+    @property
+    def ended(self) -> int:
+        """The number of candidates that have ended."""
+        return self.completed + self.failed + self.cancelled
+
+
+@dataclass(frozen=True)
+class ForkManyResult:
+    """The result of a fan-out (F11).
+
+    ``results``: one candidate per message, in the order of the messages. ``winner``: the index in ``results`` of the candidate
+    that the judge or ``stop="first"`` chose, or None if neither chose one. ``verdict``: the answer of the judge, or None if no
+    judge ran. ``usage``: as in :class:`FanOutProgress`.
+    """
+
+    results: list[Candidate]
+    winner: int | None = None
+    verdict: ForkOnceResult | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class CandidateRecord(NamedTuple):
+    """What a job has recorded of a candidate. ``outcome``: the status with which it ended, or None. ``size``: the number of
+    bytes of ``value``. ``value`` is None if it was not read. ``fence``: of the attempt that wrote the record."""
+
+    number: int
+    fence: int
+    outcome: CandidateStatus | None = None
+    usage: Usage | None = None
+    size: int = 0
+    value: JsonObject | None = None
+
+
+class CandidateRun(NamedTuple):
+    """The run of a candidate on its thread."""
+
+    status: RunStatus
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutState:
+    """The job of a fan-out. ``usage``: the job's own usage, which contains that of probes and of the judge."""
+
+    thread_id: str
+    run_id: str
+    total: int
+    threads: bool
+    status: RunStatus
+    fence: int | None
+    usage: Usage
+
+
+def key_of(number: int) -> str:
+    """Return the key of the step that records a candidate."""
+    return f"{KEY_PREFIX}{number}"
+
+
+def number_of(key: str) -> int | None:
+    """Return the number of the candidate that the step ``key`` records, or None for another step."""
+    number = key.removeprefix(KEY_PREFIX)
+    return int(number) if number != key else None
+
+
+def outcome_of(stop_reason: StopReason) -> CandidateStatus:
+    """Return the status of a candidate that ended with ``stop_reason``."""
+    match stop_reason:
+        case "error":
+            return "failed"
+        case "aborted" | "cancelled":
+            return "cancelled"
+        case _:
+            return "completed"
+
+
+def stop_reason_of(status: RunStatus, messages: Sequence[Message]) -> StopReason:
+    """Return the stop reason of a candidate's run that has ended. ``messages``: at least its last message."""
+    said = next((message.stop_reason for message in reversed(messages) if message.role == "assistant"), None)
+    if status is RunStatus.COMPLETED:
+        return said or "stop"
+    if status is RunStatus.CANCELLED:
+        return "aborted" if said == "aborted" else "cancelled"
+    return "error"
+
+
+def status_of(job: FanOutState, record: CandidateRecord | None, run: CandidateRun | None) -> CandidateStatus:
+    """Return the status of one candidate. ``run``: its run, or None for a probe and for a deleted thread."""
+    if record is not None and record.outcome is not None:
+        return record.outcome
+    if run is not None:
+        return _OF_RUNS[run.status]
+    if job.status in ENDED or (record is not None and job.threads):
+        return "cancelled"
+    held = record is not None and job.status is RunStatus.RUNNING and record.fence == job.fence
+    return "running" if held else "queued"
+
+
+def usage_of(record: CandidateRecord | None, run: CandidateRun | None) -> Usage:
+    """Return the usage of one candidate. The record has it after the deletion of the run's thread."""
+    if run is not None:
+        return run.usage
+    return (record.usage if record is not None else None) or Usage()
+
+
+def progress_of(job: FanOutState, records: Iterable[CandidateRecord], runs: Mapping[int, CandidateRun]) -> FanOutProgress:
+    """Count the candidates of a fan-out. ``runs``: the runs of candidates with threads, by number."""
+    found = {record.number: record for record in records}
+    progress = FanOutProgress(total=job.total, usage=job.usage)
+    for number in range(job.total):
+        record, run = found.get(number), runs.get(number)
+        status = status_of(job, record, run)
+        setattr(progress, status, getattr(progress, status) + 1)
+        if job.threads:
+            progress.usage += usage_of(record, run)
+    return progress
+
+
+_OF_RUNS: Final[Mapping[RunStatus, CandidateStatus]] = {
+    RunStatus.QUEUED: "queued",
+    RunStatus.RUNNING: "running",
+    RunStatus.SUSPENDED: "parked",
+    RunStatus.COMPLETED: "completed",
+    RunStatus.FAILED: "failed",
+    RunStatus.DEAD: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}

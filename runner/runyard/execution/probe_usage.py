@@ -1,0 +1,28 @@
+"""The usage of the probes of one attempt, until the store has it (F14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..domain.messages import Usage, check_usage
+from .remainder import Remainder
+
+
+class ProbeUsage:
+    """The usage of probes and judges, by run id, that no record in the store contains."""
+
+    def __init__(self) -> None:
+        self._unrecorded: dict[str, Usage] = {}
+
+    def add(self, probe_id: str, used: Usage) -> None:
+        self._unrecorded[probe_id] = used
+
+    def recorded(self, probe_id: str) -> None:
+        """Forget the usage of a probe whose record has it."""
+        self._unrecorded.pop(probe_id, None)
+
+    def left(self) -> Remainder:
+        """Return the usage that the end of the attempt has to add to the run's."""
+        if not self._unrecorded:
+            return Remainder.nothing()
+        return replace(Remainder.nothing(), usage=check_usage(sum(self._unrecorded.values(), Usage())))

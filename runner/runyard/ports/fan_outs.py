@@ -1,0 +1,49 @@
+"""The protocol of a store's fan-outs: the verbs of a job's attempt, and the reads of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..domain.fan_outs import Candidate, CandidateStatus, FanOutProgress
+from ..domain.messages import Message, Usage
+from ..domain.size_limits import JsonObject
+from .queries import FIRST_PAGE, PageRequest
+from .refs import AttemptToken
+from .results import Page
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEnd:
+    """The end of a candidate of a fan-out, or of its judge, as a step of the job.
+
+    ``key``: the key of the step. ``outcome``: the status of a candidate, None for the judge. ``usage``: what the candidate or
+    the judge used. ``value``: the result of the step.
+    """
+
+    key: str
+    outcome: CandidateStatus | None
+    usage: Usage
+    value: JsonObject
+
+
+class FanOutStore(Protocol):
+    """Fan-outs of one tenant. The verbs of an attempt use the tenant of the job.
+
+    ``messages``: return the messages of candidates, by number. Raises StaleFenceError. ``begin``: record that the attempt has
+    begun candidates. ``end``: record the ends of candidates and of the judge in one transaction. The first record of each
+    stays. The usage of a probe and of the judge is added to that of the job, once (F14). ``begin`` and ``end`` raise
+    StaleFenceError and CancelRequestedError.
+
+    ``progress``: count the candidates. ``candidates``: return a page of the candidates in the order of their messages, at most
+    ``limit`` with about PAGE_BYTES bytes in total. A larger candidate is a page by itself, and its messages are cut to
+    PAGE_BYTES. Both raise RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, and
+    ResultExpiredError if the result or the job was deleted. ``candidates`` raises InvalidCursorError.
+    """
+
+    async def messages(self, attempt: AttemptToken, numbers: Sequence[int]) -> dict[int, Message]: ...
+    async def begin(self, attempt: AttemptToken, numbers: Sequence[int]) -> None: ...
+    async def end(self, attempt: AttemptToken, ends: Sequence[ProbeEnd]) -> None: ...
+    async def progress(self, thread_id: str, run_id: str) -> FanOutProgress: ...
+    async def candidates(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[Candidate]: ...
