@@ -18,7 +18,7 @@ from runyard.support import backend_urls, metrics
 from runyard.support.logging import plain_tracebacks
 from runyard.support.settings import Settings
 
-from . import docs, problems
+from . import console, docs, problems
 from .authentication import Auth, Gate
 from .bounds import Bounds
 from .compat import registry
@@ -157,7 +157,8 @@ def asgi_app(
     app.state.service = service
     problems.install(app)
     routers = [*(module.router for module in ROUTERS), *(router for each in mounted for router in each.routers)]
-    for router in (*routers, docs.router):
+    pages = [docs.router, console.router] if found.console == "on" else [docs.router]
+    for router in (*routers, *pages):
         app.router.routes += router.routes  # include_router would match each request twice
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     # The last middleware that is added is the outermost.

@@ -87,6 +87,7 @@ def dev(
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
+        console.print(f"[bright_black]  console: {api.url}/console[/]")
         for line in _server_lines(postgres_url, redis_url):
             console.print(f"[bright_black]  {escape(line)}[/]")
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
