@@ -28,6 +28,7 @@ from .head import Head
 from .paths import KeepSlashes
 from .routes import (
     deployment,
+    diagnosis,
     forks,
     health,
     messages,
@@ -58,6 +59,7 @@ ROUTERS: Final = (
     signals,
     forks,
     deployment,
+    diagnosis,
     operations,
     usage,
     webhooks,
