@@ -13,7 +13,7 @@ export function promptOf(run: Run): string {
   if (run.kind === "fork_many") return "fan-out";
   if (run.kind === "fork_once") return "probe";
   if (run.kind === "fork") return "fork";
-  return run.run_id;
+  return run.kind === "prompt" ? "another answer" : run.run_id;
 }
 
 /** The seconds from a run's first attempt to its end, or to now. */

@@ -121,6 +121,10 @@ function Workers() {
         await list.refresh();
       },
     });
+  const stacks = async (worker: Worker): Promise<void> => {
+    const found = await get<{ stacks: string }>(at.worker(worker.worker_id, "stacks"));
+    ask({ title: `Stacks of ${worker.worker_id}`, body: <Code value={found.stacks} label="Stacks" />, confirm: "Close", act: () => undefined });
+  };
   return (
     <table>
       <thead>
@@ -155,7 +159,14 @@ function Workers() {
             <td class="num">{each.slots}</td>
             <td class="dim">{each.app_version ?? "–"}</td>
             <td class="num">{each.dead_at ? <Age at={each.dead_at} /> : each.silent_for === null ? "–" : `${seconds(each.silent_for)} ago`}</td>
-            <td class="actions-cell">{operator.value && each.dead_at === null && !each.draining && <Button onClick={() => drain(each)}>Drain</Button>}</td>
+            <td class="actions-cell">
+              {operator.value && each.dead_at === null && each.address !== null && (
+                <Button kind="quiet" onClick={() => attempt(() => stacks(each))}>
+                  Stacks
+                </Button>
+              )}
+              {operator.value && each.dead_at === null && !each.draining && <Button onClick={() => drain(each)}>Drain</Button>}
+            </td>
           </tr>
         ))}
       </tbody>

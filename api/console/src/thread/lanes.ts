@@ -130,23 +130,34 @@ export interface Fork {
 
 /** Where the other leaves of a thread part from a path, the first fork first. */
 export function forksOf(path: Branch, leaves: readonly Branch[]): Fork[] {
-  const found = new Map<number, Branch[]>();
+  const found = new Map<number, Map<string, Branch>>();
   for (const other of leaves) {
     if (other.message_id === path.message_id) continue;
-    const seq = partsAt(path, other);
-    if (seq === null) continue;
-    const at = found.get(seq);
-    if (at) at.push(other);
-    else found.set(seq, [other]);
+    const parted = partsAt(path, other);
+    if (parted === null) continue;
+    const [seq, common] = parted;
+    const at = found.get(seq) ?? new Map<string, Branch>();
+    found.set(seq, at);
+    const next = other.path[common + 1]?.segment ?? "";
+    const before = at.get(next);
+    // one leaf stands for all that go on together: the head, else the newest
+    if (!before || other.head || (!before.head && other.created_at > before.created_at)) at.set(next, other);
   }
-  return [...found].map(([seq, others]) => ({ seq, leaves: others })).sort((a, b) => a.seq - b.seq);
+  return [...found].map(([seq, others]) => ({ seq, leaves: [...others.values()] })).sort((a, b) => a.seq - b.seq);
 }
 
-function partsAt(one: Branch, other: Branch): number | null {
+/** The leaves without those that a run under way goes on from: its last message is a leaf, too. */
+export function ends(leaves: Branch[]): Branch[] {
+  const name = (each: Branch): string => each.path.map((part) => part.segment).join(" ");
+  const passed = new Set(leaves.filter((each) => each.run_status === "running" || each.run_status === "suspended").map(name));
+  return leaves.filter((each) => each.path.at(-1)?.until_seq !== null || each.head || each.labels.length > 0 || !passed.has(name(each)));
+}
+
+function partsAt(one: Branch, other: Branch): [number, number] | null {
   let common = -1;
   while (one.path[common + 1] && one.path[common + 1]?.segment === other.path[common + 1]?.segment) common += 1;
-  if (common < 0) return 0;
+  if (common < 0) return [0, common];
   const limit = (each: Branch): number => each.path[common]?.until_seq ?? Number.MAX_SAFE_INTEGER;
   const seq = Math.min(limit(one), limit(other));
-  return seq === Number.MAX_SAFE_INTEGER ? null : seq;
+  return seq === Number.MAX_SAFE_INTEGER ? null : [seq, common];
 }

@@ -4,7 +4,7 @@ import { batch, computed, signal } from "@preact/signals";
 import { at, gather, get } from "../api";
 import { follow } from "../sse";
 import type { Attempt, Branch, HitlRequest, Lineage, Message, Page, Run, RunEvent, Thread } from "../types";
-import { build, type Family, forksOf } from "./lanes";
+import { build, ends, type Family, forksOf } from "./lanes";
 import { after, NOTHING, Seen } from "./live";
 import { isLive } from "../runs";
 
@@ -203,7 +203,7 @@ export class ThreadModel {
 
   async readLeaves(thread: string): Promise<void> {
     const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, 2000);
-    this.branches.value = new Map(this.branches.value).set(thread, found);
+    this.branches.value = new Map(this.branches.value).set(thread, ends(found));
   }
 
   private async readFamily(): Promise<void> {

@@ -175,7 +175,7 @@ function Head({ model }: { model: ThreadModel }) {
           <Button icon="fork" onClick={() => askFork(model)} title="Fork (f)">
             Fork
           </Button>
-          <Button kind="quiet" icon="close" label="Delete the thread" onClick={erase} />
+          <Button kind="quiet" icon="trash" label="Delete the thread" onClick={erase} />
         </>
       )}
     </header>

@@ -228,7 +228,7 @@ function show(leaf: Branch | undefined): void {
 function Continuations({ fork }: { fork: Fork }) {
   return (
     <p class="mark">
-      The tree goes on here:
+      Other branches from here:
       {fork.leaves.slice(0, 8).map((leaf, n) => (
         <button type="button" class="link" key={leaf.message_id} onClick={() => show(leaf)}>
           {leaf.labels[0] ?? (leaf.head ? "head" : `branch ${n + 1}`)}

@@ -137,7 +137,7 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
               {brief(node.candidate?.text ?? "", 90)}
             </>
           ) : node.kind === "job" ? (
-            <>{node.run?.kind === "fork_many" ? `fan-out of ${node.children.length || "…"}` : "probe"} · {brief(textOf(node.run?.input ?? null), 40)}</>
+            <>{node.run?.kind === "fork_many" ? `fan-out of ${node.children.length || "…"}` : "probe"} {brief(textOf(node.run?.input ?? null), 40)}</>
           ) : trunk ? (
             (node.thread.title ?? node.thread.thread_id)
           ) : (
@@ -149,7 +149,6 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
             {label}
           </span>
         ))}
-        {node.branch?.head && !trunk && node.thread.thread_id === model.id && <span class="chip">head</span>}
         {trunk && node.thread.agent && node.kind !== "job" && <span class="tree-agent">{node.thread.agent}</span>}
       </span>
       {status && <Status status={status} small />}

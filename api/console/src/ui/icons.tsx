@@ -27,6 +27,7 @@ const PATHS = {
   alert: "M8 2l6.5 11.5h-13zM8 6.5v3M8 11.5v.5",
   tool: "M10 2a4 4 0 0 0-3.6 5.6L2.5 11.5l2 2 3.9-3.9A4 4 0 0 0 14 6l-2.3 1.2L9 5l1.5-3z",
   brain: "M8 3v10M8 4a2 2 0 0 0-3.7-.6A2 2 0 0 0 3 6.7a2 2 0 0 0 .3 3.6A2 2 0 0 0 6 12.7 2 2 0 0 0 8 12M8 4a2 2 0 0 1 3.7-.6A2 2 0 0 1 13 6.7a2 2 0 0 1-.3 3.6 2 2 0 0 1-2.7 2.4A2 2 0 0 1 8 12",
+  trash: "M3 4.5h10M6 4.5V3h4v1.5M4.5 4.5l.6 8.5h5.8l.6-8.5M7 7v4M9 7v4",
   copy: "M6 6h7v7H6zM3 10V3h7",
 } as const;
 
@@ -42,7 +43,7 @@ export function Icon({ name, size = 16 }: { name: IconName; size?: number }) {
 
 export function Mark() {
   return (
-    <svg class="mark" width="20" height="20" viewBox="0 0 20 20" aria-hidden="true">
+    <svg class="logo" width="20" height="20" viewBox="0 0 20 20" aria-hidden="true">
       <path d="M5 3v14M5 11c0-4 9-2 9-8" />
       <circle cx="5" cy="16" r="2.2" />
       <circle cx="14" cy="4" r="2.2" />
