@@ -15,7 +15,6 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from runyard import Client
 from runyard.domain.api_keys import Scope
-from runyard_api.http import console
 from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
 from tests.support.api_server import serving
@@ -32,7 +31,6 @@ EVERYTHING: Final[tuple[Scope, ...]] = ("read", "write", "respond", "admin")
 def built() -> None:
     """Build the console, unless it is built."""
     runpy.run_path(str(SOURCES / "build.py"))["build"]()
-    console._files.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -56,13 +56,13 @@ async def test_a_fork_and_its_source_continue(site: Site, fleet: Fleet) -> None:
     await expect(page.get_by_label("assistant message").filter(has_text="the fork goes on")).to_be_visible()
     await expect(page.get_by_label("Transcript")).not_to_contain_text("answer 2")
     [child] = (await site.client.lineage("t")).children
+    await expect(page.get_by_role("treeitem")).to_have_count(2)
     await page.get_by_role("treeitem").first.click()
     await expect(page).to_have_url(re.compile("/threads/t($|\\?)"))
     await prompt(page, "say the source goes on")
     await expect(page.get_by_label("assistant message").filter(has_text="the source goes on")).to_be_visible()
     assert [m.text for m in (await site.client.messages("t")).items][-1] == "the source goes on"
     assert [m.text for m in (await site.client.messages(child.thread_id)).items][-1] == "the fork goes on"
-    await expect(page.get_by_role("treeitem")).to_have_count(2)
 
 
 async def test_edit_and_resend_makes_siblings(site: Site, fleet: Fleet) -> None:

@@ -289,7 +289,6 @@ class DoctorReport(BaseModel):
     """The findings of the doctor."""
 
     items: list[DoctorFinding]
-    examined_at: datetime
 
 
 class WorkerStacks(BaseModel):

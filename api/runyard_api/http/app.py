@@ -159,8 +159,7 @@ def asgi_app(
     app.state.service = service
     problems.install(app)
     routers = [*(module.router for module in ROUTERS), *(router for each in mounted for router in each.routers)]
-    pages = [docs.router, console.router] if found.console == "on" else [docs.router]
-    for router in (*routers, *pages):
+    for router in (*routers, docs.router, *([console.router] if found.console == "on" else ())):
         app.router.routes += router.routes  # include_router would match each request twice
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     # The last middleware that is added is the outermost.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -97,11 +97,16 @@ def _reply(request: Request, file: File, headers: dict[str, str]) -> Response:
     return Response(file.plain, headers=headers, media_type=file.media_type)
 
 
-@cache
 def _files() -> dict[str, File]:
     """Return the files of the console by their paths; none if the console was not built."""
-    paths = [FILES / "index.html", *(FILES / ASSETS).glob("*")] if (FILES / "index.html").exists() else []
-    return {path.relative_to(FILES).as_posix(): _read(path) for path in paths}
+    index = FILES / "index.html"
+    return _read_all(index.stat().st_mtime_ns) if index.exists() else {}
+
+
+@lru_cache(maxsize=1)
+def _read_all(built_at: int) -> dict[str, File]:
+    """Read the files again after each build. ``built_at``: the time of the build."""
+    return {path.relative_to(FILES).as_posix(): _read(path) for path in (FILES / "index.html", *(FILES / ASSETS).glob("*"))}
 
 
 def _read(path: Path) -> File:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 from fastapi import APIRouter, Response
 
@@ -29,7 +28,7 @@ async def examine_deployment(caller: Operates) -> Response:
 
     found = [await _redis(caller)]
     found += [DoctorFinding.model_validate(each) for each in await of_deployment(caller.client)]
-    return reply(DoctorReport(items=found, examined_at=datetime.now(UTC)))
+    return reply(DoctorReport(items=found))
 
 
 async def _redis(caller: Caller) -> DoctorFinding:
