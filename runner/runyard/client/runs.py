@@ -256,8 +256,8 @@ class RunCalls(ThreadCalls):
         left out (:attr:`runyard.models.Run.omitted`). A page may hold fewer runs than ``limit``. Only a page whose ``next`` is
         None is the last.
 
-        ``error``: the code of the run's error. ``text``: a part of the prompt, of its JSON if it is no plain text, of the run id
-        or of the thread id, in any case of letters. Prompts that the list leaves out are not searched. No index helps
+        ``error``: the code of the run's error. ``text``: a part of the prompt, of its JSON if it is no text, of the run id or
+        of the thread id, in any case of letters. Prompts that the list leaves out are not searched. No index helps
         ``queue``, ``error`` and ``text``: a page is the part that fits of the runs that the other filters select.
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.

@@ -70,8 +70,8 @@ class Branch(StrictModel):
 
     ``head``: True for the leaf of the branch that a message without a parent continues. ``trunk``: True for the leaf of the
     thread's first branch. Each leaf can be a message of the run under way. ``labels``: the labels of the branches that end
-    here, in order. ``path``: the segments of the path from the root to the leaf. Two paths part after the last segment that both
-    have, at the smaller of its numbers.
+    here, in order. ``path``: the segments of the path from the root to the leaf. Two paths part in the last segment that
+    both have, at the smaller of its numbers.
     """
 
     message_id: str
