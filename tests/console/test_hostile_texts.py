@@ -35,15 +35,22 @@ OPEN_FOLDS: Final = """async () => {
 }"""
 
 
+def line(text: str) -> str:
+    """Return the text as an id: of printable characters, and short enough."""
+    return "".join(each if each.isprintable() else " " for each in text)[:200]
+
+
 async def hostile(ctx: RunContext) -> None:
     """Say the prompt in every part of a message. Then fail with it, ask it, or end."""
     text = ctx.input.text if ctx.input else ""
     number = int(ctx.run_id.partition(":")[0])
     if not any(message.run_id == ctx.run_id and message.role == "assistant" for message in await ctx.history()):
         await ctx.stream_text(text)
-        call = ToolCallPart(id=f"c{number}", name=text[:200], arguments={text: [text]})
+        call = ToolCallPart(id=f"c{number}", name=line(text), arguments={text: [text]})
         await ctx.append(Message.assistant([ThinkingPart(text=text), TextPart(text=text), call], stop_reason="tool_calls"))
-        await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=text, is_error=bool(number % 2), name=text)))
+        await ctx.append(
+            Message.tool(ToolResultPart(call_id=call.id, content=text, is_error=bool(number % 2), name=line(text)))
+        )
     if number % 3 == 0:
         raise ValueError(text)
     if number % PER_THREAD == PER_THREAD - 1:
@@ -63,10 +70,10 @@ async def fill(client: Client) -> None:
     handles = []
     for n, text in enumerate(PAYLOADS):
         thread = f"h{n // PER_THREAD}"
-        handles.append(await client.enqueue(thread, text, f"{n}:{text}"[:250], agent="hostile", metadata={text: text}))
-        await client.create_thread(f"{n}{text}"[:250].replace("\n", " ").replace("\t", " "), title=text, tags={f"k{n}": text})
+        handles.append(await client.enqueue(thread, text, line(f"{n}:{text}"), agent="hostile", metadata={text: text}))
+        await client.create_thread(line(f"{n}{text}"), title=text, tags={f"k{n}": text})
     for n, text in enumerate(PAYLOADS[:20]):
-        await client.enqueue(f"parked{n}", text, "r", queue=text.replace("\n", " ")[:200])
+        await client.enqueue(f"parked{n}", text, "r", queue=line(text))
     for handle in handles:
         if int(handle.run_id.partition(":")[0]) % PER_THREAD != PER_THREAD - 1:
             await handle.result(60)
@@ -93,7 +100,7 @@ async def test_stored_payloads_execute_nothing(site: Site) -> None:
         await page.add_init_script(WATCH)
         threads = len(PAYLOADS) // PER_THREAD
         for n in range(threads):
-            await site.client.set_label(f"h{n}", PAYLOADS[n].replace("\n", " ")[:60])
+            await site.client.set_label(f"h{n}", line(PAYLOADS[n])[:60])
             await site.open(page, f"threads/h{n}")
             await page.get_by_label("Request").wait_for()
             while await page.get_by_role("button", name="Older messages").count():

@@ -18,7 +18,7 @@ expect.set_options(timeout=BOUND)
 
 async def prompt(page: Page, text: str) -> None:
     await page.get_by_role("textbox", name="Prompt").fill(text)
-    await page.get_by_role("button", name="Send").click()
+    await page.get_by_role("button", name="Send", exact=True).click()
 
 
 async def test_a_prompt_streams_its_answer(site: Site, fleet: Fleet) -> None:
@@ -74,7 +74,7 @@ async def test_edit_and_resend_makes_siblings(site: Site, fleet: Fleet) -> None:
     await asked.hover()
     await asked.get_by_role("button", name="Edit and resend").click()
     await page.get_by_role("dialog").get_by_label("Message").fill("say blue")
-    await page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Send", exact=True).click()
     await expect(page.get_by_label("assistant message")).to_have_text(re.compile("blue"))
     siblings = page.get_by_role("navigation", name="Branches at this message")
     await expect(siblings).to_contain_text("2 of 2")

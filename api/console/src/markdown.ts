@@ -3,7 +3,15 @@
 import DOMPurify from "dompurify";
 import { Marked } from "marked";
 
-const marked = new Marked({ gfm: true, breaks: true, async: false });
+const marked = new Marked({
+  gfm: true,
+  breaks: true,
+  async: false,
+  walkTokens: (token) => {
+    // the page has the first two levels
+    if (token.type === "heading") token.depth = Math.min(6, (token.depth as number) + 2);
+  },
+});
 
 const ALLOWED = {
   ALLOWED_TAGS: [

@@ -132,10 +132,10 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
       <span class="tree-text">
         <span class={`tree-name${trunk ? " strong" : ""}`}>
           {node.kind === "candidate" ? (
-            <>
+            <span class={node.candidate?.failed ? "bad-text" : ""}>
               {node.candidate?.winner && <span class="winner" title="the judge's choice"><Icon name="check" size={12} /></span>}
               {brief(node.candidate?.text ?? "", 90)}
-            </>
+            </span>
           ) : node.kind === "job" ? (
             <>{node.run?.kind === "fork_many" ? `fan-out of ${node.children.length || "…"}` : "probe"} {brief(textOf(node.run?.input ?? null), 40)}</>
           ) : trunk ? (
