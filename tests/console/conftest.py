@@ -76,7 +76,8 @@ class Site:
         return page
 
     def _hear(self, kind: str, text: str) -> None:
-        if kind == "error" and "status of 40" not in text:  # Chromium reports each refused request
+        """Keep what a page complains of. Chromium also reports each refused request and each lost connection."""
+        if kind == "error" and "status of 40" not in text and "net::ERR_" not in text:
             self.complaints.append(text)
 
     async def open(self, page: Page, path: str) -> None:

@@ -51,9 +51,10 @@ async def hostile(ctx: RunContext) -> None:
         await ctx.append(
             Message.tool(ToolResultPart(call_id=call.id, content=text, is_error=bool(number % 2), name=line(text)))
         )
-    if number % 3 == 0:
+    asks = number % PER_THREAD == PER_THREAD - 1
+    if number % 3 == 0 and not asks:
         raise ValueError(text)
-    if number % PER_THREAD == PER_THREAD - 1:
+    if asks:
         schema = {
             "type": "object",
             "title": text,

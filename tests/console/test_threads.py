@@ -110,8 +110,8 @@ async def test_the_takeover_of_a_run_is_seen(site: Site, fleet: Fleet) -> None:
     await prompt(page, "say before | crash | say after")
     await expect(page.get_by_text("The worker died.")).to_be_visible()
     await expect(page.get_by_label("assistant message").filter(has_text="after")).to_be_visible()
-    await expect(page.locator(".wf-attempt")).to_have_count(2)
-    await expect(page.locator(".wf-attempt.bad")).to_have_count(1)
+    await expect(page.locator(".bars .wf-attempt")).to_have_count(2)
+    await expect(page.locator(".bars .wf-attempt.bad")).to_have_count(1)
     await page.get_by_role("tab", name="Attempts 2").click()
     await expect(page.locator(".attempts")).to_contain_text("lost")
 
@@ -137,7 +137,7 @@ async def test_two_browsers_on_two_api_processes_see_the_same(site: Site, serve:
     await prompt(anna, "ask Which colour?")
     await expect(bert.get_by_label("Request")).to_contain_text("Which colour?")
     await bert.get_by_label("Answer", exact=True).fill("blue")
-    await bert.get_by_role("button", name="Answer").click()
+    await bert.get_by_role("button", name="Answer", exact=True).click()
     await expect(anna.get_by_label("assistant message").last).to_contain_text("Which colour? blue")
     await expect(anna.get_by_label("Request")).to_have_count(0)
 

@@ -62,6 +62,8 @@ export function ThreadPage({ id }: { id: string }) {
   model.selection.value = selectionOf(query);
   useKeys({
     "/": () => {
+      filter.current?.focus();
+      if (document.activeElement === filter.current) return;
       setPane("tree");
       requestAnimationFrame(() => filter.current?.focus());
     },

@@ -158,7 +158,8 @@ function RunHead({ message, selected }: { message: Message; selected: boolean })
   const status = run?.status ?? message.run_status ?? "completed";
   return (
     <div class={`run-head${selected ? " selected" : ""}`} id={`r-${id}`}>
-      <button type="button" class="run-link" onClick={() => select({ kind: "run", id })} aria-label={`Run ${id}, ${status}`}>
+      <button type="button" class="run-link" onClick={() => select({ kind: "run", id })}>
+        <span class="hidden-text">Run</span>
         <Status status={status} />
         <Id value={id} />
         {run && run.attempt > 1 && <span class="chip">attempt {run.attempt}</span>}
