@@ -31,7 +31,7 @@ class Shot(NamedTuple):
 
 SHOTS: Final = {
     "thread": Shot("threads/trip"),
-    "takeover": Shot("threads/trip-by-train?run=bill", "light"),
+    "takeover": Shot("threads/trip?run=bill", "light"),
     "fork": Shot("threads/trip-by-night", "light"),
     "threads": Shot("threads"),
     "inbox": Shot("inbox", "light"),
@@ -78,7 +78,6 @@ async def shoot(console: str, folder: Path, names: list[str]) -> None:
             page.on("console", lambda message, name=name: print(name, message.text))
             await page.goto(f"{console}/{shot.path}")
             await page.get_by_role("heading", level=1).wait_for()
-            await page.wait_for_load_state("networkidle" if "threads/" not in shot.path else "load")
             await page.wait_for_timeout(1200)
             for each in shot.click:
                 await page.get_by_role("button", name=each).click()

@@ -3,7 +3,6 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { useAgents } from "../agents";
 import { at, get, post } from "../api";
-import { brief } from "../format";
 import { href, place, setQuery } from "../router";
 import { textOf } from "../runs";
 import type { Message, Thread, ThreadDiff } from "../types";
@@ -59,7 +58,7 @@ export function Playground() {
           </Button>
         ) : (
           <Button icon="close" onClick={() => setQuery({ other: null, view: null })}>
-            Close the right
+            Close right
           </Button>
         )}
         <Button icon="play" onClick={begin}>
@@ -125,7 +124,14 @@ function Diff({ thread, other }: { thread: string; other: string }) {
   const lines = Array.from({ length: Math.max(ours.length, theirs.length) }, (_, n) => [ours[n], theirs[n]] as const);
   return (
     <div class="diff scroll" tabIndex={0} role="region" aria-label="Differences">
-      <p class="mark">{common ? `Both show the same messages up to ${brief(common, 40)}` : "The threads have no message in common"}</p>
+      <div class="diff-line diff-names">
+        {[thread, other].map((each) => (
+          <a key={each} href={href(["threads", each])}>
+            <Icon name="threads" size={14} /> {each}
+          </a>
+        ))}
+      </div>
+      {common === null && <p class="mark">The threads have no message in common</p>}
       {lines.length === 0 && <Empty title="No differences" />}
       {lines.map(([left, right], n) => (
         <DiffLine key={n} left={left} right={right} />

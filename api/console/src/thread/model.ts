@@ -126,6 +126,27 @@ export class ThreadModel {
     }
   }
 
+  /** Show a path with a linked message or run, if the shown path has neither: the path that ends there. */
+  async reveal(message: string | null, run: string | null): Promise<void> {
+    const shown = this.messages.value;
+    if (message !== null) {
+      if (!shown.some((each) => each.id === message)) await this.show(message);
+      return;
+    }
+    if (run === null || shown.some((each) => each.run_id === run)) return;
+    const leaf = this.leaves.value.find((each) => each.run_id === run)?.message_id;
+    const last = leaf ?? (await this.lastMessage(run));
+    if (last !== undefined) await this.show(last);
+  }
+
+  private async lastMessage(run: string): Promise<string | undefined> {
+    try {
+      return (await get<{ messages?: Message[] }>(at.run(this.id, run, "wait"), { wait: 0 })).messages?.at(-1)?.id;
+    } catch {
+      return undefined; // a fork job has no messages
+    }
+  }
+
   async readOlder(): Promise<void> {
     const cursor = this.older.value;
     const own = this.generation;

@@ -46,11 +46,7 @@ export function ThreadPage({ id }: { id: string }) {
   const [pane, setPane] = useState<"tree" | "path" | "details">("path");
   const query = place.value.query;
   useEffect(() => {
-    // a linked message may be on any path: one that ends there shows it
-    void model.open(query.get("leaf")).then(() => {
-      const message = query.get("message");
-      if (message && !model.messages.value.some((each) => each.id === message)) void model.show(message);
-    });
+    void model.open(query.get("leaf")).then(() => void model.reveal(query.get("message"), query.get("run")));
     return () => model.close();
   }, [model]);
   const leaf = query.get("leaf");
