@@ -55,8 +55,12 @@ $(BENCH_STAMP): pyproject.toml
 .PHONY: venv
 venv: $(STAMP) ## Make .venv with everything for development
 
+.PHONY: console
+console: $(STAMP) ## Build the console that the API serves at /console
+	$(BIN)/python api/console/build.py
+
 .PHONY: test
-test: $(STAMP) ## Run the whole test suite against private servers
+test: $(STAMP) console ## Run the whole test suite against private servers
 	$(BOUNDED) $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 .PHONY: unit
@@ -105,7 +109,7 @@ format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 
 .PHONY: demo
-demo: $(STAMP) ## Start servers and workers and show what runyard does, in half a minute
+demo: $(STAMP) console ## Start servers and workers and show what runyard does, in half a minute
 	$(BIN)/runyard demo
 
 .PHONY: bench

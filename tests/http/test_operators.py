@@ -17,6 +17,8 @@ OPERATOR: dict[tuple[str, str], Any] = {
     ("POST", "/v1/queues/q/resume"): None,
     ("POST", "/v1/workers/w/drain"): None,
     ("GET", "/v1/limits"): None,
+    ("GET", "/v1/doctor"): None,
+    ("GET", "/v1/workers/w/stacks"): None,
     ("PUT", "/v1/limits/queued"): {"most": 0},
     ("DELETE", "/v1/limits/queued"): None,
 }
@@ -138,3 +140,17 @@ async def test_names_of_queues_of_other_tenants_are_not_listed(caller: Caller, c
     assert [[queue["queue"] for queue in items] for items in seen] == [["secret-project"], []]
     acme = await caller(tenant="acme", scopes=("admin",))
     assert (await acme.get("/v1/queues?known=false")).json() == {"items": [], "next": None}
+
+
+async def test_an_operator_reads_what_the_doctor_finds(http: Any, client: Client) -> None:
+    found = (await http.get("/v1/doctor")).json()["items"]
+    assert [each["about"] for each in found if each["level"] == "fail"] == ["workers"]
+    await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["q"]))
+    found = (await http.get("/v1/doctor")).json()["items"]
+    assert "fail" not in {each["level"] for each in found}
+
+
+async def test_the_stacks_of_a_worker_without_a_port_cannot_be_read(http: Any, client: Client) -> None:
+    await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["q"]))
+    assert (await http.get("/v1/workers/other/stacks")).json()["code"] == "worker_not_found"
+    assert "has no port" in (await http.get("/v1/workers/w/stacks")).json()["detail"]

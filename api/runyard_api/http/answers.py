@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -287,6 +288,30 @@ class RevokedKey(BaseModel):
     """The revocation of a key. ``revoked``: this request revoked it."""
 
     revoked: bool
+
+
+class DoctorFinding(BaseModel):
+    """The result of one check. ``do``: the solution of the problem; empty if there is no problem."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    level: Literal["ok", "warn", "fail"]
+    about: str
+    says: str
+    do: str = ""
+
+
+class DoctorReport(BaseModel):
+    """The findings of the doctor."""
+
+    items: list[DoctorFinding]
+
+
+class WorkerStacks(BaseModel):
+    """The stack of each thread and each task of a worker."""
+
+    worker_id: str
+    stacks: str
 
 
 class Readiness(BaseModel):

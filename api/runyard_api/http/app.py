@@ -18,7 +18,7 @@ from runyard.support import backend_urls, metrics
 from runyard.support.logging import plain_tracebacks
 from runyard.support.settings import Settings
 
-from . import docs, problems
+from . import console, docs, problems
 from .authentication import Auth, Gate
 from .bounds import Bounds
 from .compat import registry
@@ -28,6 +28,7 @@ from .head import Head
 from .paths import KeepSlashes
 from .routes import (
     deployment,
+    diagnosis,
     fan_outs,
     forks,
     health,
@@ -60,6 +61,7 @@ ROUTERS: Final = (
     fan_outs,
     forks,
     deployment,
+    diagnosis,
     operations,
     usage,
     webhooks,
@@ -159,7 +161,7 @@ def asgi_app(
     app.state.service = service
     problems.install(app)
     routers = [*(module.router for module in ROUTERS), *(router for each in mounted for router in each.routers)]
-    for router in (*routers, docs.router):
+    for router in (*routers, docs.router, *([console.router] if found.console == "on" else ())):
         app.router.routes += router.routes  # include_router would match each request twice
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     # The last middleware that is added is the outermost.

@@ -14,7 +14,7 @@ from runyard import Client
 from runyard.errors import ForbiddenError, RunyardError
 from runyard.ports.stores import Backend
 
-from . import docs, problems
+from . import console, docs, problems
 from .authentication import Gate
 from .paths import route_path
 from .rates import Rates
@@ -97,7 +97,7 @@ class Guard:
         self.app, self.service, self.open_paths = app, service, open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and route_path(scope) not in self.open_paths:
+        if scope["type"] == "http" and not self._is_open(route_path(scope)):
             try:
                 request = HTTPConnection(scope)
                 principal = await self.service.gate.admit(request, (await self.service.backend()).keys)
@@ -109,6 +109,9 @@ class Guard:
                 return
             state_of(scope)["principal"] = principal
         await self.app(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path in self.open_paths or console.is_open(path)
 
     def _count(self, key: str, scope: Scope) -> None:
         try:

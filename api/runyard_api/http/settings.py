@@ -21,7 +21,8 @@ class ApiSettings(EnvFileSettings):
     port, on which it serves ``/metrics`` without a key, for a Prometheus in the same network; without it, only keys with the
     scope ``metrics`` or ``admin`` read metrics. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
     ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated) of the APIs of
-    other systems that are also served (:mod:`runyard_api.http.compat.registry`).
+    other systems that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at
+    ``/console``, ``on`` or ``off``.
     ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
     and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
     ``body_timeout``: longest time until the headers have arrived, and after that until the body has arrived.
@@ -48,6 +49,7 @@ class ApiSettings(EnvFileSettings):
     auth: Literal["keys", "off"] = "keys"
     cors_origins: Annotated[list[str], NoDecode] = Field(default_factory=list)
     compat: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    console: Literal["on", "off"] = "on"
     max_body: int = Field(10 * 2**20, ge=1)
     bodies_per_key: int = Field(64 * 2**20, ge=1)
     max_headers: int = Field(100, ge=10)

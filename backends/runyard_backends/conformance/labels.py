@@ -223,6 +223,23 @@ class TestDepthsWithoutWorkers:
             found[path[-1].text] = leaf.depth
         assert found == {"r1!": 2, "after r2?": 4, "after r2…": 5} or found == {"after r2?": 4, "after r2…": 5}
 
+    async def test_paths_tell_where_leaves_part(self, world: World) -> None:
+        """B3: The paths of two leaves share their segments up to the message at which they part. The path of a fork begins with
+        the segments of its source."""
+        ids = [await world.store(f"N{n}") for n in range(4)]
+        await world.store("other", ids[1])
+        number = (await world.messages(T, ids[1]))[-1].seq
+        trunk, branch = await world.leaves()
+        assert [each.segment for each in branch.path[:-1]] == [trunk.path[0].segment]
+        assert branch.path[0].until_seq == number
+        assert trunk.path[-1].until_seq is None or trunk.path[-1].until_seq > (number or 0)
+        assert branch.path[-1].segment != trunk.path[-1].segment
+        await world.fork("child", at_message_id=ids[1])
+        await world.store("of the child", thread="child")
+        [child] = await world.leaves("child")
+        assert (child.path[0].segment, child.path[0].until_seq) == (trunk.path[0].segment, number)
+        assert child.path[-1].segment not in {each.segment for each in (*trunk.path, *branch.path)}
+
 
 class TestDepths(TestDepthsWithoutWorkers):
     async def test_forks_of_branches(self, world: World) -> None:

@@ -9,6 +9,7 @@ from typing import Unpack
 from runyard.domain.etags import MICROSECOND
 from runyard.domain.list_entries import entry, entry_bytes, message_bytes
 from runyard.domain.states import RunStatus
+from runyard.domain.threads import PathSegment
 from runyard.domain.tool_cycles import FORKED, closing
 from runyard.domain.validation import MAX_LABELS, check_label, check_name
 from runyard.errors import (
@@ -142,21 +143,21 @@ class MemoryThreadStore:
         """Return the branches of the tree, each with its leaf, in the order of the leaves' creation (B3)."""
         thread = self.db.get(self.tenant, thread_id)
         continued = {b.prefix[-1].id for b in thread.branches[1:] if b.prefix and _own_visible(thread, b)}
-        leaves: list[tuple[Entry, int]] = []
+        leaves: list[tuple[Entry, list[Entry]]] = []
         for branch in thread.branches:
             shown = tree.view(thread, branch)
             if shown and (branch is thread.root or _own_visible(thread, branch)):
-                leaves.append((shown[-1], len(shown)))
-        leaves += [(entry, len(tree.path(thread, branch, entry))) for branch, entry in tree.side_leaves(thread)]
-        leaves = [(entry, depth) for entry, depth in leaves if entry.id not in continued]
+                leaves.append((shown[-1], shown))
+        leaves += [(entry, list(tree.path(thread, branch, entry))) for branch, entry in tree.side_leaves(thread)]
+        leaves = [(entry, path) for entry, path in leaves if entry.id not in continued]
         labels: dict[str, list[str]] = {}
         for label, branch in sorted(thread.labels.items()):
             if shown := tree.shown(thread, branch):
                 labels.setdefault(shown[-1].id, []).append(label)
                 if all(entry.id != shown[-1].id for entry, _ in leaves):
-                    leaves.append((shown[-1], len(shown)))
+                    leaves.append((shown[-1], shown))
         head, trunk = (next((e.id for e in reversed(tree.shown(thread, b))), None) for b in (thread.head, thread.root))
-        found = [self._leaf(entry, depth, head, trunk, labels.get(entry.id, [])) for entry, depth in leaves]
+        found = [self._leaf(entry, path, head, trunk, labels.get(entry.id, [])) for entry, path in leaves]
         found = [leaf for leaf in found if leaf.labels or not labelled]
         found.sort(key=lambda leaf: (leaf.created_at, leaf.message_id))
         if page.cursor is not None:
@@ -166,19 +167,20 @@ class MemoryThreadStore:
         more = cursors.encode([part[-1].created_at.isoformat(), part[-1].message_id]) if len(found) > page.limit else None
         return Page(part, more)
 
-    def _leaf(self, entry: Entry, depth: int, head: str | None, trunk: str | None, labels: list[str]) -> Leaf:
+    def _leaf(self, entry: Entry, path: list[Entry], head: str | None, trunk: str | None, labels: list[str]) -> Leaf:
         created = entry.message.created_at
         assert created is not None
         status = self.db.status_of(entry)
         return Leaf(
             message_id=entry.id,
-            depth=depth,
+            depth=len(path),
             created_at=created,
             run_id=entry.run_id,
             run_status=status,
             head=entry.id == head,
             trunk=entry.id == trunk,
             labels=labels,
+            path=_segments(path),
         )
 
     async def branch_keys(self, thread_id: str) -> list[int]:
@@ -359,3 +361,9 @@ def _without(owner: int, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 def _own_visible(thread: ThreadState, branch: Branch) -> bool:
     return len(tree.view(thread, branch)) > len(branch.prefix)
+
+
+def _segments(path: list[Entry]) -> list[PathSegment]:
+    """Return the segments of a path. Every segment ends with its last message on the path."""
+    last = {f"{entry.owner}.{entry.branch}": entry.seq for entry in path}
+    return [PathSegment(segment=segment, until_seq=seq) for segment, seq in last.items()]

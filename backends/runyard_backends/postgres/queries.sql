@@ -282,7 +282,8 @@ ORDER BY v.seq
 
 -- name: branches
 -- Return a page of the leaves of a thread, the oldest first.
-SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status, l.head, l.trunk, l.labels
+SELECT l.message_id::text AS message_id, l.depth, l.created_at, l.run_id, l.run_status, l.head, l.trunk, l.labels,
+       l.segment, l.until_seq, l.inherited
 FROM runyard.list_leaves($1, $2, $3, $4, $5, $6) l
 
 -- name: branch_keys

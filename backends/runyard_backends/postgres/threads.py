@@ -10,6 +10,7 @@ from typing import Final, Unpack
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
+from runyard.domain.threads import segments
 from runyard.domain.tool_cycles import FORKED, closing
 from runyard.domain.validation import MAX_LABELS, check_label, check_name
 from runyard.errors import BackendUnavailableError, InvalidInputError, ThreadNotFoundError
@@ -153,6 +154,7 @@ class PostgresThreadStore:
                 head=row["head"],
                 trunk=row["trunk"],
                 labels=row["labels"],
+                path=segments([*(row["inherited"] or ()), (row["segment"], row["until_seq"])]),
             )
             for row in rows[: page.limit]
         ]

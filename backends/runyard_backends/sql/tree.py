@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from runyard.domain.states import RunStatus
+from runyard.domain.threads import PathSegment, segments
 from runyard.domain.validation import MAX_LABELS
 from runyard.errors import InvalidInputError, RunNotCompletedError
 from runyard.models import Branch
@@ -57,10 +58,18 @@ async def leaves(
             head=leaf.message_id == head,
             trunk=leaf.message_id == trunk,
             labels=leaf.labels,
+            path=await _path(tx, leaf.level),
         )
         for leaf, depth in zip(shown, depths, strict=True)
     ]
     return made, len(found) > limit
+
+
+async def _path(tx: Transaction, level: Level) -> list[PathSegment]:
+    """Return the segments of the path that ends on ``level``."""
+    until = level.high_water_seq if level.high_water_seq != LAST else None
+    inherited = [(above.branch_id, above.high_water_seq) for above in await views.inherited(tx, level.branch_id)]
+    return segments([*inherited, (level.branch_id, until)])
 
 
 async def _leaves(tx: Transaction, thread: Row, ends: Sequence[Row], named: dict[int, list[str]]) -> list[Leaf]:

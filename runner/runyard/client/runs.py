@@ -6,13 +6,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..domain.agent_names import wanted
 from ..domain.events import Event, ThreadEvent
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
-from ..domain.runs import DEFAULT_OPTIONS, AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run
+from ..domain.runs import DEFAULT_OPTIONS, AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run, run_fits
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
 from ..domain.validation import ROOT_ID, check_aware, check_id, new_id
@@ -31,6 +31,9 @@ from .threads import ThreadCalls
 from .traced_calls import accept_span, record_answer
 
 T = TypeVar("T")
+
+MAX_SEARCHED: Final = 1000
+"""Most runs that one page searches for a queue, an error or a text."""
 
 
 class RunCalls(ThreadCalls):
@@ -241,6 +244,9 @@ class RunCalls(ThreadCalls):
         agent: str | None = None,
         since: datetime | None = None,
         before: datetime | None = None,
+        queue: str | None = None,
+        error: str | None = None,
+        text: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]:
@@ -250,11 +256,20 @@ class RunCalls(ThreadCalls):
         left out (:attr:`runyard.models.Run.omitted`). A page may hold fewer runs than ``limit``. Only a page whose ``next`` is
         None is the last.
 
+        ``error``: the code of the run's error. ``text``: a part of the prompt, of its JSON if it is no text, of the run id or
+        of the thread id, in any case of letters. Prompts that the list leaves out are not searched. No index helps
+        ``queue``, ``error`` and ``text``: a page is the part that fits of the runs that the other filters select.
+
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
         where = RunFilter(thread_id=thread_id, status=status, agent=self._agent(agent), since=since, before=before)
-        page = await self.backend.runs.runs(where, PageRequest(limit=limit, cursor=cursor))
-        return await self._of_known(thread_id, page)
+        looked = 0
+        while True:
+            page = await self.backend.runs.runs(where, PageRequest(limit=limit, cursor=cursor))
+            fitting = [run for run in page.items if run_fits(run, queue, error, text)]
+            looked, cursor = looked + len(page.items), page.next
+            if fitting or cursor is None or looked >= MAX_SEARCHED or not page.items:
+                return await self._of_known(thread_id, Page(fitting, cursor))
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         """Return one sentence that explains the present status of the run (R12).

@@ -187,6 +187,18 @@ class AttemptInfo(StrictModel):
     damaged: list[str] = Field(default_factory=list)
 
 
+def run_fits(run: Run, queue: str | None, error: str | None, text: str | None) -> bool:
+    """Return whether a run of a list has the queue and the code of the error, and contains the text. None fits every run."""
+    if queue is not None and run.queue != queue:
+        return False
+    if error is not None and (run.error is None or run.error.code != error):
+        return False
+    if text is None:
+        return True
+    prompt = run.input.text or run.input.model_dump_json(include={"content"}) if run.input is not None else ""
+    return any(text.lower() in each.lower() for each in (prompt, run.run_id, run.thread_id))
+
+
 @dataclass(frozen=True)
 class ForkOnceResult:
     """The answer of a probe (F9).

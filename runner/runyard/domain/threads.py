@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -51,12 +52,26 @@ class Thread(StrictModel):
         )
 
 
+class PathSegment(StrictModel):
+    """A stretch of a path that is stored together. ``segment``: its name, which all paths of a family of threads share that go
+    through it. ``until_seq``: the path shows no message of the segment with a greater number; None if it shows all."""
+
+    segment: str
+    until_seq: int | None = None
+
+
+def segments(path: Iterable[Sequence[int | None]]) -> list[PathSegment]:
+    """Return the segments of a path. ``path``: pairs of a branch's key and the last number, from the root on."""
+    return [PathSegment(segment=str(key), until_seq=until) for key, until in path]
+
+
 class Branch(StrictModel):
     """One branch of a thread, by its leaf ``message_id``. ``depth``: the number of messages from the root to the leaf.
 
     ``head``: True for the leaf of the branch that a message without a parent continues. ``trunk``: True for the leaf of the
     thread's first branch. Each leaf can be a message of the run under way. ``labels``: the labels of the branches that end
-    here, in order.
+    here, in order. ``path``: the segments of the path from the root to the leaf. Two paths part in the last segment that
+    both have, at the smaller of its numbers.
     """
 
     message_id: str
@@ -67,6 +82,7 @@ class Branch(StrictModel):
     head: bool = False
     trunk: bool = False
     labels: list[str] = Field(default_factory=list)
+    path: list[PathSegment] = Field(default_factory=list)
 
 
 @dataclass

@@ -716,3 +716,21 @@ class TestUsage:
     async def test_agent_that_is_no_name_is_refused(self, client: Client) -> None:
         with pytest.raises(errors.InvalidInputError, match="agent"):
             await client.usage(agent="")
+
+
+async def test_runs_are_found_by_queue_error_and_text(client: Client) -> None:
+    for n in range(30):
+        await client.enqueue(f"t{n}", f"Order {n}", f"r{n}", queue="slow" if n == 3 else "default")
+    hand = Hand(client.backend)
+    attempt = await hand.claim("t7", "r7")
+    await client.backend.runs.fail(Write(attempt=attempt), ErrorInfo(code="odd", message="x"))
+    for wanted, found in (
+        ({"queue": "slow"}, ["r3"]),
+        ({"error": "odd"}, ["r7"]),
+        ({"text": "ORDER 12"}, ["r12"]),
+        ({"text": "t29"}, ["r29"]),
+        ({"text": "r0", "queue": "default"}, ["r0"]),
+        ({"text": "nothing"}, []),
+    ):
+        page = await client.runs(limit=2, **wanted)  # type: ignore[arg-type]
+        assert [run.run_id for run in page.items] == found, wanted

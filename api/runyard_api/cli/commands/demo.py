@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
@@ -21,7 +23,10 @@ from runyard import Client
 
 from ..demo import agents
 from ..demo import chapters as tour
-from ..dev.servers import check_servers, private_servers
+from ..demo.furniture import furnish
+from ..dev.api_process import ApiProcess
+from ..dev.interruption import terminable
+from ..dev.servers import check_servers, named_servers, private_servers
 from ..dev.worker_processes import WorkerProcesses, ready
 from ..exit_codes import Exit
 from ..view import thread_tree
@@ -68,6 +73,12 @@ class Stage:
 
 def demo(
     picture: Annotated[Path | None, typer.Option(help="Also save the output to this file, as SVG.")] = None,
+    console: Annotated[
+        bool, typer.Option("--console", help="Keep the servers and the workers, and serve the console until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the console. Another one is taken if it is 0 or in use.")
+    ] = 8000,
 ) -> None:
     """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.
 
@@ -75,6 +86,8 @@ def demo(
     OPENAI_API_KEY selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
     check_servers()
+    # A configured database may have other tenants. On private servers the console can also operate the deployment.
+    tenant = "" if console and not named_servers() else f"demo-{secrets.token_hex(4)}"
     wide = None if sys.stdout.isatty() and not picture else 108
     stage = Stage(Terminal(file=sys.stdout, width=wide, record=picture is not None))
     began = time.monotonic()
@@ -84,7 +97,9 @@ def demo(
         log = Path(folder) / "workers.log"
         with WorkerProcesses(APP, WORKERS, postgres_url, redis_url, log=log) as pool:
             try:
-                asyncio.run(_play(stage, pool, postgres_url, redis_url))
+                asyncio.run(_play(stage, pool, postgres_url, redis_url, tenant, furnished=console))
+                if console:
+                    _serve(stage, ApiProcess(postgres_url, redis_url, port, tenant))
             except BaseException:
                 stage.console.print(f"[red]end of the workers' log:[/]\n{escape(_tail(log))}")
                 raise
@@ -99,8 +114,17 @@ def demo(
     )
 
 
-async def _play(stage: Stage, pool: WorkerProcesses, postgres_url: str, redis_url: str) -> None:
-    tenant = f"demo-{secrets.token_hex(4)}"  # a configured database may have other tenants
+def _serve(stage: Stage, process: ApiProcess) -> None:
+    """Serve the API and its console until Ctrl-C."""
+    with suppress(KeyboardInterrupt), terminable(), process as api:
+        stage.console.print(f"\n   the console: [bold]{api.url}/console[/]; Ctrl-C stops")
+        while True:
+            signal.pause()
+
+
+async def _play(
+    stage: Stage, pool: WorkerProcesses, postgres_url: str, redis_url: str, tenant: str, *, furnished: bool
+) -> None:
     async with Client.connect(postgres_url, redis=redis_url, tenant=tenant, namespace="") as client:
         await ready(client, pool)
         stage.say(f"Postgres, Redis and {WORKERS} worker processes are up.")
@@ -116,6 +140,8 @@ async def _play(stage: Stage, pool: WorkerProcesses, postgres_url: str, redis_ur
         for line in threads.tree_lines(await thread_tree.collect(client, tour.THREAD)):
             stage.console.print(f"   {line}", no_wrap=True, overflow="ellipsis")
         _figures(stage)
+        if furnished:
+            await furnish(client)
 
 
 def _figures(stage: Stage) -> None:

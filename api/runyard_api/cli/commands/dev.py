@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from runyard.support import dev_file, location
 from .. import deployment
 from ..dev.api_process import ApiProcess
 from ..dev.app_files import AppFiles
+from ..dev.interruption import terminable
 from ..dev.servers import check_servers, forget, named_servers, private_servers
 from ..dev.user_program import user_program
 from ..dev.watch import watch
@@ -69,7 +69,7 @@ def dev(
     files = AppFiles(app)
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
-        stack.enter_context(_terminable())
+        stack.enter_context(terminable())
         stack.enter_context(dev_file.locked(folder))
         if reset:
             forget(folder)
@@ -87,6 +87,7 @@ def dev(
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
+        console.print(f"[bright_black]  console: {api.url}/console[/]")
         for line in _server_lines(postgres_url, redis_url):
             console.print(f"[bright_black]  {escape(line)}[/]")
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
@@ -117,17 +118,3 @@ def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_
         deployment.wait(go())
     except BackendUnavailableError as error:
         console.print(f"[red]●[/] {escape(error.message)}")
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM while the block lasts, so that workers drain and servers stop as at Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -66,8 +66,7 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
     url, redis = place.url, place.redis
     if not url.startswith("postgres"):
         async with Client.connect(url, tenant=tenant, api_key=place.api_key) as client:
-            leader = "this process" if await client.workers() else None
-            return [*doctor_checks.of_workers(await client.workers(), leader), *await _queues(client)]
+            return await of_deployment(client)
     from runyard_backends.postgres import health as postgres
     from runyard_backends.redis import health as valkey
 
@@ -94,6 +93,12 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
         found.append(doctor_checks.of_connections(facts, workers, settings.max_pool_size))
         found += [*doctor_checks.of_workers(workers, facts.leader), *queues]
     return found
+
+
+async def of_deployment(client: Client) -> list[Finding]:
+    """Check the workers and the queues, with nothing but a client. Who leads is not known."""
+    workers = await client.workers()
+    return [*doctor_checks.of_workers(workers, "a worker" if workers else None), *await _queues(client)]
 
 
 async def _queues(client: Client) -> list[Finding]:

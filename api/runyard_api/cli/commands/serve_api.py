@@ -35,6 +35,10 @@ def api(
             help="APIs of other systems that are also served, comma-separated. Known: `acontext`, `events`, `openhands`.",
         ),
     ] = None,
+    console: Annotated[
+        str | None,
+        typer.Option(envvar="RUNYARD_API_CONSOLE", help="`on`: serve the console at /console. `off`: do not serve it."),
+    ] = None,
     owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve it. `runyard keys create` makes a key."""
@@ -52,7 +56,7 @@ def api(
 
     target = deployment.target(context)
     found = target.locate()
-    given: dict[str, Any] = {"host": host, "port": port, "auth": auth, "compat": compat}
+    given: dict[str, Any] = {"host": host, "port": port, "auth": auth, "compat": compat, "console": console}
     settings = ApiSettings(**{name: value for name, value in given.items() if value is not None})
     general = Settings()
     if owned:
@@ -65,5 +69,7 @@ def api(
     address, number = listening.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     output.notes().print(f"the API listens on http://{shown}:{number}")
+    if settings.console == "on":
+        output.notes().print(f"the console is at http://{shown}:{number}/console")
     with nullcontext() if settings.metrics_port is None else serving_metrics(settings.metrics_port, general.metrics_host):
         serve(app, listening)

@@ -135,14 +135,15 @@ def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = Fa
             return await client.worker(worker)
 
     found = deployment.wait(go())
-    text = _ask(found)
+    text = stacks_of(found)
     if as_json:
         output.print_json({"worker_id": found.worker_id, "stacks": text})
     else:
         output.console().print(text, markup=False, emoji=False, end="")
 
 
-def _ask(worker: WorkerInfo) -> str:
+def stacks_of(worker: WorkerInfo) -> str:
+    """Ask a worker for its stacks. Blocks for up to ten seconds. Raises BackendUnavailableError."""
     if worker.address is None:
         raise BackendUnavailableError(
             f"worker {worker.worker_id} has no port: start it with RUNYARD_METRICS_PORT, or send its process SIGUSR1"

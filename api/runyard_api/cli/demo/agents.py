@@ -54,6 +54,18 @@ async def doubtful(ctx: RunContext) -> None:
     await _say(ctx, f"You said {await ctx.ask('Are you sure?')}.")
 
 
+async def unlucky(ctx: RunContext) -> None:
+    """Fail."""
+    await _say(ctx, "One moment …")
+    raise LookupError("the ledger has no such invoice")
+
+
+async def shortest(ctx: RunContext) -> None:
+    """Choose the shortest candidate of a fan-out."""
+    candidates: list[Any] = ctx.input.metadata["candidates"] if ctx.input else []  # type: ignore[assignment]
+    ctx.result = min(candidates, key=lambda each: len(each["text"]))["number"]
+
+
 async def _book(ctx: RunContext) -> None:
     call = ToolCallPart(id=f"{ctx.run_id}-book", name="book", arguments={"train": "sleeper", "price": 120})
     own = [message for message in await ctx.history() if message.run_id == ctx.run_id]
@@ -99,7 +111,8 @@ def _app() -> App:
         from .desk import adviser, desk  # imports pydantic-ai, which only a demo with a model needs
 
         travel, advice = desk(MODEL, STEP_SECONDS), adviser(MODEL)
-    return App({"travel": travel, "adviser": advice, "echo": echo, "doubtful": doubtful}, namespace="", version="demo")
+    others = {"echo": echo, "doubtful": doubtful, "unlucky": unlucky, "shortest": shortest}
+    return App({"travel": travel, "adviser": advice, **others}, namespace="", version="demo")
 
 
 app = _app()

@@ -205,6 +205,12 @@ async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate, key:
 Status = Annotated[RunStatus | None, Query(description="Only runs with this status.")]
 Agent = Annotated[str | None, Query(description="Only runs of this agent.")]
 Since = Annotated[Moment | None, Query(description="Only runs accepted at this time or later.")]
+Queue = Annotated[str | None, Query(max_length=255, description="Only runs of this queue.")]
+Error = Annotated[str | None, Query(max_length=255, description="Only runs whose error has this code.")]
+Text = Annotated[
+    str | None,
+    Query(max_length=1000, description="Only runs with this text in the prompt, the run id or the thread id."),
+]
 Before = Annotated[Moment | None, Query(description="Only runs accepted before this time.")]
 
 
@@ -215,12 +221,23 @@ class FilterArguments(TypedDict):
     agent: str | None
     since: datetime | None
     before: datetime | None
+    queue: str | None
+    error: str | None
+    text: str | None
 
 
 async def _filter_arguments(
-    status: Status = None, agent: Agent = None, since: Since = None, before: Before = None
+    status: Status = None,
+    agent: Agent = None,
+    since: Since = None,
+    before: Before = None,
+    queue: Queue = None,
+    error: Error = None,
+    text: Text = None,
 ) -> FilterArguments:
-    return {"status": status, "agent": agent, "since": since, "before": before}
+    return {
+        "status": status, "agent": agent, "since": since, "before": before, "queue": queue, "error": error, "text": text,
+    }  # fmt: skip
 
 
 Filters = Annotated[FilterArguments, Depends(_filter_arguments)]
@@ -231,14 +248,14 @@ Filters = Annotated[FilterArguments, Depends(_filter_arguments)]
     **operation(ThreadNotFoundError, InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")),
 )
 async def list_thread_runs(caller: Reads, thread_id: ThreadId, paging: Paging, filters: Filters) -> Response:
-    """List the runs of a thread, filtered by status, agent and time."""
+    """List the runs of a thread, filtered by status, agent, time, queue, error and text."""
     page = await caller.client.runs(thread_id, **filters, **paging)
     return reply(RunPage.model_construct(items=page.items, next=page.next))
 
 
 @router.get("/v1/runs", **operation(InvalidCursorError, s200=(RunPage, "A page of runs, the newest first.")))
 async def list_runs(caller: Reads, paging: Paging, filters: Filters) -> Response:
-    """List the runs of all threads, filtered by status, agent and time."""
+    """List the runs of all threads, filtered by status, agent, time, queue, error and text."""
     page = await caller.client.runs(**filters, **paging)
     return reply(RunPage.model_construct(items=page.items, next=page.next))
 

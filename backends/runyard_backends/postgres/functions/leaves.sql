@@ -2,11 +2,13 @@
 -- `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
--- returned leaves only.
+-- returned leaves only. segment: the branch that the path to the leaf ends on, of which the path shows no number above until_seq.
+-- inherited: the branches before it on the path, each with the number above which the path shows nothing of it.
 CREATE OR REPLACE FUNCTION runyard.list_leaves(
     for_tenant text, thread_id text, only_labelled boolean, after_time timestamptz, after_id uuid, most integer
 ) RETURNS TABLE (
-    message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text, head boolean, trunk boolean, labels text[]
+    message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text, head boolean, trunk boolean, labels text[],
+    segment bigint, until_seq bigint, inherited bigint[]
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -23,7 +25,9 @@ BEGIN
         SELECT runyard.count_paths(array_agg(p.level ORDER BY p.n)) AS depths FROM page p
     )
     SELECT p.message_id, (SELECT c.depths[p.n] FROM counted c), p.created_at, p.run_id, p.run_status,
-           p.message_id IS NOT DISTINCT FROM ends.head, p.message_id IS NOT DISTINCT FROM ends.trunk, p.labels
+           p.message_id IS NOT DISTINCT FROM ends.head, p.message_id IS NOT DISTINCT FROM ends.trunk, p.labels,
+           (p.level).branch_id, nullif((p.level).high_water_seq, 9223372036854775807),
+           (SELECT array_agg(ARRAY[l.ancestor_id, l.high_water_seq] ORDER BY l.ancestor_id) FROM runyard.levels l WHERE l.branch_id = (p.level).branch_id)
     FROM page p ORDER BY p.n;
 END $$;
 

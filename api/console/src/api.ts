@@ -1,0 +1,136 @@
+/** Requests to the HTTP API. Every URL is relative to the base of the page, so that any prefix works. */
+
+import type { Json, Page } from "./types";
+
+const KEY = "runyard.key";
+const ROOT = new URL("../", document.baseURI);
+
+export type Query = Record<string, string | number | boolean | null | undefined | string[]>;
+
+/** A refusal of the API, with the stable `code` and the sentence of its problem document. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    detail: string,
+    readonly fields: { path?: string; field?: string; message?: string }[] = [],
+    readonly request: string | null = null,
+  ) {
+    super(detail);
+  }
+}
+
+let refused: () => void = () => undefined;
+
+/** Call `then` whenever the API does not accept the key. */
+export function onRefusal(then: () => void): void {
+  refused = then;
+}
+
+export function savedKey(): string | null {
+  return sessionStorage.getItem(KEY);
+}
+
+export function saveKey(key: string | null): void {
+  if (key === null) sessionStorage.removeItem(KEY);
+  else sessionStorage.setItem(KEY, key);
+}
+
+export function urlOf(path: string, query: Query = {}): URL {
+  const url = new URL(path, ROOT);
+  for (const [name, value] of Object.entries(query)) {
+    if (Array.isArray(value)) for (const each of value) url.searchParams.append(name, each);
+    else if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, String(value));
+  }
+  return url;
+}
+
+export function headersWith(more: Record<string, string> = {}): Record<string, string> {
+  const key = savedKey();
+  return key === null ? more : { Authorization: `Bearer ${key}`, ...more };
+}
+
+/** Send a request and return the answer. Raises ApiError; a refusal for the rate is repeated once after its pause. */
+export async function send(
+  method: string,
+  path: string,
+  options: { query?: Query; body?: unknown; signal?: AbortSignal; key?: string } = {},
+): Promise<Response> {
+  const headers: Record<string, string> = {};
+  if (options.body !== undefined) headers["Content-Type"] = "application/json";
+  if (options.key !== undefined) headers["Idempotency-Key"] = options.key;
+  const request = (): Promise<Response> =>
+    fetch(urlOf(path, options.query), {
+      method,
+      headers: headersWith(headers),
+      body: options.body === undefined ? null : JSON.stringify(options.body),
+      signal: options.signal ?? null,
+      credentials: "omit",
+      cache: "no-store",
+      referrerPolicy: "no-referrer",
+    });
+  let reply = await request();
+  if (reply.status === 429 && (method === "GET" || options.key !== undefined)) {
+    await new Promise((done) => setTimeout(done, 1000 * Math.min(5, Number(reply.headers.get("Retry-After") ?? 1))));
+    reply = await request();
+  }
+  if (!reply.ok) throw await problem(reply);
+  return reply;
+}
+
+export async function problem(reply: Response): Promise<ApiError> {
+  let found: { code?: string; detail?: string; title?: string; errors?: []; instance?: string } = {};
+  try {
+    found = await reply.json();
+  } catch {
+    // a proxy's page
+  }
+  if (reply.status === 401) refused();
+  const detail = found.detail ?? found.title ?? `the server answered ${reply.status}`;
+  return new ApiError(reply.status, found.code ?? String(reply.status), detail, found.errors ?? [], found.instance ?? null);
+}
+
+export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  return (await send("GET", path, signal === undefined ? { query } : { query, signal })).json() as Promise<T>;
+}
+
+export async function post<T>(path: string, body: unknown = undefined, query: Query = {}): Promise<T> {
+  const reply = await send("POST", path, { body, query, key: crypto.randomUUID?.() ?? String(Math.random()) });
+  return (reply.status === 204 ? null : await reply.json()) as T;
+}
+
+export async function put<T>(path: string, body: Json): Promise<T> {
+  const reply = await send("PUT", path, { body });
+  return (reply.status === 204 ? null : await reply.json()) as T;
+}
+
+export async function patch<T>(path: string, body: Json): Promise<T> {
+  return (await send("PATCH", path, { body })).json() as Promise<T>;
+}
+
+export async function remove(path: string, query: Query = {}): Promise<void> {
+  await send("DELETE", path, { query });
+}
+
+/** Yield the pages of a list until its end, or until `most` entries. */
+export async function gather<T>(path: string, query: Query, most: number, signal?: AbortSignal): Promise<T[]> {
+  const found: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: Page<T> = await get<Page<T>>(path, { limit: Math.min(200, most), ...query, cursor }, signal);
+    found.push(...page.items);
+    cursor = page.next;
+  } while (cursor !== null && found.length < most);
+  return found;
+}
+
+const id = encodeURIComponent;
+
+/** Paths of the API. */
+export const at = {
+  thread: (thread: string, ...rest: string[]): string => ["v1/threads", id(thread), ...rest.map(id)].join("/"),
+  run: (thread: string, run: string, ...rest: string[]): string => at.thread(thread, "runs", run, ...rest),
+  request: (request: string, ...rest: string[]): string => ["v1/requests", id(request), ...rest].join("/"),
+  queue: (queue: string, verb: string): string => `v1/queues/${id(queue)}/${verb}`,
+  worker: (worker: string, verb: string): string => `v1/workers/${id(worker)}/${verb}`,
+};

@@ -1,0 +1,111 @@
+/** Streams of events through fetch, which can send the key in a header, unlike EventSource. */
+
+import { headersWith, problem, urlOf } from "./api";
+import type { RunEvent } from "./types";
+
+export interface Frame {
+  id: string | null;
+  event: RunEvent | null;
+}
+
+/** Read the frames of a body of server-sent events. */
+export async function* frames(body: ReadableStream<Uint8Array>): AsyncGenerator<Frame> {
+  const reader = body.pipeThrough(new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array>).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      rest += value;
+      let end: number;
+      while ((end = rest.indexOf("\n\n")) >= 0) {
+        yield frame(rest.slice(0, end));
+        rest = rest.slice(end + 2);
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}
+
+function frame(text: string): Frame {
+  let id: string | null = null;
+  let data = "";
+  for (const line of text.split("\n")) {
+    if (line.startsWith("id: ")) id = line.slice(4);
+    else if (line.startsWith("data: ")) data += line.slice(6);
+  }
+  return { id, event: data === "" ? null : (JSON.parse(data) as RunEvent) };
+}
+
+/**
+ * Follow a stream until `signal` ends it, or the server says that there is no more (204, or the run's last event when `once`).
+ * A lost connection continues after the last id. While the page is hidden no connection is open: browsers have few per server.
+ */
+export async function follow(
+  path: string,
+  signal: AbortSignal,
+  onEvent: (event: RunEvent) => void,
+  options: { once?: boolean; onState?: (open: boolean) => void; onGap?: () => void } = {},
+): Promise<void> {
+  let last: string | null = null;
+  let pause = 500;
+  while (!signal.aborted) {
+    await visible(signal);
+    const connection = new AbortController();
+    const leave = (): void => connection.abort();
+    const hide = (): void => void (document.hidden && leave());
+    signal.addEventListener("abort", leave);
+    document.addEventListener("visibilitychange", hide);
+    try {
+      const more: Record<string, string> = { Accept: "text/event-stream" };
+      if (last !== null) more["Last-Event-ID"] = last;
+      const reply = await fetch(urlOf(path), {
+        headers: headersWith(more),
+        signal: connection.signal,
+        credentials: "omit",
+        cache: "no-store",
+      });
+      if (reply.status === 204) return;
+      if (!reply.ok || reply.body === null) throw await problem(reply);
+      options.onState?.(true);
+      pause = 500;
+      for await (const each of frames(reply.body)) {
+        if (each.id !== null) last = each.id;
+        if (each.event?.type === "gap") options.onGap?.();
+        if (each.event !== null) onEvent(each.event);
+      }
+      if (options.once === true) return;
+    } catch (error) {
+      if (signal.aborted) return;
+      const status = (error as { status?: number }).status;
+      if (status !== undefined && status >= 400 && status < 500 && status !== 429) return;
+    } finally {
+      options.onState?.(false);
+      signal.removeEventListener("abort", leave);
+      document.removeEventListener("visibilitychange", hide);
+    }
+    await wait(pause, signal);
+    pause = Math.min(pause * 2, 10_000);
+  }
+}
+
+export function wait(milliseconds: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((done) => {
+    const timer = setTimeout(done, milliseconds);
+    signal?.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
+  });
+}
+
+function visible(signal: AbortSignal): Promise<void> {
+  if (!document.hidden) return Promise.resolve();
+  return new Promise((done) => {
+    const check = (): void => {
+      if (document.hidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", check);
+      done();
+    };
+    document.addEventListener("visibilitychange", check);
+    signal.addEventListener("abort", check, { once: true });
+  });
+}

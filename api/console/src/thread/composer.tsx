@@ -1,0 +1,78 @@
+/** The next prompt. On a path that does not end at the head it continues that path. */
+
+import { useState } from "preact/hooks";
+import { useAgents } from "../agents";
+import { at, post } from "../api";
+import { setQuery } from "../router";
+import type { Run } from "../types";
+import { Button } from "../ui/bits";
+import { attempt } from "../ui/dialog";
+import { useModel } from "./page";
+
+export function Composer({ agent: fixed }: { agent?: string }) {
+  const model = useModel();
+  const agents = useAgents();
+  const [text, setText] = useState("");
+  const [agent, setAgent] = useState("");
+  const [beside, setBeside] = useState(false);
+  const leaf = model.leaf.value;
+  const send = async (): Promise<void> => {
+    const message = text.trim();
+    if (message === "") return;
+    const chosen = fixed ?? agent;
+    const body = {
+      message: text,
+      ...(chosen ? { agent: chosen } : {}),
+      ...(leaf !== null ? { parent_id: leaf } : {}),
+      ...(beside ? { parallel: true } : {}),
+    };
+    const sent = await attempt(() => post<Run>(at.thread(model.id, "runs"), body));
+    if (!sent) return;
+    setText("");
+    if (leaf !== null) setQuery({ leaf: null });
+    model.reloadSoon(0);
+  };
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void send();
+      }}
+    >
+      <textarea
+        aria-label="Prompt"
+        placeholder={leaf === null ? "Prompt" : "Prompt, after the last message of this path"}
+        rows={Math.min(8, Math.max(2, text.split("\n").length))}
+        value={text}
+        onInput={(e) => setText(e.currentTarget.value)}
+        onKeyDown={(e) => {
+          if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+            e.preventDefault();
+            void send();
+          }
+          if (e.key === "Escape") e.currentTarget.blur();
+        }}
+      />
+      <div class="composer-foot">
+        {fixed === undefined && (
+          <select aria-label="Agent" value={agent} onChange={(e) => setAgent(e.currentTarget.value)}>
+            <option value="">{model.thread.value?.agent ?? "default agent"}</option>
+            {agents.map((each) => (
+              <option key={each.name}>{each.name}</option>
+            ))}
+          </select>
+        )}
+        <label class="checked" title="on a branch and a lane of its own, beside what runs">
+          <input type="checkbox" checked={beside} onChange={(e) => setBeside(e.currentTarget.checked)} />
+          <span>beside</span>
+        </label>
+        <span class="spacer" />
+        <span class="dim hint">Enter sends, Shift+Enter breaks the line</span>
+        <Button kind="primary" type="submit" icon="send" disabled={text.trim() === ""}>
+          Send
+        </Button>
+      </div>
+    </form>
+  );
+}

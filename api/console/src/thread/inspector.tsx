@@ -1,0 +1,235 @@
+/** What is known of the selected run, message or request. */
+
+import { useState } from "preact/hooks";
+import { at, get } from "../api";
+import { clock, money, moment, seconds, tokens } from "../format";
+import { href } from "../router";
+import { RequestDetail } from "../pages/inbox";
+import { isLive } from "../runs";
+import { can } from "../session";
+import type { Attempt, HitlRequest, Message, Page, Run } from "../types";
+import { Age, Button, Code, Empty, Field, Fold, Id, Problem, Status, Tabs } from "../ui/bits";
+import { useLive } from "../ui/live";
+import { cancel, redrive } from "./actions";
+import { Events } from "./events";
+import { select, useModel } from "./page";
+import { runOf } from "./waterfall";
+import { traceLink } from "./traces";
+
+export function Inspector() {
+  const model = useModel();
+  const selection = model.selection.value;
+  if (selection?.kind === "message") return <MessageInspector key={selection.id} id={selection.id} />;
+  if (selection?.kind === "request") return <RequestInspector key={selection.id} id={selection.id} />;
+  const run = runOf(model);
+  return run === null ? <Empty title="Nothing is selected" /> : <RunInspector key={run} id={run} />;
+}
+
+interface Told {
+  run: Run;
+  explanation: string;
+  attempts: Attempt[];
+  requests: HitlRequest[];
+}
+
+function RunInspector({ id }: { id: string }) {
+  const model = useModel();
+  const [tab, setTab] = useState<"state" | "attempts" | "events" | "json">(location.search.includes("event=") ? "events" : "state");
+  const known = model.runs.value.get(id);
+  const state = known ? `${known.status} ${known.attempt}` : "";
+  const read = async (signal: AbortSignal): Promise<Told> => {
+    const [run, explained, attempts] = await Promise.all([
+      get<Run>(at.run(model.id, id), {}, signal),
+      get<{ explanation: string }>(at.run(model.id, id, "explain"), {}, signal),
+      get<Page<Attempt>>(at.run(model.id, id, "attempts"), { limit: 100 }, signal),
+    ]);
+    return { run, explanation: explained.explanation, attempts: attempts.items, requests: model.requests.value.filter((each) => each.run_id === id) };
+  };
+  const told = useLive<Told>(`${model.id} ${id} ${state}`, read, known && isLive(known) ? 3000 : 0);
+  if (told.error !== null) return <Problem error={told.error} />;
+  if (!told.value) return <div class="inspector" aria-busy="true" />;
+  const { run, attempts } = told.value;
+  return (
+    <div class="inspector">
+      <header class="inspector-head">
+        <h2>Run</h2>
+        <Status status={run.status} />
+        <span class="spacer" />
+        {can("write") && isLive(run) && (
+          <Button icon="stop" onClick={() => cancel(run).then(told.refresh)}>
+            Cancel
+          </Button>
+        )}
+        {can("write") && (run.status === "failed" || run.status === "dead") && (
+          <Button icon="again" onClick={() => redrive(run).then(told.refresh)}>
+            Redrive
+          </Button>
+        )}
+      </header>
+      <p class="explanation">{told.value.explanation}</p>
+      <Tabs
+        label="Parts of the run"
+        value={tab}
+        onChange={setTab}
+        names={[["state", "State"], ["attempts", `Attempts ${attempts.length}`], ["events", "Events"], ["json", "JSON"]]}
+      />
+      {tab === "state" && <RunState run={run} attempts={attempts} requests={told.value.requests} />}
+      {tab === "attempts" && <Attempts attempts={attempts} />}
+      {tab === "events" && <Events run={run} />}
+      {tab === "json" && <Code value={run} />}
+    </div>
+  );
+}
+
+function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; requests: HitlRequest[] }) {
+  const trace = traceLink(run.trace_context);
+  const budget = (run.metadata.budget ?? run.options.budget) as number | undefined;
+  const steps: [string, string | null][] = [
+    ["accepted", run.accepted_at], ["admitted", run.admitted_at], ["due", run.run_at], ["started", run.started_at],
+    ["suspended", run.suspended_at], ["cancel requested", run.cancel_requested_at], [run.finished_at ? run.status : "ended", run.finished_at],
+  ];
+  return (
+    <>
+      {run.error && (
+        <div class="run-error">
+          <p>
+            <code>{run.error.code}</code> {run.error.message}
+          </p>
+          {run.error.traceback && (
+            <Fold title="Traceback">
+              <Code value={run.error.traceback} label="Traceback" />
+            </Fold>
+          )}
+        </div>
+      )}
+      {requests.map((each) => (
+        <button type="button" class="link block" key={each.request_id} onClick={() => select({ kind: "request", id: each.request_id })}>
+          waits for {each.kind === "approval" ? "an approval" : "an answer"}
+        </button>
+      ))}
+      <dl class="fields">
+        <Field name="Id"><Id value={run.run_id} /></Field>
+        <Field name="Agent">{run.agent ?? "default"}</Field>
+        <Field name="Queue">{run.queue} <span class="dim">{run.priority}</span></Field>
+        <Field name="Lane">{run.lane || "thread"}</Field>
+        <Field name="Worker">{run.worker_id ?? "–"}</Field>
+        {run.app_version && <Field name="Version">{run.app_version}</Field>}
+        <Field name="Attempts">
+          {run.attempt} <span class="dim">{run.error_count} errors, {run.crash_count} crashes</span>
+        </Field>
+        <Field name="Tokens">
+          {tokens(run.usage.input_tokens)} in, {tokens(run.usage.output_tokens)} out <span class="dim">{run.usage.requests} requests</span>
+        </Field>
+        <Field name="Cost">
+          {money(run.usage.cost)}
+          {typeof budget === "number" && (
+            <span class="budget">
+              of {money(budget)} <meter min={0} max={budget} high={budget * 0.8} value={run.usage.cost} aria-label="Share of the budget" />
+            </span>
+          )}
+        </Field>
+        <Field name="Busy">{seconds(run.usage.seconds)}</Field>
+        {trace && (
+          <Field name="Trace">
+            {trace.url ? (
+              <a href={trace.url} target="_blank" rel="noopener noreferrer">
+                {trace.id.slice(0, 16)}…
+              </a>
+            ) : (
+              <Id value={trace.id} />
+            )}
+          </Field>
+        )}
+      </dl>
+      <h3>History</h3>
+      <ol class="history">
+        {steps.filter(([, time]) => time !== null).sort((a, b) => ((a[1] as string) < (b[1] as string) ? -1 : 1)).map(([name, time]) => (
+          <li key={name}>
+            <time title={moment(time)}>{clock(time)}</time> {name}
+          </li>
+        ))}
+        {attempts.length > 1 && <li class="dim">{attempts.map((each) => each.outcome).join(" → ")}</li>}
+      </ol>
+      <Fold title="Options">
+        <Code value={run.options} label="Options" />
+      </Fold>
+      {Object.keys(run.metadata).length > 0 && (
+        <Fold title="Metadata">
+          <Code value={run.metadata} label="Metadata" />
+        </Fold>
+      )}
+    </>
+  );
+}
+
+function Attempts({ attempts }: { attempts: Attempt[] }) {
+  return (
+    <ol class="attempts">
+      {attempts.map((each, n) => (
+        <li key={each.fence}>
+          <p>
+            <strong>{n + 1}</strong> <Status status={each.outcome} /> <span class="spacer" />
+            <span class="dim">{each.started_at && each.ended_at ? seconds((Date.parse(each.ended_at) - Date.parse(each.started_at)) / 1000) : <Age at={each.started_at} />}</span>
+          </p>
+          <p class="dim">
+            {each.worker_id ?? "no worker"} · fence {each.fence} · {clock(each.started_at)}–{each.ended_at ? clock(each.ended_at) : "…"}
+          </p>
+          {each.error && <p class="bad-text">{each.error.code}: {each.error.message}</p>}
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+function MessageInspector({ id }: { id: string }) {
+  const model = useModel();
+  const shown = model.messages.value.find((each) => each.id === id);
+  const found = useLive<Message>(`${model.id} ${id}`, (signal) => get<Message>(at.thread(model.id, "messages", id), {}, signal), 0);
+  const message = found.value ?? shown;
+  if (found.error !== null && !message) return <Problem error={found.error} />;
+  if (!message) return <div class="inspector" aria-busy="true" />;
+  return (
+    <div class="inspector">
+      <header class="inspector-head">
+        <h2>Message</h2>
+        <span class="chip">{message.role}</span>
+      </header>
+      <dl class="fields">
+        <Field name="Id"><code>{message.id}</code></Field>
+        <Field name="Number">{message.seq}</Field>
+        <Field name="Parent">
+          {message.parent_id ? <a href={href(["threads", model.id], { message: message.parent_id })}><Id value={message.parent_id} /></a> : "none"}
+        </Field>
+        <Field name="Run">
+          {message.run_id ? <a href={href(["threads", model.id], { run: message.run_id })}><Id value={message.run_id} /></a> : "stored without a run"}
+        </Field>
+        <Field name="Stored">{moment(message.created_at)}</Field>
+        {message.usage && (
+          <Field name="Usage">
+            {tokens(message.usage.input_tokens)} in, {tokens(message.usage.output_tokens)} out, {money(message.usage.cost)}
+          </Field>
+        )}
+      </dl>
+      <Code value={message} label="Message as JSON" />
+    </div>
+  );
+}
+
+function RequestInspector({ id }: { id: string }) {
+  const model = useModel();
+  const pending = model.requests.value.some((each) => each.request_id === id);
+  const found = useLive<HitlRequest>(`${id} ${pending}`, (signal) => get<HitlRequest>(at.request(id), {}, signal), 0);
+  if (found.error !== null) return <Problem error={found.error} />;
+  if (!found.value) return <div class="inspector" aria-busy="true" />;
+  return (
+    <div class="inspector">
+      <RequestDetail request={found.value} onDone={() => (model.reloadSoon(0), void found.refresh())} />
+      <Fold title="Schema of the answer">
+        <Code value={found.value.answer_schema ?? "any text"} label="Schema" />
+      </Fold>
+      <Fold title="JSON">
+        <Code value={found.value} />
+      </Fold>
+    </div>
+  );
+}

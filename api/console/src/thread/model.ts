@@ -1,0 +1,348 @@
+/** What the page of a thread shows: the family, the chosen path as far as it was read, the runs, and what streams in. */
+
+import { batch, computed, signal } from "@preact/signals";
+import { at, gather, get } from "../api";
+import { follow } from "../sse";
+import type { Attempt, Branch, HitlRequest, Lineage, Message, Page, Run, RunEvent, Thread } from "../types";
+import { build, ends, type Family, forksOf } from "./lanes";
+import { after, NOTHING, Seen } from "./live";
+import { isLive } from "../runs";
+
+export interface Chunk {
+  key: string;
+  messages: Message[];
+}
+
+export type Selection = { kind: "run" | "message" | "request"; id: string };
+
+const PAGE = 60;
+const LEAVES = 200;
+const AT_ONCE = 6;
+
+export class ThreadModel {
+  readonly thread = signal<Thread | null>(null);
+  readonly error = signal<unknown>(null);
+  readonly threads = signal<Thread[]>([]);
+  readonly branches = signal<ReadonlyMap<string, Branch[]>>(new Map());
+  /** The message that ends the path; null follows the head of the thread. */
+  readonly leaf = signal<string | null>(null);
+  readonly chunks = signal<Chunk[]>([]);
+  readonly loading = signal(true);
+  readonly older = signal<string | null>(null);
+  readonly runs = signal<ReadonlyMap<string, Run>>(new Map());
+  readonly attempts = signal<ReadonlyMap<string, Attempt[]>>(new Map());
+  readonly requests = signal<HitlRequest[]>([]);
+  readonly writing = signal(NOTHING);
+  readonly selection = signal<Selection | null>(null);
+  readonly gaps = signal(0);
+  readonly connected = signal(false);
+  readonly tick = signal(0);
+
+  readonly messages = computed(() => this.chunks.value.flatMap((chunk) => chunk.messages));
+  readonly leaves = computed(() => this.branches.value.get(this.id) ?? []);
+  readonly path = computed<Branch | null>(() => {
+    const found = this.leaves.value.find((each) => (this.leaf.value === null ? each.head : each.message_id === this.leaf.value));
+    const last = this.messages.value.at(-1)?.id;
+    return found ?? this.leaves.value.find((each) => each.message_id === last) ?? null;
+  });
+  readonly forks = computed(() => (this.path.value ? forksOf(this.path.value, this.leaves.value) : []));
+  readonly jobs = computed(() => [...this.runs.value.values()].filter((each) => each.kind === "fork_many" || each.kind === "fork_once"));
+  readonly tree = computed(() => {
+    const family: Family = { threads: this.threads.value, branches: this.branches.value, jobs: this.jobs.value };
+    return build(family);
+  });
+  readonly live = computed(() => [...this.runs.value.values()].filter(isLive).reverse());
+
+  private over = new AbortController();
+  private generation = 0;
+  private seen = new Seen();
+  private asked = new Set<string>();
+  private queue: (() => Promise<void>)[] = [];
+  private working = 0;
+  private streams = new Map<string, AbortController>();
+  private timer = 0;
+  private reloading = false;
+  private again = false;
+
+  constructor(public id: string) {}
+
+  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. */
+  async open(leaf: string | null): Promise<void> {
+    const own = ++this.generation;
+    this.over.abort();
+    this.over = new AbortController();
+    this.streams.clear();
+    const signal = this.over.signal;
+    batch(() => {
+      this.leaf.value = leaf;
+      this.chunks.value = [];
+      this.loading.value = true;
+      this.error.value = null;
+      this.writing.value = NOTHING;
+      this.runs.value = new Map();
+      this.requests.value = [];
+      this.gaps.value = 0;
+    });
+    this.seen = new Seen();
+    try {
+      await Promise.all([this.readPath(own), this.readThread(own), this.readRuns(own), this.readLeaves(this.id)]);
+    } catch (error) {
+      if (own === this.generation) this.error.value = error;
+      return;
+    } finally {
+      if (own === this.generation) this.loading.value = false;
+    }
+    if (own !== this.generation) return;
+    void this.readFamily();
+    void follow(at.thread(this.id, "stream"), signal, (event) => this.hear(event), {
+      onState: (open) => {
+        this.connected.value = open;
+        if (open) this.reloadSoon(0);
+      },
+      onGap: () => (this.gaps.value += 1),
+    });
+  }
+
+  close(): void {
+    this.generation += 1;
+    this.over.abort();
+    clearTimeout(this.timer);
+  }
+
+  /** Show another path of the same thread. */
+  async show(leaf: string | null): Promise<void> {
+    const own = this.generation;
+    batch(() => {
+      this.leaf.value = leaf;
+      this.chunks.value = [];
+      this.loading.value = true;
+    });
+    try {
+      await this.readPath(own);
+    } catch (error) {
+      this.error.value = error;
+    } finally {
+      this.loading.value = false;
+    }
+  }
+
+  /** Show a path with a linked message or run, if the shown path has neither: the path that ends there. */
+  async reveal(message: string | null, run: string | null): Promise<void> {
+    const shown = this.messages.value;
+    if (message !== null) {
+      if (!shown.some((each) => each.id === message)) await this.show(message);
+      return;
+    }
+    if (run === null || shown.some((each) => each.run_id === run)) return;
+    const leaf = this.leaves.value.find((each) => each.run_id === run)?.message_id;
+    const last = leaf ?? (await this.lastMessage(run));
+    if (last !== undefined) await this.show(last);
+  }
+
+  private async lastMessage(run: string): Promise<string | undefined> {
+    try {
+      return (await get<{ messages?: Message[] }>(at.run(this.id, run, "wait"), { wait: 0 })).messages?.at(-1)?.id;
+    } catch {
+      return undefined; // a fork job has no messages
+    }
+  }
+
+  async readOlder(): Promise<void> {
+    const cursor = this.older.value;
+    const own = this.generation;
+    const leaf = this.leaf.value;
+    if (cursor === null || this.reading) return;
+    this.reading = true;
+    try {
+      const page = await this.page(leaf, cursor);
+      if (own !== this.generation || leaf !== this.leaf.value) return;
+      batch(() => {
+        this.chunks.value = [{ key: cursor, messages: page.items.reverse() }, ...this.chunks.value];
+        this.older.value = page.next;
+      });
+    } finally {
+      this.reading = false;
+    }
+  }
+
+  private reading = false;
+
+  private page(leaf: string | null, cursor: string | null): Promise<Page<Message>> {
+    return get<Page<Message>>(at.thread(this.id, "messages"), { order: "newest_first", limit: PAGE, leaf_id: leaf, cursor }, this.over.signal);
+  }
+
+  private async readPath(own: number): Promise<void> {
+    const leaf = this.leaf.value;
+    const page = await this.page(leaf, null);
+    if (own !== this.generation || leaf !== this.leaf.value) return;
+    batch(() => {
+      this.chunks.value = [{ key: "newest", messages: page.items.reverse() }];
+      this.older.value = page.next;
+    });
+  }
+
+  private async readThread(own: number): Promise<void> {
+    const thread = await get<Thread>(at.thread(this.id), {}, this.over.signal);
+    if (own !== this.generation) return;
+    this.thread.value = thread;
+    this.addThreads([thread]);
+  }
+
+  private async readRuns(own: number): Promise<void> {
+    const [page, requests] = await Promise.all([
+      get<Page<Run>>(at.thread(this.id, "runs"), { limit: 100 }, this.over.signal),
+      get<Page<HitlRequest>>("v1/requests", { thread_id: this.id, limit: 50 }, this.over.signal),
+    ]);
+    if (own !== this.generation) return;
+    batch(() => {
+      this.runs.value = new Map(page.items.map((run) => [run.run_id, run]));
+      this.requests.value = requests.items;
+    });
+    for (const run of page.items) {
+      if (run.attempt > 1) void this.readAttempts(run);
+      if (run.status === "running") this.followRun(run.run_id);
+    }
+  }
+
+  /** A run that was under way when the page opened: its stream from the beginning has what the thread's stream sent before. */
+  private followRun(run: string): void {
+    if (this.streams.has(run)) return;
+    this.streams.set(run, this.over);
+    void follow(at.run(this.id, run, "stream"), this.over.signal, (event) => this.hear(event), { once: true });
+  }
+
+  async readAttempts(run: Run): Promise<void> {
+    const known = this.attempts.value.get(run.run_id);
+    if (known && known.length === run.attempt && known.at(-1)?.outcome !== "running") return;
+    try {
+      const page = await get<Page<Attempt>>(at.run(run.thread_id, run.run_id, "attempts"), { limit: 100 });
+      this.attempts.value = new Map(this.attempts.value).set(run.run_id, page.items);
+    } catch {
+      // the inspector reports it
+    }
+  }
+
+  async readLeaves(thread: string): Promise<void> {
+    const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, 2000);
+    this.branches.value = new Map(this.branches.value).set(thread, ends(found));
+  }
+
+  private async readFamily(): Promise<void> {
+    try {
+      const lineage = await get<Lineage>(at.thread(this.id, "lineage"), { limit: 200 }, this.over.signal);
+      const above = lineage.ancestors.filter((each) => each.deleted_at === null).reverse();
+      this.addThreads([...above, lineage.thread, ...lineage.children]);
+      for (const each of above) this.want(each.thread_id);
+      this.asked.add(this.id);
+    } catch {
+      // the thread itself is shown
+    }
+  }
+
+  /** Read the leaves and forks of a thread of the family, when its row comes into sight. */
+  want(thread: string): void {
+    if (this.asked.has(thread)) return;
+    this.asked.add(thread);
+    this.queue.push(async () => {
+      const children = get<Page<Thread>>("v1/threads", { parent_thread_id: thread, limit: 200 }).then((page) => this.addThreads(page.items.reverse()));
+      await Promise.all([this.readLeaves(thread), children]).catch(() => undefined);
+    });
+    void this.work();
+  }
+
+  private async work(): Promise<void> {
+    if (this.working >= AT_ONCE) return;
+    this.working += 1;
+    for (let next = this.queue.shift(); next !== undefined; next = this.queue.shift()) await next();
+    this.working -= 1;
+  }
+
+  /** Add threads of the family, every thread after its parent. */
+  private addThreads(found: Thread[]): void {
+    const known = new Map(this.threads.value.map((each) => [each.thread_id, each]));
+    for (const each of found) known.set(each.thread_id, each);
+    const ordered: Thread[] = [];
+    const placed = new Set<string>();
+    const place = (thread: Thread): void => {
+      if (placed.has(thread.thread_id)) return;
+      placed.add(thread.thread_id);
+      const parent = thread.parent_thread_id === null ? undefined : known.get(thread.parent_thread_id);
+      if (parent) place(parent);
+      ordered.push(thread);
+    };
+    for (const each of [...known.values()].sort((a, b) => (a.created_at < b.created_at ? -1 : 1))) place(each);
+    this.threads.value = ordered;
+  }
+
+  private hear(event: RunEvent): void {
+    if (this.seen.has(event)) return;
+    this.writing.value = after(this.writing.value, event);
+    if (event.type === "message.completed") this.addMessage(event);
+    if (event.type !== "message.delta" && event.type !== "message.started") this.reloadSoon(event.type.startsWith("run.") ? 30 : 250);
+    this.tick.value += 1;
+  }
+
+  /** Append a completed message at once if it continues the shown path; whatever else changed is read soon after. */
+  private addMessage(event: RunEvent): void {
+    const message = event.data.message as unknown as Message;
+    const shown = this.messages.value;
+    if (shown.length === 0 || shown.some((each) => each.id === message.id)) return;
+    if (message.parent_id !== shown.at(-1)?.id) return;
+    const last = this.chunks.value.at(-1) as Chunk;
+    const added = { ...message, run_status: message.run_status ?? "running" } as Message;
+    this.chunks.value = [...this.chunks.value.slice(0, -1), { ...last, messages: [...last.messages, added] }];
+    if (this.leaf.value !== null && this.leaf.value === message.parent_id) this.leaf.value = message.id;
+  }
+
+  /** Read the end of the path, the runs and the leaves again. */
+  reloadSoon(milliseconds: number): void {
+    clearTimeout(this.timer);
+    this.timer = window.setTimeout(() => void this.reload(), milliseconds);
+  }
+
+  async reload(): Promise<void> {
+    if (this.reloading) {
+      this.again = true;
+      return;
+    }
+    this.reloading = true;
+    const own = this.generation;
+    try {
+      await Promise.all([this.readEnd(own), this.readRuns(own), this.readLeaves(this.id), this.readThread(own)]);
+    } catch {
+      // the next event reads again
+    } finally {
+      this.reloading = false;
+    }
+    if (this.again) {
+      this.again = false;
+      await this.reload();
+    }
+  }
+
+  private async readEnd(own: number): Promise<void> {
+    const leaf = this.leaf.value;
+    const page = await this.page(leaf, null);
+    if (own !== this.generation || leaf !== this.leaf.value) return;
+    const end = page.items.reverse();
+    const first = end[0]?.id;
+    const kept: Chunk[] = [];
+    let joined = first === undefined;
+    for (const chunk of this.chunks.value) {
+      const index = chunk.messages.findIndex((each) => each.id === first);
+      if (index < 0) {
+        kept.push(chunk);
+        continue;
+      }
+      joined = true;
+      if (index > 0) kept.push({ ...chunk, key: `${chunk.key}.`, messages: chunk.messages.slice(0, index) });
+      break;
+    }
+    batch(() => {
+      if (joined || page.next !== null || this.chunks.value.length === 0) {
+        if (!joined) this.older.value = page.next;
+        this.chunks.value = [...(joined ? kept : []), { key: "newest", messages: end }];
+      } else this.chunks.value = [{ key: "newest", messages: end }];
+    });
+  }
+}

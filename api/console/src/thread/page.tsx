@@ -1,0 +1,181 @@
+/** The page of a thread: the tree of its family, the transcript of the chosen path, and the inspector of what is selected. */
+
+import { createContext } from "preact";
+import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { ApiError, at, patch, remove } from "../api";
+import { money, tokens } from "../format";
+import { go, href, place, setQuery } from "../router";
+import { can } from "../session";
+import type { Thread } from "../types";
+import { Button, Empty, Problem, Tabs } from "../ui/bits";
+import { ask, note } from "../ui/dialog";
+import { Icon } from "../ui/icons";
+import { useKeys } from "../ui/keys";
+import { askFork, askRegenerate } from "./actions";
+import { Composer } from "./composer";
+import { Inspector } from "./inspector";
+import { ThreadModel, type Selection } from "./model";
+import { Transcript } from "./transcript";
+import { Tree } from "./tree";
+import { Waterfall } from "./waterfall";
+
+const Model = createContext<ThreadModel | null>(null);
+
+export function useModel(): ThreadModel {
+  return useContext(Model) as ThreadModel;
+}
+
+export { Model };
+
+export function selectionOf(query: URLSearchParams): Selection | null {
+  for (const kind of ["request", "message", "run"] as const) {
+    const id = query.get(kind);
+    if (id) return { kind, id };
+  }
+  return null;
+}
+
+/** Select something: the link of the page then leads to it. */
+export function select(selection: Selection | null): void {
+  setQuery({ run: null, message: null, request: null, event: null, ...(selection ? { [selection.kind]: selection.id } : {}) });
+}
+
+export function ThreadPage({ id }: { id: string }) {
+  const model = useMemo(() => new ThreadModel(id), [id]);
+  const filter = useRef<HTMLInputElement>(null);
+  const [pane, setPane] = useState<"tree" | "path" | "details">("path");
+  const query = place.value.query;
+  useEffect(() => {
+    void model.open(query.get("leaf")).then(() => void model.reveal(query.get("message"), query.get("run")));
+    return () => model.close();
+  }, [model]);
+  const leaf = query.get("leaf");
+  const first = useRef(true);
+  useEffect(() => {
+    if (first.current) first.current = false;
+    else if (leaf !== model.leaf.value) void model.show(leaf);
+  }, [leaf]);
+  model.selection.value = selectionOf(query);
+  useKeys({
+    "/": () => {
+      filter.current?.focus();
+      if (document.activeElement === filter.current) return;
+      setPane("tree");
+      requestAnimationFrame(() => filter.current?.focus());
+    },
+    f: () => void (can("write") && askFork(model)),
+    r: () => void (can("write") && askRegenerate(model)),
+    j: () => step(model, 1),
+    k: () => step(model, -1),
+    Escape: () => select(null),
+  });
+  const error = model.error.value;
+  if (error !== null) {
+    const missing = error instanceof ApiError && error.status === 404;
+    return missing ? <Empty title={`There is no thread ${id}`}><a href={href(["threads"])}>All threads</a></Empty> : <Problem error={error} />;
+  }
+  return (
+    <Model.Provider value={model}>
+      <section class={`thread show-${pane}`}>
+        <Head model={model} />
+        <div class="pane-tabs">
+          <Tabs
+            label="Parts of the page"
+            value={pane}
+            onChange={setPane}
+            names={[["tree", "Tree"], ["path", "Transcript"], ["details", "Inspector"]]}
+          />
+        </div>
+        <Waterfall />
+        <div class="columns">
+          <aside class="tree-pane" aria-label="Tree">
+            <Tree filter={filter} onOpen={() => setPane("path")} />
+          </aside>
+          <div class="path-pane">
+            <Transcript />
+            {can("write") && <Composer />}
+          </div>
+          <aside class="details-pane" aria-label="Inspector">
+            <Inspector />
+          </aside>
+        </div>
+      </section>
+    </Model.Provider>
+  );
+}
+
+function step(model: ThreadModel, by: number): void {
+  const shown = model.messages.value;
+  const selected = model.selection.value;
+  const index = shown.findIndex((each) => each.id === selected?.id);
+  const next = shown[index < 0 ? (by < 0 ? shown.length - 1 : 0) : index + by];
+  if (!next) return;
+  select({ kind: "message", id: next.id });
+  document.getElementById(`m-${next.id}`)?.scrollIntoView({ block: "nearest" });
+}
+
+function Head({ model }: { model: ThreadModel }) {
+  const thread = model.thread.value;
+  const usage = thread?.usage;
+  const rename = (): void =>
+    ask({
+      title: "Title of the thread",
+      confirm: "Save",
+      input: { label: "Title", value: thread?.title ?? "", optional: true },
+      act: async (title) => {
+        model.thread.value = await patch<Thread>(at.thread(model.id), { title: title.trim() || null });
+      },
+    });
+  const erase = (): void =>
+    ask({
+      title: "Delete this thread?",
+      body: <p>Its forks keep the messages that they show. Runs that have not ended are cancelled.</p>,
+      confirm: "Delete the thread",
+      danger: true,
+      act: async () => {
+        await remove(at.thread(model.id), { cancel: true });
+        note("Deleted");
+        go(href(["threads"]));
+      },
+    });
+  return (
+    <header class="bar thread-head">
+      <nav class="crumbs" aria-label="Path to the thread">
+        <a href={href(["threads"])}>Threads</a>
+        {thread?.parent_thread_id && (
+          <>
+            <Icon name="chevron" size={12} />
+            <a href={href(["threads", thread.parent_thread_id])} class="crumb-parent" title={`forked from ${thread.parent_thread_id}`}>
+              <Icon name="fork" size={12} /> {thread.parent_thread_id}
+            </a>
+          </>
+        )}
+        <Icon name="chevron" size={12} />
+      </nav>
+      <h1 title={model.id}>{thread?.title ?? model.id}</h1>
+      {can("write") && <Button icon="edit" kind="quiet" label="Change the title" onClick={rename} />}
+      <span class={`connection${model.connected.value ? " on" : ""}`} title={model.connected.value ? "live" : "not connected"}>
+        <span class="hidden-text">{model.connected.value ? "live" : "not connected"}</span>
+      </span>
+      <span class="spacer" />
+      {usage && (
+        <span class="dim usage" title={`${usage.requests} model requests`}>
+          {tokens(usage.input_tokens + usage.output_tokens)} tokens · {money(usage.cost)}
+        </span>
+      )}
+      {thread && thread.parent_thread_id && can("read") && (
+        <a class="button plain" href={href(["playground"], { thread: model.id, other: thread.parent_thread_id })}>
+          Compare
+        </a>
+      )}
+      {can("write") && (
+        <>
+          <Button icon="fork" onClick={() => askFork(model)} title="Fork (f)">
+            Fork
+          </Button>
+          <Button kind="quiet" icon="trash" label="Delete the thread" onClick={erase} />
+        </>
+      )}
+    </header>
+  );
+}

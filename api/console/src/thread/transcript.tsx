@@ -1,0 +1,260 @@
+/** The chosen path: messages grouped by run, the newest at the end, older ones read as somebody scrolls up. */
+
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { go, href, setQuery } from "../router";
+import { can } from "../session";
+import { promptOf } from "../runs";
+import type { Attempt, Branch, Message, Run } from "../types";
+import { AnswerForm, callOf, question } from "../ui/answer_form";
+import { Button, Code, Empty, Id, Status } from "../ui/bits";
+import { Icon } from "../ui/icons";
+import { cancel } from "./actions";
+import type { Fork } from "./lanes";
+import { LiveView, MessageView } from "./message";
+import type { Chunk, ThreadModel } from "./model";
+import { select, useModel } from "./page";
+
+export function Transcript() {
+  const model = useModel();
+  const box = useRef<HTMLDivElement>(null);
+  const stuck = useRef(true);
+  const chunks = model.chunks.value;
+  const writing = model.writing.value;
+  const shown = model.messages.value;
+  const last = shown.at(-1);
+  const onPath = useMemo(() => new Set(shown.map((each) => each.run_id)), [shown]);
+  const selected = model.selection.value;
+
+  // stay at the end while it grows, unless somebody has scrolled away from it
+  useLayoutEffect(() => {
+    if (stuck.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [last?.id, writing, model.requests.value, model.loading.value]);
+  useEffect(() => {
+    if (selected?.kind !== "message" || model.loading.value) return;
+    const element = document.getElementById(`m-${selected.id}`);
+    if (element) {
+      stuck.current = false;
+      element.scrollIntoView({ block: "nearest" });
+    }
+  }, [selected?.id, model.loading.value]);
+
+  const scroll = (): void => {
+    const element = box.current;
+    if (!element) return;
+    stuck.current = element.scrollTop + element.clientHeight > element.scrollHeight - 60;
+    if (element.scrollTop < 1500 && model.older.value !== null) void older(model, element);
+  };
+  const ended = model.forks.value.filter((fork) => fork.seq >= (last?.seq ?? 0));
+  const live = [...writing.messages.values()].filter((each) => onPath.has(each.run_id));
+  const tools = [...writing.tools.values()].filter((each) => onPath.has(each.run_id));
+  const waiting = model.live.value.filter((run) => run.kind === "prompt" && (run.status === "queued" || !onPath.has(run.run_id)));
+  return (
+    <div class="transcript" ref={box} onScroll={scroll} tabIndex={0} aria-label="Transcript" role="log" aria-live="off">
+      {model.older.value !== null && (
+        <div class="older">
+          <Button kind="quiet" onClick={() => box.current && older(model, box.current)}>
+            Older messages
+          </Button>
+        </div>
+      )}
+      {chunks.map((chunk, n) => (
+        <ChunkView key={chunk.key} chunk={chunk} before={chunks[n - 1]?.messages.at(-1)} box={box} />
+      ))}
+      {live.map((each) => (
+        <LiveView key={each.id} message={each} />
+      ))}
+      {tools.map((each) => (
+        <p key={each.call_id} class="running-tool">
+          <span class="spinner" aria-hidden="true" /> {each.name} runs
+        </p>
+      ))}
+      {model.gaps.value > 0 && <p class="mark gap">Events were lost here. The messages were read again.</p>}
+      {model.requests.value.map((request) => (
+        <section key={request.request_id} class="inline-request" aria-label="Request">
+          <p class="request-kind">
+            <span class="chip">{request.kind}</span> {request.agent ?? ""}
+            <button type="button" class="link" onClick={() => select({ kind: "request", id: request.request_id })}>
+              details
+            </button>
+          </p>
+          <p class="request-question">{question(request)}</p>
+          {request.kind === "approval" && callOf(request) && <Code value={callOf(request)?.arguments} label="Arguments" />}
+          <AnswerForm request={request} onDone={() => model.reloadSoon(0)} />
+        </section>
+      ))}
+      {waiting.map((run) => (
+        <Waiting key={run.run_id} run={run} />
+      ))}
+      {ended.map((fork) => (
+        <Continuations key={fork.seq} fork={fork} />
+      ))}
+      {!model.loading.value && shown.length === 0 && waiting.length === 0 && <Empty title="No messages yet">The first prompt begins the thread.</Empty>}
+    </div>
+  );
+}
+
+async function older(model: ThreadModel, box: HTMLElement): Promise<void> {
+  const height = box.scrollHeight;
+  const top = box.scrollTop;
+  await model.readOlder();
+  requestAnimationFrame(() => {
+    // browsers without scroll anchoring
+    if (box.scrollTop === top && box.scrollHeight > height && top < 10) box.scrollTop = top + box.scrollHeight - height;
+  });
+}
+
+/** A page of messages. Far from sight it is an empty box of the same height: the page holds few elements however long the path. */
+function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | undefined; box: { current: HTMLElement | null } }) {
+  const model = useModel();
+  const element = useRef<HTMLDivElement>(null);
+  const [near, setNear] = useState(true);
+  const height = useRef(0);
+  useEffect(() => {
+    if (!element.current) return;
+    const watch = new IntersectionObserver(
+      ([entry]) => {
+        if (!entry) return;
+        if (!entry.isIntersecting && element.current) height.current = element.current.offsetHeight;
+        setNear(entry.isIntersecting);
+      },
+      { root: box.current, rootMargin: "2500px 0px" },
+    );
+    watch.observe(element.current);
+    return () => watch.disconnect();
+  }, []);
+  const results = useMemo(() => {
+    const found = new Map<string, Message["content"][number]>();
+    for (const message of chunk.messages) for (const part of message.content) if (part.type === "tool_result") found.set(part.call_id, part);
+    return found;
+  }, [chunk]);
+  const called = useMemo(() => new Set(chunk.messages.flatMap((each) => each.content.flatMap((part) => (part.type === "tool_call" ? [part.id] : [])))), [chunk]);
+  if (!near) return <div class="chunk" ref={element} style={{ height: `${height.current}px` }} />;
+  const selected = model.selection.value;
+  const forks = model.forks.value;
+  let previous = before;
+  return (
+    <div class="chunk" ref={element}>
+      {chunk.messages.map((message) => {
+        const from = previous;
+        previous = message;
+        const fork = from ? forks.find((each) => each.seq >= (from.seq ?? 0) && each.seq < (message.seq ?? 0)) : forks.find((each) => model.older.value === null && each.seq < (message.seq ?? 0));
+        return (
+          <div key={message.id}>
+            {message.run_id !== null && message.run_id !== from?.run_id && <RunHead message={message} selected={selected?.kind === "run" && selected.id === message.run_id} />}
+            <Rewinds message={message} before={from} />
+            {fork && <Siblings fork={fork} />}
+            <MessageView message={message} results={results} called={called} selected={selected?.kind === "message" && selected.id === message.id} />
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+function RunHead({ message, selected }: { message: Message; selected: boolean }) {
+  const model = useModel();
+  const id = message.run_id as string;
+  const run = model.runs.value.get(id);
+  const status = run?.status ?? message.run_status ?? "completed";
+  return (
+    <div class={`run-head${selected ? " selected" : ""}`} id={`r-${id}`}>
+      <button type="button" class="run-link" onClick={() => select({ kind: "run", id })}>
+        <span class="hidden-text">Run</span>
+        <Status status={status} />
+        <Id value={id} />
+        {run && run.attempt > 1 && <span class="chip">attempt {run.attempt}</span>}
+        {run?.agent && <span class="dim">{run.agent}</span>}
+      </button>
+      {run && can("write") && (status === "running" || status === "suspended") && (
+        <Button kind="quiet" icon="stop" onClick={() => cancel(run)}>
+          Cancel
+        </Button>
+      )}
+    </div>
+  );
+}
+
+/** Marks between two messages of a run: another attempt went on here, after a crash, an error or a release. */
+function Rewinds({ message, before }: { message: Message; before: Message | undefined }) {
+  const model = useModel();
+  const attempts = message.run_id === null ? undefined : model.attempts.value.get(message.run_id);
+  if (!attempts || before?.run_id !== message.run_id) return null;
+  const from = Date.parse(before?.created_at ?? "");
+  const to = Date.parse(message.created_at ?? "");
+  const marks = attempts.slice(1).filter((each, n) => {
+    const at = Date.parse(each.started_at ?? "");
+    return at >= from && at < to && attempts[n]?.outcome !== "suspended";
+  });
+  return (
+    <>
+      {marks.map((each) => (
+        <Rewound key={each.fence} attempt={each} before={attempts[attempts.indexOf(each) - 1]} />
+      ))}
+    </>
+  );
+}
+
+export function Rewound({ attempt, before }: { attempt: Attempt; before: Attempt | undefined }) {
+  const lost = before?.outcome === "lost";
+  return (
+    <p class="mark rewound">
+      <Icon name="again" size={12} />
+      {lost ? "The worker died. " : before?.outcome === "released" ? "The worker was stopped. " : "The attempt failed. "}
+      {attempt.worker_id ? `Taken over by ${attempt.worker_id}` : "Another attempt went on here"}
+    </p>
+  );
+}
+
+function Siblings({ fork }: { fork: Fork }) {
+  const model = useModel();
+  const own = model.path.value;
+  const all = [...fork.leaves, ...(own ? [own] : [])].sort((a, b) => (a.created_at < b.created_at ? -1 : 1));
+  const index = own ? all.indexOf(own) : -1;
+  const to = (step: number): Branch | undefined => all[index + step];
+  return (
+    <nav class="siblings" aria-label="Branches at this message">
+      <Button kind="quiet" icon="left" label="Branch before" disabled={!to(-1)} onClick={() => show(to(-1))} />
+      <span>
+        {index + 1} of {all.length}
+      </span>
+      <Button kind="quiet" icon="right" label="Branch after" disabled={!to(1)} onClick={() => show(to(1))} />
+    </nav>
+  );
+}
+
+function show(leaf: Branch | undefined): void {
+  if (leaf) setQuery({ leaf: leaf.head ? null : leaf.message_id, message: null, run: null }, false);
+}
+
+function Continuations({ fork }: { fork: Fork }) {
+  return (
+    <p class="mark">
+      Other branches from here:
+      {fork.leaves.slice(0, 8).map((leaf, n) => (
+        <button type="button" class="link" key={leaf.message_id} onClick={() => show(leaf)}>
+          {leaf.labels[0] ?? (leaf.head ? "head" : `branch ${n + 1}`)}
+        </button>
+      ))}
+      {fork.leaves.length > 8 && <span>and {fork.leaves.length - 8} more</span>}
+    </p>
+  );
+}
+
+function Waiting({ run }: { run: Run }) {
+  const model = useModel();
+  const open = (): void => (run.thread_id === model.id ? select({ kind: "run", id: run.run_id }) : go(href(["threads", run.thread_id])));
+  return (
+    <div class="waiting-run">
+      <Status status={run.status} />
+      <button type="button" class="link" onClick={open}>
+        {promptOf(run)}
+      </button>
+      <span class="spacer" />
+      {can("write") && (
+        <Button kind="quiet" icon="stop" onClick={() => cancel(run)}>
+          Cancel
+        </Button>
+      )}
+    </div>
+  );
+}

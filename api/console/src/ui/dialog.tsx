@@ -1,0 +1,110 @@
+/** Questions to the person, and messages that go by themselves. One of each at a time. */
+
+import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Button, Problem } from "./bits";
+
+interface Question {
+  title: string;
+  body?: ComponentChildren;
+  confirm: string;
+  danger?: boolean;
+  input?: { label: string; value: string; multiline?: boolean; optional?: boolean };
+  act: (value: string) => Promise<unknown> | unknown;
+}
+
+const asked = signal<Question | null>(null);
+const notes = signal<{ id: number; text: string; bad: boolean }[]>([]);
+let counter = 0;
+
+export function ask(question: Question): void {
+  asked.value = question;
+}
+
+export function note(text: string, bad = false): void {
+  const id = ++counter;
+  notes.value = [...notes.value.slice(-3), { id, text, bad }];
+  setTimeout(() => (notes.value = notes.value.filter((each) => each.id !== id)), bad ? 8000 : 4000);
+}
+
+/** Do something, and tell why it failed. Returns whether it succeeded. */
+export async function attempt(action: () => Promise<unknown>, done?: string): Promise<boolean> {
+  try {
+    await action();
+    if (done) note(done);
+    return true;
+  } catch (error) {
+    note(error instanceof Error ? error.message : String(error), true);
+    return false;
+  }
+}
+
+export function Dialogs() {
+  return (
+    <>
+      {asked.value && <Dialog key={asked.value.title} question={asked.value} />}
+      <div class="notes" role="status" aria-live="polite">
+        {notes.value.map((each) => (
+          <div key={each.id} class={`note${each.bad ? " bad" : ""}`}>
+            {each.text}
+          </div>
+        ))}
+      </div>
+    </>
+  );
+}
+
+function Dialog({ question }: { question: Question }) {
+  const element = useRef<HTMLDialogElement>(null);
+  const [value, setValue] = useState(question.input?.value ?? "");
+  const [error, setError] = useState<unknown>(null);
+  const before = useRef(document.activeElement as HTMLElement | null);
+  useEffect(() => {
+    element.current?.showModal();
+    element.current?.querySelector<HTMLElement>("textarea, input, .confirm")?.focus();
+    return () => before.current?.focus?.();
+  }, []);
+  const close = (): void => void (asked.value = null);
+  const submit = async (): Promise<void> => {
+    setError(null);
+    try {
+      await question.act(value);
+      if (asked.value === question) close();
+    } catch (found) {
+      setError(found);
+    }
+  };
+  const ready = !question.input || question.input.optional || value.trim() !== "";
+  const keys = (event: KeyboardEvent): void => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || !question.input?.multiline) && ready) {
+      event.preventDefault();
+      void submit();
+    }
+  };
+  return (
+    <dialog ref={element} class="dialog" aria-labelledby="dialog-title" onClose={close} onCancel={close}>
+      <h2 id="dialog-title">{question.title}</h2>
+      {question.body && <div class="dialog-body">{question.body}</div>}
+      {question.input && (
+        <label class="labelled">
+          <span>{question.input.label}</span>
+          {question.input.multiline ? (
+            <textarea rows={5} value={value} onInput={(e) => setValue(e.currentTarget.value)} onKeyDown={keys} />
+          ) : (
+            <input value={value} onInput={(e) => setValue(e.currentTarget.value)} onKeyDown={keys} />
+          )}
+        </label>
+      )}
+      {error !== null && <Problem error={error} />}
+      <div class="dialog-foot">
+        <Button onClick={close}>Cancel</Button>
+        <span class="confirm-wrap">
+          <Button kind={question.danger ? "danger" : "primary"} disabled={!ready} onClick={submit}>
+            {question.confirm}
+          </Button>
+        </span>
+      </div>
+    </dialog>
+  );
+}

@@ -1,0 +1,59 @@
+/** A list of rows of one height, of which only those in sight are in the page. */
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+export function VirtualList<T>(props: {
+  items: readonly T[];
+  height: number;
+  row: (item: T, index: number) => ComponentChildren;
+  onEnd?: () => void;
+  show?: number;
+  role?: "tree" | "list";
+  label: string;
+  onKeyDown?: (event: KeyboardEvent) => void;
+  active?: string | undefined;
+}) {
+  const box = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState({ top: 0, height: 800 });
+  const measure = (): void => {
+    const element = box.current;
+    if (!element) return;
+    const top = Math.floor(element.scrollTop / props.height) * props.height;
+    setView((old) => (old.top === top && old.height === element.clientHeight ? old : { top, height: element.clientHeight }));
+    if (element.scrollTop + element.clientHeight > element.scrollHeight - 400) props.onEnd?.();
+  };
+  useLayoutEffect(measure, [props.items.length]);
+  useEffect(() => {
+    const watch = new ResizeObserver(measure);
+    if (box.current) watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element || props.show === undefined || props.show < 0) return;
+    const top = props.show * props.height;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + props.height > element.scrollTop + element.clientHeight) element.scrollTop = top + props.height - element.clientHeight;
+  }, [props.show]);
+  const first = Math.max(0, Math.floor(view.top / props.height) - 10);
+  const last = Math.min(props.items.length, Math.ceil((view.top + view.height) / props.height) + 10);
+  return (
+    <div
+      class="virtual"
+      ref={box}
+      onScroll={measure}
+      role={props.role ?? "list"}
+      aria-label={props.label}
+      tabIndex={0}
+      onKeyDown={props.onKeyDown}
+      aria-activedescendant={props.active}
+    >
+      <div role="presentation" class="virtual-inner" style={{ height: `${props.items.length * props.height}px` }}>
+        <div role="presentation" class="virtual-window" style={{ transform: `translateY(${first * props.height}px)` }}>
+          {props.items.slice(first, last).map((item, n) => props.row(item, first + n))}
+        </div>
+      </div>
+    </div>
+  );
+}

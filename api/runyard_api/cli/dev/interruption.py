@@ -1,0 +1,21 @@
+"""SIGTERM as Ctrl-C, for commands that own other processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM while the block lasts, so that workers drain and servers stop as at Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,119 @@
+"""Routes of the console, a page in the browser that uses the public HTTP API and nothing else.
+
+The files are built from ``api/console`` and are part of the wheel. The page works behind any prefix: its URLs are relative to
+a base that this module computes from the depth of the path. No file needs a key. The page asks for one.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from runyard.errors import RouteNotFoundError
+
+router = APIRouter(include_in_schema=False)
+
+FILES: Final = Path(__file__).parents[1] / "console_files"
+PREFIX: Final = "/console"
+ASSETS: Final = "assets/"
+TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'self'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+)
+"""Content security policy of the page. Only the sanitiser may turn text into HTML."""
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
+"""The name of an asset has the hash of its content."""
+UNBUILT_PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>runyard</title>
+<link rel="icon" href="data:,">
+<h1>The console is not part of this installation</h1>
+<p>{why}</p>
+<p>The HTTP API works without it.</p>
+</html>
+"""
+NEVER_BUILT: Final = "It was installed from a source tree in which nobody built the console. `make console` builds it."
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the console, plain and compressed."""
+
+    plain: bytes
+    compressed: bytes
+    media_type: str
+
+
+def is_open(path: str) -> bool:
+    """Return whether ``path`` belongs to the console, whose files need no key."""
+    return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+@router.get(PREFIX)
+async def console(request: Request) -> Response:
+    """Return the page."""
+    return _page(request, "console/")
+
+
+@router.get(PREFIX + "/{path:path}")
+async def console_path(request: Request, path: str) -> Response:
+    """Return an asset, or the page for every other path: the page reads its place from its URL. Raises RouteNotFoundError."""
+    if not path.startswith(ASSETS):
+        return _page(request, "../" * path.count("/") or "./")
+    file = _files().get(path)
+    if file is None:
+        raise RouteNotFoundError("the console has no such file")
+    return _reply(request, file, {"Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"})
+
+
+def _page(request: Request, base: str) -> Response:
+    index = _files().get("index.html")
+    if index is None:
+        page = UNBUILT_PAGE.format(why=escape(_why()))
+        return Response(page, 503, {**HEADERS, "Cache-Control": "no-store"}, media_type="text/html")
+    shown = index.plain.replace(b"{base}", base.encode())
+    return Response(shown, headers={**HEADERS, "Cache-Control": "no-cache"}, media_type="text/html")
+
+
+def _reply(request: Request, file: File, headers: dict[str, str]) -> Response:
+    headers = {**headers, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.compressed, headers={**headers, "Content-Encoding": "gzip"}, media_type=file.media_type)
+    return Response(file.plain, headers=headers, media_type=file.media_type)
+
+
+def _files() -> dict[str, File]:
+    """Return the files of the console by their paths; none if the console was not built."""
+    index = FILES / "index.html"
+    return _read_all(index.stat().st_mtime_ns) if index.exists() else {}
+
+
+@lru_cache(maxsize=1)
+def _read_all(built_at: int) -> dict[str, File]:
+    """Read the files again after each build. ``built_at``: the time of the build."""
+    return {path.relative_to(FILES).as_posix(): _read(path) for path in (FILES / "index.html", *(FILES / ASSETS).glob("*"))}
+
+
+def _read(path: Path) -> File:
+    plain = path.read_bytes()
+    return File(plain, gzip.compress(plain, mtime=0), TYPES.get(path.suffix, "application/octet-stream"))
+
+
+def _why() -> str:
+    reason = FILES / "unbuilt.txt"
+    return reason.read_text(encoding="utf-8") if reason.exists() else NEVER_BUILT

@@ -1,0 +1,132 @@
+"""No text that a user or a model can set executes anything, and no page tries what its policy forbids."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pytest
+from playwright.async_api import Page, expect
+
+from runyard import App, Client, Message, RunContext
+from runyard.models import TextPart, ThinkingPart, ToolCallPart, ToolResultPart
+from runyard.worker.worker import Worker
+from tests.console.conftest import BOUND, Site
+from tests.console.payloads import PAYLOADS
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+
+expect.set_options(timeout=BOUND)
+
+PER_THREAD: Final = 20
+WATCH: Final = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(event.violatedDirective + " " + event.sample));
+for (const name of ["alert", "confirm", "prompt"]) window[name] = () => window.violations.push("executed " + name);
+"""
+OPEN_FOLDS: Final = """async () => {
+  for (let turn = 0; turn < 3; turn++) {
+    for (const each of document.querySelectorAll(".fold-head[aria-expanded=false]")) each.click();
+    await new Promise(requestAnimationFrame);
+  }
+  for (const each of document.querySelectorAll("#main *")) for (const type of ["mouseover", "focus", "pointerenter", "toggle"])
+    each.dispatchEvent(new Event(type));
+}"""
+
+
+def line(text: str) -> str:
+    """Return the text as an id: of printable characters, and short enough."""
+    return "".join(each if each.isprintable() else " " for each in text)[:200]
+
+
+async def hostile(ctx: RunContext) -> None:
+    """Say the prompt in every part of a message. Then fail with it, ask it, or end."""
+    text = ctx.input.text if ctx.input else ""
+    number = int(ctx.run_id.partition(":")[0])
+    if not any(message.run_id == ctx.run_id and message.role == "assistant" for message in await ctx.history()):
+        await ctx.stream_text(text)
+        call = ToolCallPart(id=f"c{number}", name=line(text), arguments={text: [text]})
+        await ctx.append(Message.assistant([ThinkingPart(text=text), TextPart(text=text), call], stop_reason="tool_calls"))
+        await ctx.append(
+            Message.tool(ToolResultPart(call_id=call.id, content=text, is_error=bool(number % 2), name=line(text)))
+        )
+    asks = number % PER_THREAD == PER_THREAD - 1
+    if number % 3 == 0 and not asks:
+        raise ValueError(text)
+    if asks:
+        schema = {
+            "type": "object",
+            "title": text,
+            "description": text,
+            "required": [text],
+            "properties": {text: {"enum": [text]}},
+        }
+        await ctx.ask(text, schema)
+    await ctx.append(Message.assistant(text, stop_reason="stop", metadata={text: text}))
+
+
+async def fill(client: Client) -> None:
+    """Store each payload as a prompt, ids, a title, tags, a label, a queue's name, and in the messages of a run."""
+    handles = []
+    for n, text in enumerate(PAYLOADS):
+        thread = f"h{n // PER_THREAD}"
+        handles.append(await client.enqueue(thread, text, line(f"{n}:{text}"), agent="hostile", metadata={text: text}))
+        await client.create_thread(line(f"{n}{text}"), title=text, tags={f"k{n}": text})
+    for n, text in enumerate(PAYLOADS[:20]):
+        await client.enqueue(f"parked{n}", text, "r", queue=line(text))
+    for handle in handles:
+        if int(handle.run_id.partition(":")[0]) % PER_THREAD != PER_THREAD - 1:
+            await handle.result(60)
+
+
+async def check(page: Page) -> None:
+    await page.evaluate(OPEN_FOLDS)
+    assert await page.evaluate("window.violations") == []
+
+
+async def test_stored_payloads_execute_nothing(site: Site) -> None:
+    serving = Worker(App({"hostile": hostile}), site.client.backend, grace=1)
+    running = asyncio.create_task(serving.run())
+    await serving.started.wait()
+    try:
+        await fill(site.client)
+        page = await site.person()
+        left: list[str] = []
+        page.on("dialog", lambda dialog: left.append(dialog.message))
+        page.on(
+            "request", lambda request: left.append(request.url) if not request.url.startswith((site.url, "data:")) else None
+        )
+        page.on("popup", lambda popup: left.append(popup.url))
+        await page.add_init_script(WATCH)
+        threads = len(PAYLOADS) // PER_THREAD
+        for n in range(threads):
+            await site.client.set_label(f"h{n}", line(PAYLOADS[n])[:60])
+            await site.open(page, f"threads/h{n}")
+            await page.get_by_label("Request").wait_for()
+            while await page.get_by_role("button", name="Older messages").count():
+                await page.get_by_role("button", name="Older messages").click()
+            await check(page)
+        for path in (
+            "threads",
+            "inbox",
+            "runs",
+            "runs?status=failed",
+            "operate/queues",
+            "playground?thread=h0&other=h1&view=diff",
+        ):
+            await site.open(page, path)
+            await expect(page.get_by_role("heading", level=1)).to_be_visible()
+            if await page.locator(".virtual").count():
+                await page.locator(".row").first.wait_for()
+                for _ in range(24):
+                    await page.locator(".virtual").evaluate("(box) => box.scrollBy(0, box.clientHeight)")
+                    await check(page)
+            await check(page)
+        await site.open(page, f"threads/{'%3Cimg src=x onerror=alert(1)%3E'}?message=%3Cscript%3E")
+        await expect(page.get_by_text("There is no thread")).to_be_visible()
+        await check(page)
+        assert left == []
+    finally:
+        serving.stop()
+        await running

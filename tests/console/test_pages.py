@@ -1,0 +1,171 @@
+"""The other pages: many runs at once, scopes, operation, the playground; and how the console is served."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from playwright.async_api import expect
+
+from runyard.domain.states import RunStatus
+from runyard_api.http import console
+from runyard_api.http.app import asgi_app
+from runyard_api.http.settings import ApiSettings
+from runyard_backends.memory import connect
+from tests.console.conftest import BOUND, SECRET, Site
+from tests.support.api_server import serving
+from tests.support.fleet import Fleet
+
+pytestmark = pytest.mark.timeout(120)
+
+expect.set_options(timeout=BOUND)
+
+
+async def test_failed_runs_are_redriven_together(site: Site, fleet: Fleet) -> None:
+    """The confirmation says how many. Runs that do not fit the filter stay as they are."""
+    await fleet.start()
+    for n in range(3):
+        await (await site.client.enqueue(f"t{n}", "fail", f"r{n}", max_attempts=1)).result(20)
+    await (await site.client.enqueue("u", "say fine", "fine")).result(20)
+    page = await site.person()
+    await site.open(page, "runs?error=agent_error")
+    await expect(page.get_by_role("listitem").filter(has_text="the script failed")).to_have_count(3)
+    await page.get_by_role("button", name="Redrive all…").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("Redrive 3 runs?")
+    await page.get_by_role("dialog").get_by_role("button", name="Redrive 3 runs").click()
+    await expect(page.get_by_text("Redriven: 3 of 3")).to_be_visible()
+    runs = (await site.client.runs()).items
+    assert {run.run_id: run.attempt > 1 or run.status is RunStatus.QUEUED for run in runs} == {
+        "r0": True, "r1": True, "r2": True, "fine": False,
+    }  # fmt: skip
+
+
+async def test_selected_runs_are_cancelled(site: Site) -> None:
+    for n in range(3):
+        await site.client.enqueue(f"t{n}", f"say {n}", f"r{n}")
+    page = await site.person()
+    await page.get_by_role("link", name="Runs").click()
+    for n in (0, 2):
+        await page.get_by_label(f"Select run r{n}").check()
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 2 runs").click()
+    await expect(page.get_by_text("Cancelled: 2 of 2")).to_be_visible()
+    assert [(await site.client.run(f"t{n}", f"r{n}")).status for n in range(3)] == ["cancelled", "queued", "cancelled"]
+
+
+async def test_runs_are_found_by_text_and_queue(site: Site) -> None:
+    await site.client.enqueue("t1", "say Lisbon", "r1", queue="slow")
+    await site.client.enqueue("t2", "say Porto", "r2")
+    page = await site.person()
+    await page.get_by_role("link", name="Runs").click()
+    rows = page.get_by_role("listitem").filter(has=page.get_by_role("checkbox"))
+    await expect(rows).to_have_count(2)
+    await page.get_by_role("searchbox").fill("lisb")
+    await expect(rows).to_have_count(1)
+    await site.open(page, "runs?queue=slow")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("Lisbon")
+
+
+async def test_what_a_key_may_not_do_is_not_shown(site: Site, fleet: Fleet) -> None:
+    await fleet.start()
+    await (await site.client.enqueue("t", "say hello", "r")).result(20)
+    await site.client.enqueue("t", "approve refund 1", "q")
+    reader = await site.person("read")
+    links = reader.get_by_role("navigation", name="Pages").get_by_role("link")
+    assert [text.split()[0] for text in await links.all_inner_texts()] == ["runyard", "Threads", "Inbox", "Runs"]
+    await site.open(reader, "threads/t")
+    await expect(reader.get_by_label("Request")).to_contain_text("This key may not answer")
+    for name in ("Send", "Fork", "Cancel", "Approve"):
+        await expect(reader.get_by_role("button", name=name)).to_have_count(0)
+    await site.open(reader, "runs")
+    await expect(reader.get_by_role("button", name="Redrive all…")).to_have_count(0)
+
+
+async def test_a_queue_is_paused_and_resumed(site: Site, fleet: Fleet) -> None:
+    await fleet.start()
+    page = await site.person()
+    await page.get_by_role("link", name="Operate").click()
+    await page.get_by_role("button", name="Pause").click()
+    await expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert (await site.client.queues()).items[0].paused_at is not None
+    await page.get_by_role("tab", name="Workers").click()
+    await expect(page.get_by_role("cell", name="live")).to_be_visible()
+    await page.get_by_role("button", name="Stacks").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("MainThread")
+    await page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    await page.get_by_role("tab", name="Doctor").click()
+    await expect(page.locator(".finding")).not_to_have_count(0)
+
+
+async def test_two_threads_are_compared(site: Site, fleet: Fleet) -> None:
+    await fleet.start()
+    await (await site.client.enqueue("one", "say start", "r")).result(20)
+    await site.client.fork("one", "two")
+    await (await site.client.enqueue("one", "say the red door", "r1")).result(20)
+    await (await site.client.enqueue("two", "say the blue door", "r2")).result(20)
+    page = await site.person()
+    await site.open(page, "playground?thread=one&other=two")
+    await page.get_by_role("button", name="Diff").click()
+    await expect(page.locator("mark.ours").last).to_have_text("red")
+    await expect(page.locator("mark.theirs").last).to_have_text("blue")
+
+
+async def test_a_key_stays_in_its_tab(site: Site) -> None:
+    page = await site.person()
+    await page.reload()
+    await page.get_by_role("navigation", name="Pages").wait_for()
+    other = await page.context.new_page()
+    await other.goto(page.url)
+    await expect(other.get_by_label("API key")).to_be_visible()
+    assert "ry_" not in page.url
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_label("API key")).to_be_visible()
+
+
+async def test_a_host_serves_the_console_below_a_prefix(site: Site) -> None:
+    settings = ApiSettings(_env_file=None, token_secret=SECRET)
+    host = FastAPI()
+    mounted = asgi_app(site.client, auth="keys", settings=settings)
+    host.mount("/agents/v2", mounted)
+    host.state.service = mounted.state.service
+    await site.client.create_thread("a/b?c", title="An odd id")
+    async with serving(host) as url:
+        page = await site.person(url=f"{url}/agents/v2")
+        await page.get_by_role("link", name="An odd id").click()
+        await expect(page.get_by_role("heading", name="An odd id")).to_be_visible()
+        await page.reload()
+        await expect(page.get_by_role("heading", name="An odd id")).to_be_visible()
+
+
+async def answer(path: str, setting: str = "on", **headers: str) -> httpx.Response:
+    settings = ApiSettings(_env_file=None, token_secret=SECRET, console=setting)
+    app = asgi_app(await connect(), auth="keys", settings=settings)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as http:
+        return await http.get(path, headers=headers)
+
+
+async def test_the_page_is_read_again_and_its_assets_are_kept() -> None:
+    page = await answer("/console/threads/t/x")
+    assert page.headers["cache-control"] == "no-cache"
+    assert '<base href="../../">' in page.text
+    assert "script-src 'self';" in page.headers["content-security-policy"]
+    script = page.text.partition('src="')[2].partition('"')[0]
+    asset = await answer(f"/console/{script}")
+    assert asset.status_code == 200
+    assert "immutable" in asset.headers["cache-control"]
+    assert asset.headers["content-encoding"] == "gzip"
+    assert (await answer("/console/assets/../index.html")).status_code in (200, 404)
+    assert (await answer("/console/assets/nothing.js")).status_code == 404
+
+
+async def test_without_the_built_files_the_page_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setattr(console, "_files", dict)
+    monkeypatch.setattr(console, "_why", lambda: "no <Node>")
+    page = await answer("/console")
+    assert page.status_code == 503
+    assert "no &lt;Node&gt;" in page.text
+
+
+async def test_the_console_can_be_off() -> None:
+    assert (await answer("/console", "off")).status_code in (401, 404)
