@@ -13,8 +13,8 @@ from .values import check_json
 
 
 def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step | None:
-    """Start the step ``key``. If the step is finished, or an earlier attempt started it, return its record. If not, return
-    None: this attempt may execute the step."""
+    """Start the step ``key``. Return None if this attempt may execute the step. Return the step's record if the step is
+    finished, or if an earlier attempt started it."""
     known = run.steps.get(key)
     if known is None or not known.done:
         if known is None or known.fence != attempt.fence:
@@ -24,7 +24,7 @@ def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step
 
 
 def finish(run: RunState, attempt: AttemptToken, key: str, result: Any, now: datetime) -> None:
-    """Record the result of the step ``key``. The first result stays."""
+    """Record the result of the step ``key``. A result that is already recorded stays unchanged."""
     done = Step(key, True, check_json(result, "result"), attempt.fence)
     if key not in run.steps or not run.steps[key].done:
         run.step_times[key] = (run.step_times.get(key, (None, None))[0], now)
