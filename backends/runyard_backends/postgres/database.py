@@ -59,7 +59,7 @@ class Database:
     is shorter.
 
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximal
-    bytes of a page of a list; a larger entry is a page of its own. ``locked_calls``: maximal number of calls that are sent
+    bytes of a page of a list; a larger entry is a page of its own. ``locked_calls``: maximum number of calls that are sent
     again at once because of a lock. The attribute ``decoding`` is the lock to hold while decoding a page of a run's events,
     so that other tasks get their turn between the pages of many readers.
     """

@@ -61,7 +61,7 @@ END $$;
 
 -- Return the statement that reads the runs of a list in their order, by the one index that fits the filters. Its parameters: $1
 -- tenant, $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 its accept_no.
--- enough: the maximal number of rows to read from each of two indexes, if the statement joins two.
+-- enough: the maximum number of rows to read from each of two indexes, if the statement joins two.
 CREATE OR REPLACE FUNCTION runyard.runs_statement(
     for_tenant text, thread_id text, of_thread bigint, with_status text, of_agent text, enough integer
 ) RETURNS text
