@@ -186,7 +186,7 @@ class MemoryThreadStore:
         return [branch.number for branch in self.db.get(self.tenant, thread_id).branches]
 
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return messages that the branch has itself, of all runs, in order."""
+        """Return the branch's own messages of all runs, in order."""
         thread = self.db.get(self.tenant, thread_id)
         own = (e for b in thread.branches if b.number == branch for e in b.own if e.seq > after)
         return tree.copies(within(list(own)[:limit], lambda e: message_bytes(e.message), self.db.page_bytes))
