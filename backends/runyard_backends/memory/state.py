@@ -52,9 +52,8 @@ def wall_clock() -> datetime:
 class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
-    The other fields are set in the copies of a prefix, with the values at the time of the copy. ``completion``: the completion
-    number of the message's run. ``cutoff``: the highest completion number that a cut at this message shows. ``extra``: the
-    extra at that cutoff.
+    Only copies in a prefix have the other fields, which are fixed at the copy. ``completion``: the completion number of the
+    message's run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the extra then.
     """
 
     owner: int
@@ -246,8 +245,7 @@ class Note:
 
 
 class Database:
-    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximum number of bytes of a
-    page."""
+    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximum bytes of a page."""
 
     def __init__(self, now: Clock = wall_clock, page_bytes: int = PAGE_BYTES) -> None:
         self.now, self.page_bytes = now, page_bytes
@@ -287,8 +285,7 @@ class Database:
             self._listeners.remove(queue)
 
     def tell(self, effects: Effects) -> None:
-        """Publish the effects of a call to the workers, which apply them. Use it for a call that does not return its
-        effects."""
+        """Publish the effects of a call that does not return its effects. A worker applies them."""
         if effects:
             for queue in self._listeners:
                 queue.put_nowait(effects)

@@ -225,7 +225,7 @@ async def respond(
     while True:
         checked = await db.read(read)
         if is_pending(checked):
-            check_answer(decoded(checked), answer)  # outside of a transaction, because the check against a JSON schema may take long
+            check_answer(decoded(checked), answer)  # outside of a transaction, because this may take long
 
         async def write(tx: Transaction, checked: Row = checked) -> Responded | None:
             thread = await threads.locked(tx, tenant, of_thread)

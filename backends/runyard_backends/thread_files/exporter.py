@@ -328,7 +328,7 @@ class _Section:
             yield RequestLine(request=request)
         async for leaf in self._leaves():
             at = leaf.message_id
-            if leaf.labels and leaf.run_status in LIVE:  # after an import, the messages of a run that has not ended are invisible
+            if leaf.labels and leaf.run_status in LIVE:  # an import leaves the run without visible messages
                 at = await last_visible(self._backend.threads, self._id, self._thread.forked_at_seq, at)
             if at == ROOT_ID:
                 self._notes.append(f"the labels {', '.join(leaf.labels)} of a branch without visible messages")

@@ -52,9 +52,8 @@ BATCH_BYTES: Final = 2**22
 
 @dataclass
 class Section:
-    """The import of one thread. ``mark``: the state of the thread's imports. ``renamed``: by the id in the file, the ids of
-    messages that have another id in the deployment. ``working``: False if the section is skipped. ``number``: the number of the
-    present line."""
+    """The import of one thread. ``mark``: the state of the thread's imports. ``renamed``: the new ids of messages, by their ids
+    in the file. ``working``: False if the section is skipped. ``number``: the number of the present line."""
 
     backend: Backend
     ids: Ids
@@ -139,8 +138,7 @@ class Section:
                 continue
 
     async def find_closing(self) -> None:
-        """Find the messages that close open tool calls, if the thread is a repaired fork. They have other ids than in the
-        file."""
+        """Find the messages that close the open tool calls of a repaired fork. Their ids differ from the file."""
         if self.line.closing and not self.report.dry_run:
             for first in (await self._branches.branch_keys(self.id))[:1]:
                 made = await self._branches.branch_messages(self.id, first, limit=len(self.line.closing))
@@ -180,8 +178,7 @@ class Section:
         self._first_branch = False
 
     async def _place(self) -> None:
-        """Make the branch of the following lines the head. If the branch has some of these messages already, it ends at the
-        last of them."""
+        """Make the branch of the following lines the head. It ends at the last message of the lines so far."""
         if not self._placed and not self.report.dry_run:
             await self.flush()
             await self._branches.set_head(self.id, self._leaf or ROOT_ID)
@@ -293,8 +290,7 @@ class Section:
             await self.flush()
 
     async def flush(self) -> None:
-        """Append the collected messages. If the store refuses one of them, append the messages before it, and raise the error
-        of its line."""
+        """Append the collected messages. If the store refuses one, append the messages before it, and raise its error."""
         if not self._batch:
             return
         batch, self._batch, self._bytes = self._batch, [], 0
@@ -332,8 +328,7 @@ class Section:
         self.open.discard(name_of("run", run_id))
 
     async def _compare(self, line: LeafLine) -> None:
-        """Compare a leaf with the same leaf in the deployment, and set its labels. If the deployment has moved a label since an
-        earlier import, the label stays."""
+        """Compare a leaf with the deployment, and set its labels. Labels that the deployment had before another import stay."""
         if self.report.dry_run:
             return
         await self.flush()
