@@ -1,8 +1,7 @@
 """The rights of the role with which workers, API processes and clients connect.
 
-The role that migrates owns the schema. The other role calls the functions and reads the tables. It writes to tables only
-through functions, except for the few tables that statements of ``queries.sql`` write. The functions run with the rights of
-their owner.
+The role that migrates owns the schema. The other role calls the functions and reads the tables. The functions run with the
+rights of their owner. The other role writes directly only to the few tables that statements of ``queries.sql`` write.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ GRANT_CONNECTION = "runyard-grant"
 
 
 async def grant(url: str, role: str) -> None:
-    """Give ``role`` the rights that workers, API processes and clients need in the schema, and take its other rights there.
+    """Give ``role`` the rights that workers, API processes and clients need in the schema. Revoke its other rights in the
+    schema.
 
     ``url``: connects as the owner of the schema. Repeat the call after each migration, because a migration may add tables.
-    Raises InvalidInputError if there is no such role, or if it is the owner or a superuser, who have all rights anyway. Raises
-    BackendUnavailableError.
+    Raises InvalidInputError if there is no such role. Raises InvalidInputError for the owner or a superuser, who have all
+    rights anyway. Raises BackendUnavailableError.
     """
     sql = statements()
     url, _ = split_url(url)

@@ -1,11 +1,11 @@
--- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
--- `most` is the `limit` of `prune` in runyard/ports/stores.py. Of the rows of deleted threads, a call
--- removes at most 1000 (see the call of remove_leftovers in prune).
+-- Pruning data whose retention has passed. The settings of the deployment determine the retention (Retention, runyard/ports/workers.py).
+-- `most` is the `limit` of `prune` in runyard/ports/stores.py. A call removes at most 1000 rows of deleted threads (the call of
+-- remove_leftovers in prune).
 
--- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
--- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
--- of transactions that are not older than the oldest open transaction are not counted yet.
--- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return the
+-- number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. count_usage
+-- counts only entries that are older than every open transaction. A call examines the oldest entry of up to 500 tenants. The next call
+-- continues with the next tenant.
 CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -56,10 +56,10 @@ BEGIN
     RETURN last.many;
 END $$;
 
--- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of
--- dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
--- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
--- function.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, and rows of dead
+-- workers. Also remove rows of deleted threads. A call deletes all rows of dead workers, and up to `most` rows of every other kind.
+-- Deliveries have the retention of the feed. Return the number of deleted rows of the kind with the most deleted rows. The leader calls
+-- this function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -50,8 +50,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
--- a request without one; NULL for a thread without an agent. A thread with unadmitted runs gets its agent from the first of them.
+-- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request, '/' for a request
+-- without an agent, or NULL for a thread without an agent. A new thread with unadmitted runs gets the agent of the first of them.
 CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
@@ -77,9 +77,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for the old
--- one. run_id: the run of a request, or NULL. If this run was accepted in a host's transaction and has no thread yet, nothing is raised,
--- because the request is a repetition.
+-- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise an old run could be mistaken for a new run
+-- with the same id. run_id: the run of a request, or NULL. If this run was accepted in a host's transaction and has no thread yet, raise
+-- nothing, because the request is a repetition.
 CREATE OR REPLACE FUNCTION runyard.check_removed(for_tenant text, thread_id text, run_id text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -90,8 +90,7 @@ BEGIN
     END IF;
 END $$;
 
--- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
--- thread.
+-- Lock and return the thread of a run. Make the thread if a host's transaction has accepted the run before the thread existed.
 CREATE OR REPLACE FUNCTION runyard.ensure_for_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -133,8 +132,8 @@ BEGIN
     END IF;
 END $$;
 
--- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller read; NULL
--- for no check.
+-- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller has read, or NULL for
+-- no check.
 CREATE OR REPLACE FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -144,8 +143,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key,
--- and a key that is null is removed. If the change is null, the field is empty.
+-- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key. A
+-- key that is null is removed. A change that is null empties the field.
 CREATE OR REPLACE FUNCTION runyard.patched(field text, before jsonb, change jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -154,8 +153,8 @@ BEGIN
     RETURN (before || change) - ARRAY(SELECT e.key FROM jsonb_each(change) e WHERE e.value = 'null');
 END $$;
 
--- Set the fields of `patch`, and clear the fields that are null in it. `extra` and `config` are merged. Each change gives the thread a
--- new updated_at, because callers use it as a version.
+-- Set the fields of `patch`, and clear its fields that are null. Merge `extra` and `config`. Each change gives the thread a new updated_at,
+-- because callers use updated_at as a version.
 CREATE OR REPLACE FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

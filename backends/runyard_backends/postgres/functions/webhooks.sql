@@ -1,10 +1,10 @@
--- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries. runyard/worker/webhook_dispatcher.py chooses
--- `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
+-- Webhooks: make deliveries from the feed, take due deliveries, and record the outcomes of their tries.
+-- runyard/worker/webhook_dispatcher.py chooses `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
--- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
--- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
--- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
--- versions of the secret that sign; empty if the webhook was removed.
+-- Make deliveries from committed entries. Then take up to `most` due deliveries, in the order of their endpoints' names, from the endpoint
+-- after `after`. Each endpoint may have `each` deliveries at a time. busy: the number of deliveries that are being sent, by endpoint. A
+-- taken delivery whose outcome is not recorded is due again after `lease` seconds. versions: the versions of the secret that sign. The
+-- array is empty if the webhook was removed.
 CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
@@ -40,9 +40,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
--- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
--- can therefore appear before the cursor. Without entries, nothing is written.
+-- Make about `most` deliveries from the feed's entries for a webhook, and move the webhook's cursor, in one transaction. The function reads
+-- only transactions that are older than every open transaction, and all entries of each. Therefore no new entry can appear before the
+-- cursor. Without entries, the function writes nothing.
 CREATE OR REPLACE FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
@@ -70,7 +70,8 @@ BEGIN
     END IF;
 END $$;
 
--- Give a delivery to the owner of its webhook: a webhook for all tenants belongs to ''. So does a webhook that was just removed.
+-- Set the owner of a delivery to the owner of its webhook. The owner is '' for a webhook for all tenants, and for a webhook that was just
+-- removed.
 CREATE OR REPLACE FUNCTION runyard.choose_delivery_owner() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -92,8 +93,8 @@ BEGIN
     RETURN found;
 END $$;
 
--- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`, which also disables
--- the webhook. If a later try has begun, only `delivered` is recorded.
+-- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`. `gone` also disables the
+-- webhook. If a later try has begun, only `delivered` is recorded.
 CREATE OR REPLACE FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -113,7 +114,8 @@ BEGIN
     WHERE d.webhook_id = whose AND d.next_at IS NOT NULL;
 END $$;
 
--- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
+-- Add a webhook. If a webhook of any tenant has the id already, return that webhook. Raises too_many_webhooks if the tenant has `most`
+-- webhooks.
 CREATE OR REPLACE FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -134,8 +136,8 @@ BEGIN
     RETURN w;
 END $$;
 
--- Remove a webhook of a tenant and its pending deliveries. Keep the version of its secret, so that a webhook that is made again with the
--- id has another secret. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Return true if the webhook existed. Keep the version of its secret, so that a
+-- later webhook with the same id gets another secret.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -150,7 +152,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
+-- Schedule a delivery again that arrived or failed. Return false if there is no such delivery. Return false if its webhook was removed or
 -- disabled, or was made again with another URL.
 CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
