@@ -11,33 +11,32 @@ from runyard.errors import InvalidInputError
 from runyard.support.settings import EnvFileSettings
 
 MIN_SECRET_CHARACTERS: Final = 32
-"""Fewest characters of a secret."""
+"""Minimum number of characters of a secret."""
 
 
 class ApiSettings(EnvFileSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
     ``host``: the address on which ``runyard api`` listens. ``port``: the port on which it listens. ``metrics_port``: a second
-    port, on which it serves ``/metrics`` without a key, for a Prometheus in the same network; without it, only keys with the
-    scope ``metrics`` or ``admin`` read metrics. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
+    port that serves ``/metrics`` without a key, for a Prometheus in the same network. On the main port, ``/metrics`` needs a
+    key with the scope ``metrics`` or ``admin``. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
     ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated) of the APIs of
-    other systems that are also served (:mod:`runyard_api.http.compat.registry`).
-    ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
-    and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
-    ``body_timeout``: longest time until the headers have arrived, and after that until the body has arrived.
-    ``idle_timeout``: longest time between two requests of a connection. ``max_connections``: most open connections of one
-    process; fewer if the system allows fewer descriptors.
-    ``requests_per_second``: rate of one key in one process. ``burst``: most requests of one key at once after a pause.
-    ``streams_per_key``: most open streams of one key in one process, counting requests that wait for a run.
-    ``heartbeat``: time without an event after which a stream sends a comment. ``max_stream``: longest time of one stream. The
-    reader then reconnects, to any process. ``max_wait``: longest time that a request may wait for a run. ``max_page``: most
-    entries of one page. ``failures_per_second``: rate of invalid keys, tokens and logins of one address in one process.
-    ``failure_burst``: most of these failures of one address at once after a pause.
-    ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
-    must be the same in every process, and is needed unless ``auth`` is off. While one secret replaces another, give both,
-    comma-separated: the first signs, all verify.
-    ``trust_traceparent``: a caller's ``traceparent`` decides whether its trace is recorded, as far as the sampler of
-    OpenTelemetry follows it. Otherwise the sampler decides as for a request without one (T2).
+    other systems that are also served (:mod:`runyard_api.http.compat.registry`). ``max_body``: maximum size of a body.
+    ``max_headers``: maximum number of headers of a request. ``max_header_bytes``: maximum size of the headers and the query
+    together. ``bodies_per_key``: maximum size of the bodies of all unanswered requests of one key in one process.
+    ``body_timeout``: time within which the headers must arrive, and another such time for the body. ``idle_timeout``: maximum
+    time between two requests of a connection. ``max_connections``: maximum number of open connections of one process. If the
+    system allows fewer file descriptors, the number is lower. ``requests_per_second``: allowed rate of one key in one process.
+    ``burst``: allowed requests of one key at once after a pause. ``streams_per_key``: maximum number of open streams of one key
+    in one process, including requests that wait for a run. ``heartbeat``: time without an event after which a stream sends a
+    comment. ``max_stream``: maximum time of one stream. The reader then reconnects to any process. ``max_wait``: maximum time
+    that a request may wait for a run. ``max_page``: maximum number of entries of one page. ``failures_per_second``: allowed
+    rate of invalid keys, tokens and logins of one address in one process. ``failure_burst``: allowed number of these failures
+    of one address at once after a pause. ``token_lifetime``: maximum time for which a stream token is valid. ``token_secret``:
+    secret that signs stream tokens. It must be the same in every process. It is required unless ``auth`` is off. To replace a
+    secret, give the new and the old one, comma-separated. The first secret signs, and all secrets verify.
+    ``trust_traceparent``: true if a caller's ``traceparent`` decides whether its trace is recorded, as far as the sampler of
+    OpenTelemetry follows it. If false, the sampler decides as for a request without a ``traceparent`` (T2).
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", extra="ignore")
@@ -69,7 +68,7 @@ class ApiSettings(EnvFileSettings):
     trust_traceparent: bool = False
 
     def token_secrets(self) -> list[str]:
-        """Return the secrets of ``token_secret``; the first one signs. Raises InvalidInputError for a short secret."""
+        """Return the secrets of ``token_secret``. The first one signs. Raises InvalidInputError for a short secret."""
         given = self.token_secret.get_secret_value() if self.token_secret else ""
         found = [secret.strip() for secret in given.split(",") if secret.strip()]
         if any(len(secret) < MIN_SECRET_CHARACTERS for secret in found):

@@ -16,7 +16,7 @@ from ..view.output import escape
 app = typer.Typer(help="Manage the limits of the deployment.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help=f"Name of the limit: one of {', '.join(LIMITS)}.", show_default=False)]
-Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent that the limit is for. Default: each.")]
+Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent of the limit. Default: every tenant or agent.")]
 
 
 @app.command("list")

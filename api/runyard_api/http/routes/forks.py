@@ -59,7 +59,7 @@ JOB: Final = (
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
-    """Create a fork. The new thread shows the messages of the source up to the end of a run, or up to a message. No message is
+    """Create a fork. The new thread shows the messages of the source up to the end of a run or up to a message. No message is
     copied."""
     if body.run_id is not None and body.message is None:
         raise InvalidInputError("run_id is that of the first prompt; give a message with it", field="run_id")
@@ -120,8 +120,8 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idemp
     ),
 )
 async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Try several messages on the same snapshot. Return the answers and the winner: the first success with `stop` = `first`, or
-    the choice of the judge."""
+    """Try several messages on the same snapshot. Return the answers and the winner. The winner is the choice of the judge, or
+    the first success with `stop` = `first`."""
     run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
     try:
