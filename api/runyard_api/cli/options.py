@@ -1,6 +1,6 @@
 """Arguments and options that several commands share.
 
-Settings of a deployment or of a process have an environment variable. Options of one call have none.
+Settings of a deployment or of a process have an environment variable. Options of a single call have no variable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Agent = Annotated[str | None, typer.Option(help="Name of the agent.")]
 
 
 def choice(value: str, literal: Any, option: str) -> Any:
-    """Return ``value`` if ``literal`` has it. Raises InvalidInputError that names the ``option`` and the allowed values."""
+    """Return ``value`` if it is one of the values of ``literal``. Raises InvalidInputError with the ``option`` and the allowed
+    values."""
     allowed = get_args(literal)
     if value not in allowed:
         raise InvalidInputError(f"{option} is one of {', '.join(allowed)}; got {value!r}")

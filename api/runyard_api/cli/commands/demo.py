@@ -54,7 +54,7 @@ class Stage:
         self.console.print(f"   {markup}")
 
     def check(self, holds: bool, what: str) -> None:
-        """Print ``what`` with the mark of a check that holds or failed. A failed check makes the demo exit with 1."""
+        """Print ``what`` with the mark of a passed or failed check. After a failed check, the demo exits with 1."""
         self.console.print(f"   [green]✓[/] {what}" if holds else f"   [bold red]✗ {what}[/]")
         if not holds:
             self.failures.append(what)
@@ -71,8 +71,8 @@ def demo(
 ) -> None:
     """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.
 
-    By default a script answers in place of a model. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL,
-    OPENAI_API_KEY selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
+    By default a script answers. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL, OPENAI_API_KEY selects
+    openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
     check_servers()
     wide = None if sys.stdout.isatty() and not picture else 108
@@ -100,7 +100,7 @@ def demo(
 
 
 async def _play(stage: Stage, pool: WorkerProcesses, postgres_url: str, redis_url: str) -> None:
-    tenant = f"demo-{secrets.token_hex(4)}"  # a configured database may have other tenants
+    tenant = f"demo-{secrets.token_hex(4)}"  # not taken from the settings, because a configured database may have other tenants
     async with Client.connect(postgres_url, redis=redis_url, tenant=tenant, namespace="") as client:
         await ready(client, pool)
         stage.say(f"Postgres, Redis and {WORKERS} worker processes are up.")

@@ -107,7 +107,7 @@ def fork_many(
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Try several messages on the same snapshot of a thread. Prints each answer and marks the winner."""
+    """Try several messages on the same snapshot of a thread. Print each answer and mark the winner."""
 
     async def go() -> Exit:
         async with deployment.connect(context) as client:

@@ -1,4 +1,4 @@
-"""The commands ``limits list``, ``set`` and ``clear``: how many runs may wait and run at once."""
+"""The commands ``limits list``, ``set`` and ``clear``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def set_(
     most: Annotated[int, typer.Argument(min=0, help="Highest number of runs, or of bytes.", show_default=False)],
     subject: Subject = None,
 ) -> None:
-    """Set a limit. It applies to the next accept and the next claim of every process."""
+    """Set a limit. The limit applies to later accepts and claims of every process."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

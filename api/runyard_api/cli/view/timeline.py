@@ -15,11 +15,11 @@ _STATUS_STYLE = {
 }
 
 _WORDS = {"model_request": "model", "request": "asked"}
-"""Types of entries → their words in the table, if these differ."""
+"""The words in the table for types of entries, by type, if they differ."""
 
 
 def show(found: Timeline, sentence: str, details: list[tuple[str, str]]) -> None:
-    """Print a run, its ``details``, its times and the entries of its timeline. Print the tracebacks of its errors below."""
+    """Print a run, its ``details``, its times and the entries of its timeline. The tracebacks of its errors follow."""
     run, console = found.run, output.console()
     console.print(f"[bold]{escape(run.run_id)}[/] on {escape(run.thread_id)}  {output.status(run.status)}")
     console.print(escape(sentence))

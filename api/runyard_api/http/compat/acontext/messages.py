@@ -38,9 +38,7 @@ uploads = APIRouter(prefix=router.prefix, tags=router.tags, route_class=UploadRo
 TRACKING: Final = "disable_tracking"
 """The status of every message. Its value says that the server extracts no tasks."""
 
-MaybeLimit = Annotated[
-    int | None, Query(ge=1, le=1000, description="Maximum number of messages. Default: a full page.")
-]
+MaybeLimit = Annotated[int | None, Query(ge=1, le=1000, description="Maximum number of messages. Default: a full page.")]
 
 
 class StoredMessage(BaseModel):
