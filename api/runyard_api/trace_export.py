@@ -1,4 +1,5 @@
-"""The export of a process's traces, as the OTEL_* variables of OpenTelemetry say. The extra ``otel`` installs what it needs."""
+"""Export the traces of a process, as configured by the OTEL_* variables of OpenTelemetry. The export needs the extra
+``otel``."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
 
 API: Final = "runyard-api"
 WORKER: Final = "runyard-worker"
-"""Names of the services, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names them."""
+"""Default names of the services. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 EXPORTER_OF: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
-"""The name of the exporter of each protocol of OTLP."""
+"""The name of the exporter, by protocol of OTLP."""
 PACKAGE_OF: Final = {"otlp_proto_http": "'runyard[otel]'", "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc"}
-"""What installs these exporters."""
+"""The argument of ``pip install`` for each exporter."""
 MAX_ATTRIBUTE_CHARACTERS: Final = 64 * 2**10
-"""Longest text of an attribute, unless a variable sets another limit. Longer texts are cut."""
+"""Maximum number of characters of an attribute, unless a variable sets another limit. Longer texts are shortened."""
 LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 FLUSH_SECONDS: Final = 2.0
 """Seconds that :func:`flush` may take."""
@@ -36,10 +37,10 @@ log = structlog.get_logger("runyard.traces")
 def set_up(service: str, *, content: bool) -> None:
     """Export the traces of this process if OTEL_TRACES_EXPORTER or the endpoint of an OTLP exporter is set.
 
-    A tracer provider that exists already is kept, such as that of ``opentelemetry-instrument``. ``service``: the name of the
-    service. ``content``: the spans of models and tools contain messages, arguments and results.
+    A tracer provider that exists already is kept, for example the provider of ``opentelemetry-instrument``. ``service``: the
+    name of the service. ``content``: True if the spans of models and tools contain messages, arguments and results.
 
-    Raises InvalidInputError for an unknown protocol, and for an exporter that is not installed.
+    Raises InvalidInputError for an unknown protocol, or for an exporter that is not installed.
     """
     genai_spans.record_content(content)
     if tracing.tracer() is not None or not (names := _exporters()):
@@ -71,7 +72,7 @@ def _exporters() -> list[str]:
 
 
 def _exporter(name: str) -> SpanExporter:
-    """Return the exporter ``name``, found by its entry point as OpenTelemetry finds it."""
+    """Return the exporter ``name``. It is found by its entry point, as in OpenTelemetry."""
     wanted = _otlp_exporter() if name == "otlp" else name
     found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=wanted)), None)
     if found is None:

@@ -19,7 +19,7 @@ def encode(value: Any) -> str:
 
 
 def decode(cursor: str) -> Any:
-    """Decode a cursor that :func:`encode` made. Raises InvalidCursorError if it is not one."""
+    """Decode a cursor that :func:`encode` made. Raises InvalidCursorError for any other text."""
     try:
         return json.loads(base64.urlsafe_b64decode(cursor.encode()))
     except (ValueError, RecursionError):

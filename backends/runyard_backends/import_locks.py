@@ -1,4 +1,5 @@
-"""The lock of a tenant's imports of threads, which each store has in its own way."""
+"""The error of the lock on imports. At most one import of threads runs in a tenant at a time. Each store implements this lock
+itself."""
 
 from __future__ import annotations
 
@@ -6,5 +7,5 @@ from runyard.errors import LockedError
 
 
 def taken() -> LockedError:
-    """Return the error for a lock that another import holds."""
+    """Return the error of an import that finds the lock held by another import."""
     return LockedError("another import works in this tenant; wait for its end, and import again")

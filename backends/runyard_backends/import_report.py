@@ -1,4 +1,4 @@
-"""The report of an import of threads. It has the numbers of imported entries, and notes about data that was not imported."""
+"""The report of an import of threads: numbers of imported entries, and notes about data that was not imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 Outcome: TypeAlias = Literal["imported", "unchanged", "added", "refused", "failed"]
 
 MAX_NOTES: Final = 1000
-"""Most notes in a report. Further notes are only counted."""
+"""Maximum number of notes in a report. Further notes are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Note:
 
 @dataclass(slots=True)
 class Report:
-    """The numbers of an import, and its notes.
+    """The result of an import: numbers and notes.
 
     ``outcomes``: the number of threads by outcome. ``imported``: the thread is new in this deployment. ``unchanged``: an
     earlier import has made the thread. ``added``: this import has added messages to a thread of an earlier import. ``refused``:
-    another thread has the id, or the id is invalid. ``failed``: a row cannot be read or stored, and the rest of the thread is
-    missing. ``forks``: the number of threads that became forks.
+    another thread has the id, or the id is invalid. ``failed``: a row cannot be read or stored. The rest of this thread was not
+    imported. ``forks``: the number of threads that became forks.
     """
 
     dry_run: bool
@@ -51,5 +51,5 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every thread of the source is in the deployment."""
+        """True if the deployment has every thread of the source."""
         return not (self.outcomes.get("refused") or self.outcomes.get("failed"))

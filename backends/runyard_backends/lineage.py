@@ -16,11 +16,12 @@ MAX_DELETED: Final = 1000
 async def ancestors(parent: Callable[[int], Awaitable[tuple[int, Thread] | None]], key: int, limit: int) -> Page[Thread]:
     """Return the ancestors of a thread, the nearest first, without their large values.
 
-    ``parent``: a function of a thread's key. It returns the key and the thread of the parent. If the parent is deleted, it
-    returns the nearest ancestor of which the thread shows a message, which is a tombstone if it is deleted. It returns None
-    for a thread without a known ancestor. ``limit``: the most ancestors. The page also ends at about 4 MiB. ``next`` is the id
-    of the next ancestor. This ancestor is not deleted, so that its own ancestors can be read by its id. Deleted ancestors may
-    exceed the limit. After MAX_DELETED of them the lineage ends, because no id leads to the next one.
+    ``parent``: a function that takes a thread's key. It returns the key and the thread of the parent. If the parent is deleted,
+    it returns the nearest ancestor with a message that the thread still shows. This ancestor may be a tombstone of a deleted
+    thread. It returns None for a thread without a known ancestor. ``limit``: the maximum number of ancestors. The page also
+    ends at about 4 MiB. ``next`` is the id of the next ancestor. This ancestor is never deleted, because the next page is read
+    by its id. A page therefore continues over deleted ancestors, even above the limit. The page ends after MAX_DELETED deleted
+    ancestors and then has no ``next``.
     """
     found: list[Thread] = []
     deleted, left = 0, PAGE_BYTES // 2

@@ -26,8 +26,8 @@ async def items_of(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIte
 
 
 def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], size: Callable[[T], int], budget: int) -> Page[T]:
-    """Return the page ``asked`` of ``items``: at most ``asked.limit`` items, and together at most ``budget`` bytes. A larger
-    item is a page of its own.
+    """Return the page ``asked`` of ``items``. The page has at most ``asked.limit`` items and ``budget`` bytes. An item of more
+    than ``budget`` bytes is a page of its own.
 
     ``key``: returns the name of an item in a cursor. ``size``: returns the bytes of an item. Raises InvalidCursorError if the
     cursor names no item.
@@ -44,7 +44,7 @@ def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], siz
 
 
 def within(items: Sequence[T], size: Callable[[T], int], budget: int) -> list[T]:
-    """Return the first ``items`` that have at most ``budget`` bytes together. Return the first item alone if it is larger."""
+    """Return as many of the first ``items`` as ``budget`` bytes can hold, and at least one."""
     left = budget
     for n, item in enumerate(items):
         left -= size(item)

@@ -1,4 +1,4 @@
-"""Pages of the list of queues. A cursor names the last queue that was returned, which may be gone at the next call."""
+"""Pages of the list of queues. A cursor names the last queue that was returned. The queue need not exist at the next call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from . import cursors
 
 
 def names_after(page: PageRequest | None) -> tuple[str, int | None]:
-    """Return the name after which ``page`` begins, and the number of queues to read for it, or None for all queues.
+    """Return the name after which ``page`` begins, and the number of queues to read. The number is one more than the page's
+    limit, or None for all queues.
 
     Raises InvalidCursorError.
     """
@@ -22,7 +23,8 @@ def names_after(page: PageRequest | None) -> tuple[str, int | None]:
 
 
 def page_of_names(found: Sequence[QueueInfo], page: PageRequest | None) -> Page[QueueInfo]:
-    """Return the queues that were read for ``page`` as the page, of which the last one is left out if it is too many."""
+    """Return the page of the queues ``found``. If ``found`` has more queues than the limit of ``page``, the page has a cursor
+    for the rest."""
     if page is None or len(found) <= page.limit:
         return Page(list(found))
     items = list(found[: page.limit])

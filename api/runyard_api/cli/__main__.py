@@ -1,4 +1,4 @@
-"""``python -m runyard_api.cli``: the ``runyard`` command, for environments where its script is not on the path."""
+"""The ``runyard`` command as ``python -m runyard_api.cli``, for environments where its script is not on the path."""
 
 import sys
 

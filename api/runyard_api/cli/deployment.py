@@ -1,4 +1,4 @@
-"""The deployment that a command connects to, and the event loop of the command.
+"""The deployment to which a command connects, and the event loop of the command.
 
 The scheme of the URL selects the backend, for example Postgres or the HTTP API (``runyard.support.backend_urls``).
 """
@@ -31,13 +31,13 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment that the options, the environment, the ``runyard dev`` of this folder or ``.env`` name. Raises
-        the errors of :func:`runyard.support.location.locate`."""
+        """Return the deployment that the root options name, or else the environment, the ``runyard dev`` of this folder, or
+        ``.env``. Raises the errors of :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 
 def target(context: typer.Context) -> Target:
-    """Return the root options of the command that runs."""
+    """Return the root options of the present command."""
     found = context.find_root().obj
     return found if isinstance(found, Target) else Target()
 
@@ -59,7 +59,8 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
     """Return the thread id and the run id that the arguments ``[THREAD] RUN`` of a command name.
 
-    A single argument is the id of a run on any thread, or its beginning. Raises RunNotFoundError, RunAmbiguousError.
+    A single argument is the id of a run on any thread, or the beginning of such an id. Raises RunNotFoundError,
+    RunAmbiguousError.
     """
     if len(ids) > 2:
         raise InvalidInputError(f"give the run, or the thread and the run; got {len(ids)} arguments")
@@ -70,9 +71,9 @@ async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
 
 
 async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
-    """Return up to ``limit`` items as one page. ``ask``: returns a page for a limit and a cursor.
+    """Return up to ``limit`` items as one page. ``ask``: a function that returns a page for a limit and a cursor.
 
-    Several pages are read if necessary: a page before the last one may be short or empty.
+    Several pages are read if necessary, because a page before the last one may be short or empty.
     """
     found: list[T] = []
     while True:

@@ -1,4 +1,4 @@
-"""The exit codes of the commands. A script can distinguish outcomes by them."""
+"""The exit codes of the commands. Scripts distinguish outcomes by these codes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _BY_HTTP_STATUS = {
 
 
 class MissingError(Exception):
-    """What the command names does not exist, or the command cannot change it."""
+    """The object that a command names does not exist, or the command cannot change it."""
 
 
 def of_error(error: RunyardError) -> Exit:

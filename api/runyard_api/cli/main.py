@@ -40,7 +40,8 @@ from .commands import (  # fmt: skip
 from .exit_codes import Exit
 from .view import output
 
-# Versions of typer either contain a copy of click or depend on click. This is the base of typer's usage errors in both cases.
+# Some versions of typer contain a copy of click, and others depend on click. In both cases, this is the base class of typer's
+# usage errors.
 UsageError: Final[type[Exception]] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -61,7 +62,7 @@ def _version(wanted: bool) -> None:
 
 @contextmanager
 def _in_namespace(namespace: str) -> Iterator[None]:
-    """Set the variable of the namespace for the apps that this process and its child processes make."""
+    """Set the variable of the namespace, for the apps in this process and its child processes."""
     before = os.environ.get(NAMESPACE)
     os.environ[NAMESPACE] = namespace
     try:
@@ -139,12 +140,12 @@ app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_RUN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Every failure is one line on standard error, below the traceback of an app
-    that cannot be imported."""
+    """Run one command and return its exit code. Every failure is one line on standard error. If the app cannot be imported, its
+    traceback comes first."""
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
     except UsageError as error:
-        words = _words(error)  # empty if a command is missing: typer has printed the help
+        words = _words(error)  # if a command is missing, typer has printed the help, and the message is empty
         return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
         if isinstance(error, AppImportError):
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("the wait timed out; the run continues", Exit.TIMEOUT)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except SystemExit as leaving:  # typer and rich exit like this if the reader of a pipe has ended, which is no failure
+    except SystemExit as leaving:  # typer and rich exit in this way if the reader of a pipe has ended, which is no failure
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
         return Exit.OK

@@ -1,6 +1,6 @@
 """Arguments and options that several commands share.
 
-Settings of a deployment or of a process have an environment variable. Options of one call have none.
+Settings of a deployment or of a process have an environment variable. Options of a single call have no variable.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ RunIds = Annotated[
     typer.Argument(metavar="[THREAD] RUN", help="Id of the run or its beginning, or thread and run.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="Most entries to list.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of entries to list.")]
 Cursor = Annotated[str | None, typer.Option(help="Continue the list after this cursor.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the run and print its answer.")]
 Stream = Annotated[bool, typer.Option("--stream", help="Print the answer while it is generated.")]
-WaitTimeout = Annotated[float | None, typer.Option(min=0, help="Most seconds to wait. The run continues after them.")]
+WaitTimeout = Annotated[float | None, typer.Option(min=0, help="Maximum seconds to wait. The run continues after this time.")]
 After = Annotated[str | None, typer.Option(help="Cut after this run. Default: the last completed run.")]
 Agent = Annotated[str | None, typer.Option(help="Name of the agent.")]
 
 
 def choice(value: str, literal: Any, option: str) -> Any:
-    """Return ``value`` if ``literal`` has it. Raises InvalidInputError that names the ``option`` and the allowed values."""
+    """Return ``value`` if it is one of the values of ``literal``. Raises InvalidInputError with the ``option`` and the allowed
+    values."""
     allowed = get_args(literal)
     if value not in allowed:
         raise InvalidInputError(f"{option} is one of {', '.join(allowed)}; got {value!r}")

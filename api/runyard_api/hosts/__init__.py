@@ -1,1 +1,1 @@
-"""Answers of web frameworks for the routes of a program of your own. Import the module of your framework."""
+"""Responses with event streams, for the routes of your own program. Import the module of your web framework."""

@@ -1,4 +1,4 @@
-"""Answers for views of Django: :func:`sse_response` for async views, :func:`blocking_sse_response` for sync views."""
+"""Responses for views of Django: :func:`sse_response` for async views, :func:`blocking_sse_response` for sync views."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .sse import HEADERS, HEARTBEAT_SECONDS, MEDIA_TYPE, opened
 
 
 async def sse_response(handle: RunHandle, request: HttpRequest, *, heartbeat: float = HEARTBEAT_SECONDS) -> HttpResponseBase:
-    """Return a response that streams the events of a run until the run ends or is suspended, under ASGI.
+    """Return a response for ASGI that streams the events of a run until the run ends or is suspended.
 
-    A browser's ``EventSource`` that reconnects sends the id of its last event, and gets the events after it (E1). The answer is
-    204 if there can be none. ``heartbeat``: seconds without an event after which a comment is sent. Raises RunNotFoundError.
+    When a browser's ``EventSource`` reconnects, it sends the id of its last event and gets the later events (E1). If no event
+    can follow, the response is 204. ``heartbeat``: seconds without an event after which a comment is sent. Raises
+    RunNotFoundError.
     """
     stream = await opened(handle, request.headers.get("Last-Event-ID"), heartbeat)
     return HttpResponse(status=204) if stream is None else StreamingHttpResponse(stream, MEDIA_TYPE, headers=HEADERS)

@@ -1,6 +1,7 @@
-"""A run's events as server-sent events, for any web framework.
+"""The events of a run as server-sent events, for any web framework.
 
-The bytes are those of the HTTP API: a reader of one can read the other. The ``data`` of an event is the whole event as JSON.
+The stream has the same bytes as a stream of the HTTP API, so that one reader can read both. The ``data`` of an event is the
+whole event as JSON.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ RETRY: Final = b"retry: 1000\n\n"
 COMMENT: Final = b": \n\n"
 
 _closing: set[asyncio.Task[None]] = set()
-"""The tasks that close the sources of streams whose readers have left. The loop itself has only weak references to tasks."""
+"""The tasks that close the sources of streams whose readers have left. They are kept here, because the event loop has only weak
+references to tasks."""
 
 
 async def opened(handle: RunHandle, last_event_id: str | None, heartbeat: float) -> AsyncGenerator[bytes] | None:
     """Return the bytes of a stream of the events after ``last_event_id``.
 
-    Return None if the run has stopped and ``last_event_id`` is its last event. Answer then with 204, so that a browser does not
-    reconnect. Raises RunNotFoundError.
+    Return None if the run has stopped and ``last_event_id`` is its last event. In this case respond with 204, so that a browser
+    does not reconnect. Raises RunNotFoundError.
     """
     run = await handle.run()
     if last_event_id is not None and run.stopped and run.event_id == last_event_id:
@@ -49,7 +51,7 @@ async def frames(events: AsyncGenerator[Event], heartbeat: float) -> AsyncGenera
             waiting = asyncio.create_task(_next(events))
             yield frame(event)
     finally:
-        # A task of its own, because Starlette cancels every await of a response whose reader has left.
+        # A separate task closes the source, because Starlette cancels every await of a response whose reader has left.
         closing = asyncio.create_task(_close(waiting, events))
         _closing.add(closing)
         closing.add_done_callback(_closing.discard)

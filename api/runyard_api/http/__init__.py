@@ -1,1 +1,1 @@
-"""The HTTP API: :func:`runyard_api.http.app.asgi_app` makes it."""
+"""The HTTP API. :func:`runyard_api.http.app.asgi_app` makes the application."""

@@ -1,4 +1,4 @@
-"""The models of responses that :mod:`runyard.models` does not have."""
+"""Models of responses, as far as :mod:`runyard.models` lacks them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from runyard.ports.workers import BlockedLoop, QueueInfo, RedisOutage, WorkerInf
 
 
 class StreamToken(BaseModel):
-    """A token for the query of a stream's URL: ``?token=…``. It is valid at most as long as the key that created it."""
+    """A token for the query of a stream's URL: ``?token=…``. The token is valid at most as long as the key that created it."""
 
     token: str
     expires_at: datetime
 
 
 class StreamOf(BaseModel):
-    """The streams that a token opens: one run's stream, or with ``run_id`` null all streams of the thread."""
+    """The streams that a token opens: the stream of one run. If ``run_id`` is null: all streams of the thread."""
 
     thread_id: str
     run_id: str | None
@@ -57,7 +57,7 @@ class WhoAmI(BaseModel):
 
 
 class ForkMade(BaseModel):
-    """The new thread, and the run of its first prompt if there was one."""
+    """The new thread, and the run of its first prompt, if any."""
 
     thread: Thread
     run: Run | None = None
@@ -65,9 +65,9 @@ class ForkMade(BaseModel):
 
 class RunOutcome(BaseModel):
     """The outcome of a run that ended or was suspended. ``text``: the text of the run's last answer. ``messages``: the messages
-    that the run wrote. ``requests``: the requests that wait for an answer. ``omitted``: the names of lists that were larger
-    than 8 MiB. Such a list of messages has only the last messages. Such a list of requests has only the oldest requests. The
-    earlier messages are on the path to the ``parent_id`` of the first message in the list."""
+    that the run wrote. ``requests``: the requests that wait for an answer. ``omitted``: the names of shortened lists, which
+    were larger than 8 MiB. A shortened list of messages has only the last messages. A shortened list of requests has only the
+    oldest requests. The earlier messages are on the path to the ``parent_id`` of the first message in the list."""
 
     run: Run
     text: str = ""
@@ -135,8 +135,8 @@ class MessagePage(BaseModel):
 
 
 class FormattedMessagePage(BaseModel):
-    """Messages in the format that the request named. ``message_ids``: for each of ``items`` the id of its message. A message
-    can be several items, or none. ``losses``: the values of the messages that the items lack."""
+    """Messages in the format that the request named. One message can be several items, or none. ``message_ids``: for each of
+    ``items``, the id of its message. ``losses``: the values of the messages that the items lack."""
 
     items: list[JsonObject]
     message_ids: list[str]
@@ -157,7 +157,7 @@ class RequestPage(BaseModel):
 
 
 class FeedPage(BaseModel):
-    """``next`` is always set: the feed has no end."""
+    """A page of the feed. ``next`` is always set, because the feed has no end."""
 
     items: list[FeedEntry]
     next: str
@@ -175,7 +175,7 @@ class Agent(BaseModel):
 
     name: str
     queues: list[str]
-    workers: int = Field(description="Live workers that serve it and do not drain.")
+    workers: int = Field(description="Number of live workers that serve the agent and do not drain.")
     versions: list[str]
 
 
@@ -189,7 +189,7 @@ class Worker(BaseModel):
     worker_id: str
     queues: list[str]
     agents: dict[str, str]
-    default_agent: str | None = Field(description="The agent of runs that name none, or null.")
+    default_agent: str | None = Field(description="The agent of runs that name no agent, or null.")
     app_version: str | None
     on_version_mismatch: VersionPolicy
     slots: int
@@ -199,7 +199,7 @@ class Worker(BaseModel):
     dead_at: datetime | None
     draining: bool
     blocked: BlockedLoop | None = Field(description="The block of the main loop by user code, or null.")
-    redis_outage: RedisOutage | None = Field(description="Since when and why the worker does not reach Redis, or null.")
+    redis_outage: RedisOutage | None = Field(description="Start and reason of an outage of Redis, or null.")
 
     @classmethod
     def of(cls, worker: WorkerInfo) -> Worker:
@@ -242,7 +242,7 @@ class PausedQueue(BaseModel):
 
 
 class ResumedQueue(BaseModel):
-    """A queue that is not paused. ``was_paused``: this request ended its pause."""
+    """A queue that is not paused. ``was_paused``: true if this request ended its pause."""
 
     queue: str
     was_paused: bool
@@ -255,7 +255,7 @@ class Limits(BaseModel):
 
 
 class Cleared(BaseModel):
-    """The removal of a limit. ``cleared``: the limit was set."""
+    """The removal of a limit. ``cleared``: true if the limit was set before."""
 
     cleared: bool
 
@@ -285,7 +285,7 @@ class Keys(BaseModel):
 
 
 class RevokedKey(BaseModel):
-    """The revocation of a key. ``revoked``: this request revoked it."""
+    """The revocation of a key. ``revoked``: true if this request revoked the key."""
 
     revoked: bool
 
@@ -315,8 +315,8 @@ class WorkerStacks(BaseModel):
 
 
 class Readiness(BaseModel):
-    """The readiness to serve requests. ``reasons``: the errors that prevent it. ``degraded``: errors that only delay runs, for
-    example an unreachable Redis."""
+    """The readiness to serve requests. ``reasons``: the errors that make the server not ready. ``degraded``: errors that only
+    delay runs, for example an unreachable Redis."""
 
     ready: bool
     reasons: list[str] = Field(default_factory=list)

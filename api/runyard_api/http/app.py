@@ -1,4 +1,4 @@
-"""The HTTP API as an ASGI application. It is served alone or mounted in a host's FastAPI."""
+"""The HTTP API as an ASGI application. A server can serve the application alone, or a host can mount it in its FastAPI."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ ASKED: Final = (
     *("X-Api-Key", "X-Request-Id", "traceparent", "tracestate"),
 )
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
-"""Headers that CORS permits to pages of other origins: ASKED in requests, TOLD in responses."""
+"""Headers that CORS permits for pages of other origins: ASKED in requests, TOLD in responses."""
 FRAMEWORK_TELEMETRY: Final[Any] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""FastAPI's own telemetry is off: its spans contain the query, which may hold a token, and it trusts the flag of any caller.
-Versions of FastAPI without telemetry ignore this."""
+"""Switches off FastAPI's own telemetry. Its spans contain the query, which may contain a token. It also trusts the sampling
+flag of any caller. Versions of FastAPI without telemetry ignore this value."""
 LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
 SERVERS: Final = [{"url": "/", "description": "The server of this document."}]
 DESCRIPTION: Final = """\
@@ -113,18 +113,18 @@ def asgi_app(
     settings: ApiSettings | None = None,
     **options: Any,
 ) -> FastAPI:
-    """Return the API as an application. It uses a backend or client of the caller, or connects to servers itself.
+    """Return the API as an application. The application uses a backend or client of the caller, or connects to servers itself.
 
-    ``postgres`` and ``redis``: URLs, by default those of :class:`runyard.support.settings.Settings`. ``options``: options of
-    the backend. ``tenant``: the tenant of callers without a key, if ``auth`` is off.
-    ``auth``: ``"keys"`` (API keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request
-    and returns a :class:`~runyard_api.http.principal.Principal`, or None for 401.
+    ``postgres`` and ``redis``: URLs, by default the URLs of :class:`runyard.support.settings.Settings`. ``options``: options of
+    the backend. ``tenant``: the tenant of callers without a key, if ``auth`` is off. ``auth``: ``"keys"`` (API keys), ``"off"``
+    (programs of this machine only), or a coroutine function that takes the request and returns a
+    :class:`~runyard_api.http.principal.Principal`, or None for 401.
 
     A host can mount the app: ``host.mount("/agents", asgi_app(client, auth=…))``. A mounted app connects at its first request.
     The host ends the streams with ``app.state.service.close()``.
 
-    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens, and if
-    ``settings.compat`` has an unknown name.
+    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens. Raises InvalidInputError
+    if ``settings.compat`` has an unknown name.
     """
     plain_tracebacks()
     found = settings or ApiSettings()
@@ -141,7 +141,7 @@ def asgi_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.streams.open()
-        with suppress(RunyardError):  # /readyz reports it, and the next request connects again
+        with suppress(RunyardError):  # /readyz reports the error, and the next request connects again
             await service.backend()
         yield
         await service.close()
@@ -164,7 +164,7 @@ def asgi_app(
     for router in (*routers, docs.router, *([console.router] if found.console == "on" else ())):
         app.router.routes += router.routes  # include_router would match each request twice
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    # The last middleware that is added is the outermost.
+    # The middleware that is added last is the outermost.
     app.add_middleware(KeepSlashes)
     app.add_middleware(Bounds, settings=found)
     app.add_middleware(Guard, service=service, open_paths=OPEN.union(*(each.open_paths for each in mounted)))

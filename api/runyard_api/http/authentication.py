@@ -1,8 +1,7 @@
-"""Authentication of callers: API keys, the scheme of the program that embeds the API, stream tokens, or none if ``auth`` is off
-(A1).
+"""Authentication of callers (A1): API keys, stream tokens, the host's own function, or no authentication if ``auth`` is off.
 
-The result is a principal. Its tenant is enforced in :mod:`runyard_api.http.tenant_client`, which gives a route only a client
-that is bound to this tenant. :mod:`runyard_api.http.routes.route_access` decides which routes the principal may call.
+The result is a principal. :mod:`runyard_api.http.tenant_client` gives a route only a client that is bound to the principal's
+tenant. :mod:`runyard_api.http.routes.route_access` decides which routes the principal may call.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ ANYONE: Final = Principal("", frozenset(SCOPES), "anyone")
 class Gate:
     """Authenticates requests. ``tenant``: the tenant of callers without a key, if ``auth`` is off.
 
-    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens. A secret that one process
-    generates could not verify the tokens of another process.
+    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens. The process cannot
+    generate the secret itself, because all processes must have the same secret.
     """
 
     def __init__(self, auth: Auth, settings: ApiSettings, *, tenant: str) -> None:
@@ -87,7 +86,7 @@ class Gate:
         )
 
     def forget(self) -> None:
-        """Forget every key. The next use of a key looks it up again."""
+        """Forget every key. The next request with a key looks up the key again."""
         self._keyring.forget()
 
     def _check_local(self, request: HTTPConnection) -> None:
@@ -103,8 +102,9 @@ class Gate:
     def issue(self, principal: Principal, thread_id: str, run_id: str | None, lifetime: float) -> tuple[str, float]:
         """Return a stream token and its expiry in seconds of Unix time.
 
-        The token can read the stream of the run, or all streams of the thread if ``run_id`` is None. ``lifetime``: most seconds
-        for which the token is valid; fewer if ``principal`` expires earlier. Raises ForbiddenError, InvalidInputError.
+        The token opens the stream of the run, or all streams of the thread if ``run_id`` is None. ``lifetime``: maximum seconds
+        for which the token is valid. The token expires at the latest with ``principal``. Raises ForbiddenError,
+        InvalidInputError.
         """
         principal.require("read")
         expires = time.time() + lifetime
@@ -142,7 +142,7 @@ class Gate:
 
     async def _owner(self, claims: Claims, keys: KeyStore) -> Principal | None:
         """Return the principal that created a token. Return None if the token's API key is unknown, or if the token was created
-        under another ``auth``."""
+        under another setting of ``auth``."""
         match claims:
             case ByKey() if self.auth == "keys":
                 return await self._keyring.find(claims.key_id, keys)

@@ -1,4 +1,4 @@
-"""Bounds of requests (A2): the size of headers and bodies, and the time until they are complete.
+"""Bounds of requests (A2): the sizes of headers and bodies, and the times within which they must be complete.
 
 ``settings.py`` has the numbers.
 """
@@ -43,7 +43,8 @@ class Hold:
             del self._held[self._key]
 
     def until_answered(self, send: Send) -> Send:
-        """Return ``send``, wrapped to release the bytes when the response begins: a stream may last long after that."""
+        """Return ``send``, wrapped to release the bytes when the response begins. The end of the response would be too late,
+        because a stream may last long."""
 
         async def told(message: Message) -> None:
             self.release()
@@ -94,10 +95,10 @@ class Bounds:
             raise self._too_large()
 
     async def _body(self, scope: Scope, receive: Receive, held: Hold) -> bytes | None:
-        """Return the whole body; None if the client left. Does not wait if the request announces no body.
+        """Return the whole body, or None if the client has left. If the request announces no body, do not wait.
 
         If the JSON of the body has too many values or a number with too many digits, return ``b""`` and put the reason into
-        ``scope``. The route that reads the JSON raises the error. A form is no JSON as a whole: the route that accepts forms
+        ``scope``. The route that reads the JSON raises the error. A form is not checked here. The route that accepts forms
         checks the JSON inside.
         """
         named = {name for name, _ in scope["headers"]}
@@ -126,7 +127,7 @@ class Bounds:
                             shape.feed(part)
                         parts.append(part)
                     except ValueError as error:
-                        state_of(scope)[OUT_OF_BOUNDS] = str(error)  # the error itself would hold the body
+                        state_of(scope)[OUT_OF_BOUNDS] = str(error)  # the error itself would keep the body in memory
                         shape = None
                         parts.clear()
                         held.release()

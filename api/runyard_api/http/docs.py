@@ -1,4 +1,4 @@
-"""Routes of the OpenAPI document, of a page that shows it with Swagger UI, and of the files of that page."""
+"""Routes of the OpenAPI document, of a page that shows this document with Swagger UI, and of the files of the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy of the page. It allows scripts of this host only, and inline styles, which Swagger UI uses."""
+"""Content security policy of the page. The policy allows only scripts of this host. It allows inline styles, because Swagger UI
+uses them."""
 PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -73,7 +74,8 @@ async def docs() -> Response:
 
 @router.get("/docs/start.js")
 async def start() -> Response:
-    """Return the script that starts the page. The policy of the page forbids inline scripts."""
+    """Return the script that starts the page. The script has its own route, because the policy of the page forbids inline
+    scripts."""
     return Response(START, media_type="text/javascript")
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document. This module adds the security schemes, problems and streams, which the framework does not describe."""
+"""The OpenAPI document. The framework makes the document. This module adds security schemes, problems and streams."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def operations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
 
 
 def _drop_roles(node: Any) -> None:
-    """Replace the roles of docstrings in all descriptions by the bare name: ``:class:`Run` `` by ```Run```."""
+    """Replace the roles of docstrings by bare names in all descriptions, for example ``:class:`Run` `` by ```Run```."""
     if isinstance(node, dict):
         if isinstance(text := node.get("description"), str):
             node["description"] = _ROLE.sub(r"`\1`", text)
@@ -100,7 +100,7 @@ def _describe_streams(made: dict[str, Any]) -> None:
 
 
 def _shared(made: dict[str, Any]) -> dict[str, Any]:
-    """Put a reference in place of each response that several operations share. Return the shared responses by name."""
+    """Replace each response that several operations share by a reference. Return the shared responses by name."""
     answers = [(described["responses"], status) for _, _, described in operations(made) for status in described["responses"]]
     seen = Counter(_key(responses[status]) for responses, status in answers)
     shared: dict[str, Any] = {}

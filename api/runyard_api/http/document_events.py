@@ -51,7 +51,7 @@ SIGNED: Final = {
 
 
 def event_schemas() -> dict[str, Any]:
-    """Return the schemas of events and of their data. ``Event`` is any of them, distinguished by ``type``."""
+    """Return the schemas of events and of their data. ``Event`` is the union of all events, distinguished by ``type``."""
     models: list[type[BaseModel]] = [*dict.fromkeys(EVENT_DATA.values()), WebhookEvent]
     _, made = models_json_schema([(model, "serialization") for model in models], ref_template=TEMPLATE)
     schemas: dict[str, Any] = made["$defs"]
@@ -82,7 +82,7 @@ def _event(type_: str) -> dict[str, Any]:
 
 
 def webhooks() -> dict[str, Any]:
-    """Return the section of the document about webhooks, by the type of the event."""
+    """Return the section of the document about webhooks, with an entry for each type of event."""
     headers = [
         {"name": name, "in": "header", "required": True, "description": says, "schema": TEXT} for name, says in SIGNED.items()
     ]

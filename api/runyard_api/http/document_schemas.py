@@ -1,4 +1,4 @@
-"""Sets the required fields of schemas: responses have all fields, requests may leave out fields with a default."""
+"""Set the required fields of schemas. A response has all fields. A request may omit fields with a default."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ PREFIX: Final = "#/components/schemas/"
 
 
 def require_what_is_sent(made: dict[str, Any]) -> None:
-    """Set the required fields of all schemas that no request body uses.
+    """Set the required fields of all schemas except those of request bodies.
 
-    Schemas of responses and webhooks require every field. Schemas that events or problems use require the fields that are never
-    left out. Events and problems leave out null fields where a missing field and null mean the same.
+    Schemas of responses and webhooks require every field. Schemas of events and problems require the fields that are never
+    omitted. Events and problems omit a null field if a missing field has the same meaning.
     """
     schemas = made["components"]["schemas"]
     operations = [operation for methods in made["paths"].values() for operation in methods.values()]
@@ -27,7 +27,7 @@ def require_what_is_sent(made: dict[str, Any]) -> None:
 
 
 def _reached(schemas: dict[str, Any], start: Any) -> set[str]:
-    """Return the names of the schemas that ``start`` refers to, directly or through other schemas."""
+    """Return the names of the schemas to which ``start`` refers, directly or through other schemas."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:

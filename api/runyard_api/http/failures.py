@@ -16,24 +16,26 @@ from .principal import Principal
 from .rates import Buckets
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
-"""A host's own function that authenticates callers. Returns the principal, or None if the caller is unknown (401). Raises
-ForbiddenError to refuse, and BackendUnavailableError if it cannot check callers at the moment. Any other error counts as a
-failure of the caller."""
+"""A host's own function that authenticates callers. It returns the principal, or None if the caller is unknown (401). It raises
+ForbiddenError to refuse a caller, and BackendUnavailableError if it cannot check callers at the moment. Any other error counts
+as a failure of the caller."""
 
 MAX_PASSED_CALLERS: Final = 10_000
-"""Most callers that are remembered as accepted by the host's function."""
+"""Maximum number of remembered callers that the host's function has accepted."""
 SHOWN: Final = frozenset({b"authorization", b"cookie", b"x-api-key"})
-"""Headers that identify a caller. If a request has none of them, all its headers except VARYING identify the caller."""
+"""Headers that identify a caller. If a request has none of these headers, all its headers except VARYING identify the
+caller."""
 VARYING: Final = frozenset(
     b"accept accept-encoding baggage cache-control connection content-encoding content-length content-type expect "
     b"idempotency-key if-match if-none-match last-event-id pragma priority range referer sentry-trace traceparent tracestate "
     b"transfer-encoding x-amzn-trace-id x-cloud-trace-context x-correlation-id x-request-id".split()
 )
-"""Headers that differ between requests of one caller and do not identify the caller."""
+"""Headers that may differ between requests of one caller."""
 
 
 class Failures:
-    """Failures by address. ``rate``: failures per second of one address. ``burst``: most of them at once after a pause."""
+    """Failures by address. ``rate``: the allowed failures per second of one address. ``burst``: the allowed failures at once
+    after a pause."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)
@@ -54,13 +56,13 @@ class Failures:
         return address
 
     def give_back(self, address: str) -> None:
-        """Subtract a failure that was counted, if the caller was valid or could not be checked."""
+        """Subtract a counted failure. Use it if the caller was valid or could not be checked."""
         self._buckets.give_back(address)
 
 
 class OwnScheme:
-    """Calls the host's own function. If an address has too many failures, only callers that the function accepted before are
-    checked."""
+    """Authenticates callers with the host's own function. If an address has too many failures, new callers are refused without
+    a call of the function. Callers that the function has accepted before are still checked."""
 
     def __init__(self, authenticate: Authenticate, failures: Failures) -> None:
         self._authenticate, self._failures = authenticate, failures
@@ -69,8 +71,8 @@ class OwnScheme:
     async def admit(self, request: HTTPConnection) -> Principal:
         """Return the principal of ``request``. Raises UnauthenticatedError, RateLimitedError.
 
-        A failure is counted after it happened, since many valid callers behind one proxy may call at once. Simultaneous
-        failures are all counted, also beyond the limit.
+        A failure is counted after the call, because many valid callers behind one proxy may call at once. All simultaneous
+        failures are counted, even beyond the limit.
         """
         shown = _shown(request)
         if shown not in self._passed:
@@ -100,7 +102,8 @@ class OwnScheme:
 
 
 def _shown(request: HTTPConnection) -> bytes:
-    """Return a digest of the headers that identify the caller. The query is left out: the API refuses unknown parameters."""
+    """Return a digest of the headers that identify the caller. The query cannot identify a caller, because the API refuses
+    unknown parameters."""
     headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
     found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
     return hashlib.sha256(repr(found).encode()).digest()
@@ -111,7 +114,7 @@ def _too_many(address: str) -> str:
 
 
 def address_of(request: HTTPConnection) -> str:
-    """Return the address under which failures are counted: the IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the name under which failures are counted: the IPv4 address, or the /64 network of an IPv6 address."""
     host = request.client.host if request.client is not None else ""
     try:
         found = ip_address(host)

@@ -19,8 +19,8 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 YEAR_SECONDS: Final = 365 * 86400.0
 MAX_SEQ: Final = 2**63 - 1
 MAX_CHECKED_ENTRIES: Final = 1000
-"""Most entries of an object whose names or values are checked. Each invalid entry makes one error, and a body can have millions
-of entries."""
+"""Maximum number of entries in an object whose names or values are checked. Without the limit, a body could cause millions of
+errors, one for each invalid entry."""
 
 ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 
@@ -31,7 +31,8 @@ def checked_id(value: str) -> str:
 
 
 def _moment(value: Any) -> Any:
-    """Return ``value`` if it is text that begins like a date and time. Pydantic would accept a number, as seconds."""
+    """Return ``value`` if it is a text that begins like a date and time. Without this check, Pydantic would also accept a
+    number of seconds."""
     if not (isinstance(value, str) and _DATE.match(value)):
         raise ValueError("must be a date and time with its zone (RFC 3339), such as 2030-01-31T12:00:00Z")
     return value
@@ -44,7 +45,8 @@ def _day(value: Any) -> Any:
 
 
 def few(value: Any) -> Any:
-    """Return ``value`` if it has at most MAX_CHECKED_ENTRIES entries, counting those of nested objects. Raises ValueError."""
+    """Return ``value`` if it has at most MAX_CHECKED_ENTRIES entries, including the entries of nested objects. Raises
+    ValueError."""
     waiting, left = [value], MAX_CHECKED_ENTRIES
     while waiting:
         if isinstance(found := waiting.pop(), dict):

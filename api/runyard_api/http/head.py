@@ -8,7 +8,8 @@ from .request_state import state_of
 
 
 class Head:
-    """Calls the route of GET and sends only its status and headers. ``state["head"]`` is True for the route."""
+    """Calls the route of GET, and sends only the status and the headers of its response. The route finds True in
+    ``state["head"]``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -26,4 +27,4 @@ class Head:
         try:
             await self.app(asked, receive, answer)
         finally:
-            scope["route"] = asked.get("route")  # the metrics of the request name it
+            scope["route"] = asked.get("route")  # the metrics of the request have this method

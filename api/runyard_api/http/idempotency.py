@@ -1,12 +1,11 @@
 """The header ``Idempotency-Key``. A POST may have this header in place of the id by which the store recognises a repetition.
 
 The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id,
-which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request. It
-compares the hashes of runs and forks (``request_hash`` in :mod:`runyard.ports.commands`, compared in
-``postgres/functions/same_request.sql``). It compares the content of messages (``store_message`` in ``postgres/threads.py``) and
-of answers (``postgres/hitl_answers.py``). The class of the error defines the HTTP status. An id in the body takes precedence
-over the header. If the effect of a repetition depends on the state alone, the operation has no id. The API then checks the form
-of the key and does not use the key.
+which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request. For
+runs and forks, it compares hashes (``request_hash`` in :mod:`runyard.ports.commands`, ``postgres/functions/same_request.sql``).
+For messages and answers, it compares the content (``store_message`` in ``postgres/threads.py``, ``postgres/hitl_answers.py``).
+An id in the body takes precedence over the header. Some operations have no id, because the effect of a repetition depends only
+on the state. The API then checks the form of the key, but does not use the key.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ UNUSED: Final = "Accepted and not used. The description of the operation says wh
 
 
 class Key(NamedTuple):
-    """The key of a request (None without one) and its tenant."""
+    """The idempotency key of a request, or None, and the tenant of the request."""
 
     value: str | None
     tenant: str
 
     def id(self, operation: str, *of: str) -> str | None:
-        """Return a UUID for ``operation`` on the objects that ``of`` names; None without a key."""
+        """Return a UUID for ``operation`` on the objects that ``of`` names. Return None for a request without a key."""
         if self.value is None:
             return None
         return derived_id("idempotency key", self.tenant, operation, *of, self.value)
@@ -64,4 +63,4 @@ def _check_one(request: Request) -> None:
 
 Idempotency = Annotated[Key, Depends(_key)]
 BY_STATE: Final = [Depends(_unused)]
-"""Dependencies of a route for which the current state alone decides whether a repetition is safe or refused."""
+"""Dependencies of a route that does not use the key, because the current state decides the effect of a repetition."""

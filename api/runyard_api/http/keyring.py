@@ -1,7 +1,7 @@
-"""The API keys that this process has looked up, and a bound on look-ups of keys that do not exist (A1, A2).
+"""The API keys that this process has looked up, and a limit on look-ups of unknown keys (A1, A2).
 
-A key that was found is looked up again after FOUND_SECONDS, a key that was not found after NOT_FOUND_SECONDS. If an address has
-sent too many invalid keys, its unknown keys are refused without a query. Keys that this process has found are still accepted.
+A found key is looked up again after FOUND_SECONDS, and an unknown key after NOT_FOUND_SECONDS. If an address has sent too many
+invalid keys, its unknown keys are refused without a query. Keys that this process has found are still accepted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .failures import Failures
 from .principal import Principal
 
 FOUND_SECONDS: Final = 5.0
-"""Seconds for which a key that was found is not looked up again. A revoked key is accepted for that long."""
+"""Seconds for which a found key is not looked up again. A revoked key is accepted for the same time."""
 NOT_FOUND_SECONDS: Final = 30.0
 """Seconds for which an unknown key is refused without another look-up."""
 MAX_KEYS: Final = 10_000
-"""Most keys that are remembered as found, and most that are remembered as not found."""
+"""Maximum number of remembered found keys, and of remembered unknown keys."""
 
 
 _NOBODY: Final = (0.0, None)
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Keyring:
-    """The known keys. ``failures``: counts invalid keys."""
+    """The known keys. ``failures``: the counter of invalid keys."""
 
     def __init__(self, failures: Failures) -> None:
         self._met: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
@@ -60,8 +60,8 @@ class Keyring:
     ) -> Principal | None:
         """Return the principal of a key that this process does not know, or None.
 
-        A look-up counts as a failure until the key is found. This also bounds simultaneous look-ups. If a caller waits for the
-        look-up of another caller and the key is not found, the waiting caller also counts as a failure.
+        A look-up counts as a failure until the key is found. This also limits simultaneous look-ups. A caller may wait for the
+        look-up of another caller. If the key is not found, the waiting caller counts as a failure too.
         """
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)
@@ -81,10 +81,10 @@ class Keyring:
         return found
 
     async def find(self, key_id: str, keys: KeyStore) -> Principal | None:
-        """Return the principal of a key; None if there is no such key.
+        """Return the principal of a key, or None if there is no such key.
 
-        The result of a look-up is used again for FOUND_SECONDS if the key was found, and for NOT_FOUND_SECONDS if it was not.
-        Simultaneous callers share one look-up.
+        The result of a look-up is used for FOUND_SECONDS, or for NOT_FOUND_SECONDS if the key is unknown. Simultaneous callers
+        share one look-up.
         """
         now = time.monotonic()
         if (known := self._met.get(key_id)) and now - known[0] < FOUND_SECONDS:
@@ -112,10 +112,10 @@ class Keyring:
     def _asked(self, key_id: str, task: asyncio.Task[Principal | None]) -> None:
         del self._asking[key_id]
         if not task.cancelled():
-            task.exception()  # marks the error as read, even if no caller waits for it
+            task.exception()  # marks the error as retrieved, even if no caller waits for it
 
     def forget(self) -> None:
-        """Forget every key. The next use of a key looks it up again."""
+        """Forget every key. The next request with a key looks up the key again."""
         self._met.clear()
         self._unknown.clear()
 

@@ -1,4 +1,4 @@
-"""Refuses query parameters that a route does not declare, and repetitions of a parameter that is no list (A).
+"""Refuse query parameters that a route does not declare, and repeated parameters that are no lists (A).
 
 ``routes/arguments.py`` has the parameters that routes share, for example ``limit`` and ``cursor``.
 """

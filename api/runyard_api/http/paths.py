@@ -1,8 +1,8 @@
 """Ids in paths. An id may be any printable text and may contain slashes.
 
 Servers decode the whole path before they split it. An id with an encoded slash would become two segments. This module keeps the
-slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8, so that different
-bytes would become the same id. This module refuses them.
+slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8. Different ids
+would then become equal. This module refuses such bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_text(encoded: bytes) -> None:
 
 
 def _end_of(root: str, path: str) -> int:
-    """Return the index in ``path`` at which the decoded ``root`` ends; 0 if ``path`` does not begin with ``root``."""
+    """Return the index in ``path`` at which the decoded ``root`` ends, or 0 if ``path`` does not begin with ``root``."""
     ends = (n for n in range(len(root), min(len(path), 12 * len(root)) + 1) if path[n : n + 1] in ("", "/"))
     return next((n for n in ends if unquote(path[:n]) == root), 0)
 

@@ -12,11 +12,11 @@ from runyard.errors import ForbiddenError
 class Principal:
     """The caller of a request: its tenant and scopes.
 
-    ``id``: the name by which rates are counted. ``name``: the name that is stored with answers to HITL requests; by default
-    ``id``. ``expires``: the latest time, in seconds of Unix time, at which open streams end and stream tokens expire. A host's
-    own scheme may set it. Without ``expires`` only the settings bound a stream.
-    ``only``: the (thread id, run id or None) of a stream token. The token can read nothing else. ``key``: the digest of the API
-    key of the request, or of the key that created the token.
+    ``id``: the name by which rates are counted. ``name``: the name that is stored with answers to HITL requests, by default
+    ``id``. ``expires``: the latest end of streams and stream tokens, in seconds of Unix time. A host's own function may set
+    ``expires``. If it is None, only the settings limit a stream. ``only``: the thread id and the run id (or None) of a stream
+    token. The token can read only these streams. ``key``: the digest of the API key of the request, or of the key that created
+    the token.
     """
 
     tenant: str

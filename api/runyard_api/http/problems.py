@@ -1,8 +1,8 @@
-"""Errors as problem documents (RFC 9457), for the whole tree of :mod:`runyard.errors`.
+"""Send all errors of :mod:`runyard.errors` as problem documents (RFC 9457).
 
-The status of a response is the ``http_status`` of the error's class (``runyard/errors/*.py``). A problem has the error's
-stable ``code`` and its ``details``. ``detail`` is a sentence about the error and its remedy. ``errors`` lists the fields of a
-request that do not fit its schema.
+The status of a response is the ``http_status`` of the error's class (``runyard/errors/*.py``). A problem has the error's stable
+``code`` and its ``details``. ``detail`` is a sentence about the error and its remedy. ``errors`` lists the fields of a request
+that do not fit the schema.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from .paths import route_path
 from .request_state import state_of
 
 MAX_FIELDS: Final = 50
-"""Most fields that one problem names."""
+"""Maximum number of fields that one problem names."""
 MAX_QUOTED_CHARACTERS: Final = 500
-"""Most characters of a pointer, and of its message. Both may quote the request."""
+"""Maximum number of characters of a pointer, and of its message. Both may quote the request."""
 MEDIA_TYPE: Final = "application/problem+json"
 ErrorShape: TypeAlias = Callable[[RunyardError, str], Response]
-"""Returns the response for an error of the request with this id."""
+"""A function that returns the response for an error of the request with this id."""
 ERROR_SHAPE: Final = "error_shape"
-"""Key in the state of a request: the :data:`ErrorShape` of its errors, if they are no problem documents."""
+"""Key in the state of a request. The value is the :data:`ErrorShape` of the request's errors, if they are not problem
+documents."""
 EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.InvalidInputError,
     errors.RequestError,
@@ -97,7 +98,7 @@ def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | 
         errors=found,
     )
     body = {name: value for name, value in problem.__dict__.items() if value is not None}
-    # json.dumps escapes a lone surrogate, which a message may quote. Pydantic's JSON would fail.
+    # A message may quote a lone surrogate. json.dumps escapes it. Pydantic's JSON would fail.
     content = json.dumps(to_jsonable_python(body, fallback=str))
     return ProblemResponse(content, error.http_status, {**headers_of(error), **(headers or {})})
 
@@ -160,7 +161,7 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
         pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
         words = str(one["msg"]).removeprefix("Value error, ")
         listed.setdefault((str(where), pointer[:MAX_QUOTED_CHARACTERS]), words[:MAX_QUOTED_CHARACTERS])
-    # The alternative of a union that fits best has its error at the deepest place.
+    # Take the alternative of a union that fits best. Its error is at the deepest place.
     best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
     found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]
     first = found[0]
@@ -170,7 +171,7 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
 def _pointer(body: Any, path: Sequence[str | int], missing: bool) -> str:
     """Return the JSON pointer of ``path`` in ``body``. ``missing``: the last part of the path is not in the body.
 
-    Parts of the path that name an alternative of a union are left out, since they are not in the body.
+    The pointer omits parts of the path that name an alternative of a union, because such parts are not in the body.
     """
     pointer = ""
     for n, part in enumerate(path):
@@ -206,7 +207,7 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of the path. If several templates match, use the template with the fewest ids."""
+    """Return the methods that the path allows. If several templates match, use the template with the fewest ids."""
     path = route_path(request.scope)
     fitting = {
         template: methods
@@ -219,7 +220,8 @@ def _methods(request: Request) -> set[str]:
 
 
 class Refusal(HTTPException):
-    """Carries an error of runyard through code of the framework that passes on only its own exceptions."""
+    """Carries an error of runyard through code of the framework, because this code passes on only the framework's own
+    exceptions."""
 
     def __init__(self, error: RunyardError) -> None:
         super().__init__(error.http_status)

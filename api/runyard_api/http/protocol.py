@@ -1,8 +1,9 @@
-"""The protocol of one connection (A2). It bounds the bytes before, between and around requests, which ASGI apps do not see.
+"""The protocol of one connection (A2). This class limits bytes that ASGI applications do not see: before, between and around
+requests.
 
-A timer runs until the head of a request is complete, and runs again after the response. Bytes that complete no head do not stop
-the timer. Bytes that are no HTTP/1.1 request are refused with one problem document, which is sent after the responses to
-earlier requests. The server then ignores all further bytes of the connection.
+A timer runs until the head of a request is complete, and again after the response. Bytes that complete no head do not stop the
+timer. Bytes that are no HTTP/1.1 request are refused with one problem document. It is sent after the responses to earlier
+requests. The server then ignores all further bytes of the connection.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from . import problems
 from .settings import ApiSettings
 
 MAX_PIPELINED: Final = 16
-"""Most requests that may wait on a connection for the response to an earlier one."""
+"""Maximum number of requests that wait on a connection for the response to an earlier request."""
 LINGER_SECONDS = 2.0
-"""Seconds for which the server continues to read after an early response. If the server closed the connection at once, the
-client could lose the response (RFC 9112, 9.6)."""
+"""Seconds for which the server continues to read after an early response. If it closed the connection at once, the client could
+lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
-"""Connections beyond ``max_connections`` that get a response with the reason. Further connections are closed without a
-response."""
+"""Number of connections beyond ``max_connections`` that get a response with the reason. Further connections are closed without
+a response."""
 LINE_END_BYTES: Final = 2
-"""Bytes of a line end. A line end follows the size of each chunk, and another one follows the chunk."""
+"""Bytes of a line end. A line end follows the size of each chunk, and another one follows the content of the chunk."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
-"""Pattern of a host with an optional port. A user name does not match: RFC 9110 (4.2.4) demands its refusal."""
+"""Pattern of a host with an optional port. A host with a user name does not match, because RFC 9110 (4.2.4) demands its
+refusal."""
 
 
 class Protocol(HttpToolsProtocol):
-    """Bounds the time, bytes and pipelined requests of a connection, and refuses ambiguous requests.
+    """Limits the time, the bytes and the pipelined requests of a connection. Refuses ambiguous requests.
 
-    When the client disconnects, the request under way is notified, even if other requests wait behind it on the connection.
+    When the client disconnects, the request in progress gets the disconnect, even if other requests wait behind it on the
+    connection.
     """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
@@ -56,13 +59,13 @@ class Protocol(HttpToolsProtocol):
         self._trailing = 0  # bytes of trailers
         self._in_body = False
         self._within = False  # True if the last bytes belong to one body
-        self._carried = 0  # how many of the last bytes belong to the body or frame its chunks
+        self._carried = 0  # number of the last bytes that belong to the body or frame its chunks
         self._chunk = 0  # bytes of the last chunk
         self._around = 0  # bytes around the chunks of the body, for example extensions
         self._state = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._refusal: RunyardError | None = None  # sent after the responses under way; nothing more is read
-        self._last = False  # True if the response under way began before its request was complete
+        self._refusal: RunyardError | None = None  # sent after the responses in progress; no more bytes are read
+        self._last = False  # True if the present response began before its request was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -87,7 +90,7 @@ class Protocol(HttpToolsProtocol):
         self._progress, self._within, self._carried = False, self._in_body, 0
         try:
             self._feed(data)
-        except httptools.HttpParserCallbackError as error:  # from a callback: a check of this class, or the URL
+        except httptools.HttpParserCallbackError as error:  # from a check of this class, or from the parser of the URL
             found = error.__context__
             self._refuse(found if isinstance(found, RunyardError) else RequestError("the target of the request is not a path"))
         except httptools.HttpParserError as error:
@@ -106,7 +109,7 @@ class Protocol(HttpToolsProtocol):
         """Parse ``data``. Raises HttpParserError.
 
         A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
-        would assign the bytes after the head to the other protocol, and the body would be lost.
+        would treat the bytes after the head as the other protocol and lose the body.
         """
         while True:
             try:
@@ -180,7 +183,7 @@ class Protocol(HttpToolsProtocol):
                 if message["type"] == "http.response.start" and cycle.more_body:
                     self._last = True
                     await send({**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]})
-                    cycle.keep_alive = True  # this class closes the connection after LINGER_SECONDS
+                    cycle.keep_alive = True  # not yet, because this class closes the connection after LINGER_SECONDS
                 else:
                     await send(message)
 
@@ -246,7 +249,7 @@ class Protocol(HttpToolsProtocol):
                 self._tell(error)
 
     def _abandon(self) -> None:
-        """Drop an incomplete request. If its handler has begun and has sent no response, signal a disconnect to the handler."""
+        """Drop an incomplete request. If its handler has begun but has sent no response, signal a disconnect to the handler."""
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
         elif (waiting := self._answering) is not None and waiting.more_body and not waiting.response_started:

@@ -17,7 +17,7 @@ from runyard.errors import RateLimitedError
 from .settings import ApiSettings
 
 MAX_NAMES: Final = 10_000
-"""Most names of which a rate is kept. The least recently used name is removed first."""
+"""Maximum number of names whose rates are kept. The least recently used name is removed first."""
 
 
 class Buckets:
@@ -28,28 +28,28 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def level(self, name: str) -> float:
-        """Return how many tokens may be taken at once."""
+        """Return the number of tokens that may be taken at once."""
         level, since = self._levels.get(name, (float(self.burst), 0.0))
         return min(level + (time.monotonic() - since) * self.rate, float(self.burst))
 
     def check(self, name: str, what: str) -> None:
-        """Raise RateLimitedError, with a message that names ``what``, if no token may be taken."""
+        """Raise RateLimitedError if no token may be taken. The message names ``what``."""
         left = self.level(name)
         if left < 1:
             self._set(name, left)
             raise RateLimitedError(f"more than {self.rate:g} {what} per second; wait", retry_after=(1 - left) / self.rate)
 
     def take(self, name: str, what: str) -> None:
-        """Take a token. Raises RateLimitedError, with a message that names ``what``."""
+        """Take a token. Raises RateLimitedError if there is none. The message names ``what``."""
         self.check(name, what)
         self.owe(name)
 
     def owe(self, name: str) -> None:
-        """Take a token, even if there is none left."""
+        """Take a token, even if none is left."""
         self._set(name, self.level(name) - 1)
 
     def give_back(self, name: str) -> None:
-        """Return a token."""
+        """Put a token back."""
         self._set(name, min(self.level(name) + 1, float(self.burst)))
 
     def _set(self, name: str, level: float) -> None:

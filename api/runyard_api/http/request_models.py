@@ -48,7 +48,7 @@ from .field_types import MAX_SEQ, YEAR_SECONDS, Id, Moment, Name, Tags, Uuid, We
 
 
 class StrictBody(BaseModel):
-    """A body without other fields than those of its class."""
+    """A body that may have only the fields of its class."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -116,7 +116,7 @@ class MessageInput(StrictBody):
     source: Source | None = Field(None, description="Original of a message that was converted from another format.")
 
     def message(self) -> Message:
-        """Return this body as a message, without a second validation, which would take longer than the first."""
+        """Return this body as a message without a second validation, because that would take longer than the first one."""
         content = self.content
         parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else [_part(part) for part in content]
         return Message.model_construct(
@@ -154,9 +154,9 @@ class CreateThread(StrictBody):
 
 
 class UpdateThread(StrictBody):
-    """A change of a thread (RFC 7396). ``agent`` is for later prompts that name none. A field that is left out stays as it is.
-    Null clears a field. ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level, and a key with null
-    is removed."""
+    """A change of a thread (RFC 7396). ``agent`` is for later prompts that name no agent. An omitted field stays unchanged.
+    Null clears a field. ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level. A key with null is
+    removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Refund of order 12"}]})
 
@@ -167,7 +167,7 @@ class UpdateThread(StrictBody):
     config: JsonObject | None = None
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that the body has, with their values."""
+        """Return the fields that the body contains, with their values."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
@@ -177,13 +177,13 @@ class _Execution(StrictBody):
     run_id: Id | None = Field(None, description="Id of your choice. A repetition with the same id and content is the same run.")
     agent: Name | None = None
     queue: Name | None = None
-    parallel: StrictBool = Field(False, description="Execute the run on a branch and a lane of its own.")
+    parallel: StrictBool = Field(False, description="Execute the run on its own branch and lane.")
     priority: Priority = "normal"
     run_at: Moment | None = None
     delay: StrictFloat | None = Field(
         None, ge=0, lt=10 * YEAR_SECONDS, description="Seconds until the run is due, instead of `run_at`."
     )
-    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Most seconds of one attempt.")
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Maximum seconds of one attempt.")
     expires_in: StrictFloat | None = Field(
         None, gt=0, le=10 * YEAR_SECONDS, description="Seconds from the due time after which a run fails if it has not started."
     )
@@ -210,11 +210,11 @@ class Prompt(_Execution):
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "hello", "run_id": "order-12"}]})
 
     message: str | MessageInput | None
-    parent_id: Uuid | None = Field(None, description=f"Id of the message to branch at. {ROOT_ID}: begin a tree of its own.")
+    parent_id: Uuid | None = Field(None, description=f"Id of the message to branch at. {ROOT_ID}: begin another tree.")
 
 
 class StreamedPrompt(Prompt):
-    """A prompt whose response is the stream of its run's events."""
+    """A prompt. The response is the stream of its run's events."""
 
     on_disconnect: Literal["continue", "cancel"] = Field(
         "continue", description="Continue or cancel the run if the client disconnects."
@@ -245,7 +245,7 @@ class Respond(StrictBody):
     response_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
     on_behalf_of: Name | None = Field(
         None,
-        description="Person for whom you answer, which is not checked. `answered_by` of the request is the key's name.",
+        description="Person for whom you answer. It is not checked. `answered_by` of the request is the key's name.",
     )
 
 
@@ -358,11 +358,11 @@ class Probe(_Cut):
     message: str | MessageInput
     run_id: Id | None = Field(None, description="Id of the fork job. A repetition with the same id gets the same answer.")
     agent: Name | None = None
-    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Most seconds of the probe.")
+    timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Maximum seconds of the probe.")
 
 
 class FanOut(_Cut):
-    """Several messages tried on the same snapshot, as one fork job."""
+    """Several messages to try on the same snapshot, as one fork job."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
 
@@ -376,12 +376,13 @@ class FanOut(_Cut):
     agent: Name | None = None
     run_id: Id | None = Field(None, description="Id of the fork job. A repetition with the same id gets the same answer.")
     timeout: StrictFloat | None = Field(
-        None, gt=0, lt=YEAR_SECONDS, description="Most seconds of each candidate, and of the judge."
+        None, gt=0, lt=YEAR_SECONDS, description="Maximum seconds of each candidate, and of the judge."
     )
 
 
 class TokenRequest(StrictBody):
-    """A stream token to create. It opens one run's stream, or without ``run_id`` all streams of the thread."""
+    """A stream token to create. The token opens the stream of one run. Without ``run_id``, it opens all streams of the
+    thread."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"thread_id": "support-4711", "lifetime": 300}]})
 

@@ -1,6 +1,6 @@
-"""The record of a request while the API handles it: its id, principal, response headers and error code.
+"""The record of a request in progress: its id, principal, response headers and error code.
 
-The record has a key of its own in the ASGI scope. A host that mounts the API may use any name in ``request.state``.
+The record has its own key in the ASGI scope, because a host that mounts the API may use any name in ``request.state``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MAX_HEADER_CHARACTERS: Final = 512
-"""Largest header with a trace context. W3C Trace Context asks for at least this size of a ``tracestate``."""
+"""Maximum size of a header with a trace context. W3C Trace Context requires that a ``tracestate`` of this size is accepted."""
 PROBES: Final = ("/livez", "/readyz", "/metrics")
 """Paths whose requests have no span, because they come every few seconds."""
 
@@ -28,8 +28,8 @@ class RequestSpan:
         self._span, self._method = span, method
 
     def answered(self, status: int | None, route: str, code: str | None) -> None:
-        """Record the answer. ``status``: None if the caller left before it. ``route``: the template of the path, or empty.
-        ``code``: the code of the error that was answered."""
+        """Record the response. ``status``: the status of the response, or None if the caller left before. ``route``: the
+        template of the path, or empty. ``code``: the code of the error in the response, or None."""
         if not self._span.is_recording():
             return
         if route:
@@ -45,10 +45,10 @@ class RequestSpan:
 
 @contextmanager
 def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> Iterator[RequestSpan]:
-    """Make the span of a request the current one inside the ``with`` block.
+    """Make a span for a request. The span is the current one inside the ``with`` block.
 
-    A request that is already part of a span of this process, such as that of a host that mounts the API, has no span of its
-    own. Without a tracer provider, only the caller's context is kept, for the runs that the request accepts.
+    A request that already belongs to a span of this process gets no other span. An example is the span of a host that mounts
+    the API. Without a tracer provider, only the caller's context is kept, for the runs that the request accepts.
     """
     method = scope["method"] if scope["method"] in METHODS else "HTTP"
     if tracing.tracer() is None:
@@ -60,7 +60,7 @@ def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> 
     else:
         attributes = {
             "http.request.method": method if method != "HTTP" else "_OTHER",
-            "url.path": scope["path"],  # without the query, which may hold a token
+            "url.path": scope["path"],  # without the query, which may contain a token
             "url.scheme": scope.get("scheme", "http"),
         }
         caller = _context_of_caller(headers, method, trusted=trusted)
@@ -69,7 +69,8 @@ def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> 
 
 
 def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool) -> SpanContext | None:
-    """Return the caller's context by the propagators of the process (OTEL_PROPAGATORS), or None without a valid one."""
+    """Return the caller's context as the propagators of the process (OTEL_PROPAGATORS) read it. Return None if there is no
+    valid context."""
     from opentelemetry import propagate
     from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
@@ -86,10 +87,10 @@ def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool
 
 
 def _sampled_here(method: str) -> bool:
-    """Return whether the sampler of this process records a request without a caller's trace.
+    """Return True if the sampler of this process would record a request without a caller's trace.
 
-    A new trace id is drawn, because a caller could choose an id that a ratio accepts. A provider other than the SDK's decides
-    by the caller's context.
+    The sampler gets a new random trace id, because a caller could choose an id that a ratio accepts. A provider other than the
+    SDK's has no such sampler. The caller's context then decides.
     """
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind

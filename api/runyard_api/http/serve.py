@@ -1,4 +1,4 @@
-"""Serve the API until SIGTERM or SIGINT. Streams then end at once, other requests within seconds."""
+"""Serve the API until SIGTERM or SIGINT. Then streams end at once, and other requests within seconds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .protocol import Protocol
 from .settings import ApiSettings
 
 GRACE_SECONDS: Final = 10
-"""Seconds that requests have to end when the server stops."""
+"""Seconds within which requests must end when the server stops."""
 LISTEN_BACKLOG: Final = 2048
-"""Connections that may wait to be accepted."""
+"""Maximum number of connections that wait for their acceptance."""
 OTHER_FILES: Final = 128
-"""File descriptors that are reserved for other uses than connections of clients."""
+"""Number of file descriptors that are reserved for other uses than connections of clients."""
 UNACKNOWLEDGED_MS: Final = 60_000
-"""Milliseconds without an acknowledgement of the peer after which the system closes a connection, on systems with this
+"""Milliseconds without an acknowledgement of the peer after which the system closes a connection. Some systems lack this
 option."""
 
 
@@ -61,7 +61,7 @@ def listen(settings: ApiSettings) -> socket.socket:
     except OSError as error:
         why = error.strerror or str(error)
         raise BackendUnavailableError(f"cannot listen on {host}:{port}: {why}", host=host, port=port) from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # close() alone would wait for ever for a peer that does not read
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # without it, close() would wait for ever for a peer that does not read
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return listening
 
@@ -74,9 +74,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serve ``app`` on ``listening`` until a signal ends it. Handles the signals of the process."""
+    """Serve ``app`` on ``listening`` until a signal stops the server. This function handles the signals of the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises its signals again when it has stopped
+        signal.signal(number, lambda *_: None)  # uvicorn raises the received signals again after it has stopped
     settings: ApiSettings = app.state.service.settings
     settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
     server = Server(app)
@@ -86,7 +86,7 @@ def serve(app: FastAPI, listening: socket.socket) -> None:
 
 
 def room_for(connections: int, *, files: int) -> int:
-    """Return how many connections a process with ``files`` descriptors may have, at most ``connections``."""
+    """Return the number of connections that a process with ``files`` descriptors may have, at most ``connections``."""
     return min(connections, max(files - OTHER_FILES, files // 2))
 
 

@@ -30,8 +30,8 @@ class Service:
     """The service of one API process.
 
     ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend.
-    ``namespace``: that of the clients, or None for that of the program. The attribute
-    ``clients`` has the clients by tenant, the least recently used first (:func:`runyard_api.http.tenant_client.caller_of`).
+    ``namespace``: the namespace of the clients, or None for the namespace of the program. The attribute ``clients`` has the
+    clients by tenant, the least recently used first (:func:`runyard_api.http.tenant_client.caller_of`).
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Service:
         self.clients: OrderedDict[str, Client] = OrderedDict()
 
     async def backend(self) -> Backend:
-        """Return the connected backend. Requests during a connection attempt share its outcome.
+        """Return the connected backend. Simultaneous requests share one attempt to connect.
 
         Raises BackendUnavailableError, SchemaError.
         """
@@ -91,7 +91,7 @@ def service_of(request: HTTPConnection) -> Service:
 
 
 class Guard:
-    """Refuses callers that are not authenticated and callers that exceed their rate. ``open_paths`` need no authentication."""
+    """Refuses unauthenticated callers, and callers that exceed their rate. ``open_paths`` need no authentication."""
 
     def __init__(self, app: ASGIApp, service: Service, open_paths: Collection[str] = OPEN) -> None:
         self.app, self.service, self.open_paths = app, service, open_paths

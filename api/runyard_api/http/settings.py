@@ -11,15 +11,15 @@ from runyard.errors import InvalidInputError
 from runyard.support.settings import EnvFileSettings
 
 MIN_SECRET_CHARACTERS: Final = 32
-"""Fewest characters of a secret."""
+"""Minimum number of characters of a secret."""
 
 
 class ApiSettings(EnvFileSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
     ``host``: the address on which ``runyard api`` listens. ``port``: the port on which it listens. ``metrics_port``: a second
-    port, on which it serves ``/metrics`` without a key, for a Prometheus in the same network; without it, only keys with the
-    scope ``metrics`` or ``admin`` read metrics. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
+    port that serves ``/metrics`` without a key, for a Prometheus in the same network. On the main port, ``/metrics`` needs a
+    key with the scope ``metrics`` or ``admin``. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
     ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated) of the APIs of
     other systems that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at
     ``/console``, ``on`` or ``off``.
@@ -71,7 +71,7 @@ class ApiSettings(EnvFileSettings):
     trust_traceparent: bool = False
 
     def token_secrets(self) -> list[str]:
-        """Return the secrets of ``token_secret``; the first one signs. Raises InvalidInputError for a short secret."""
+        """Return the secrets of ``token_secret``. The first one signs. Raises InvalidInputError for a short secret."""
         given = self.token_secret.get_secret_value() if self.token_secret else ""
         found = [secret.strip() for secret in given.split(",") if secret.strip()]
         if any(len(secret) < MIN_SECRET_CHARACTERS for secret in found):

@@ -1,12 +1,12 @@
-"""Event streams (server-sent events). While there is no event, a comment is sent every ``heartbeat`` seconds (``settings.py``).
+"""Event streams (server-sent events). During silence, a stream sends a comment every ``heartbeat`` seconds (``settings.py``).
 
-A reader that reconnects sends the id of its last event as ``Last-Event-ID`` and resumes after this event (``routes/streams.py``
+A reader that reconnects sends the id of its last event as ``Last-Event-ID``. It resumes after this event (``routes/streams.py``
 and ``routes/runs.py``).
 
-One connection to Redis feeds all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that reads nothing
-delays only its own stream. The process holds a bounded number of bytes for this reader, and closes the connection after
-STALLED_SECONDS (E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): a stream that waits for its reader
-holds only JSON.
+One connection to Redis brings the events for all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that
+reads nothing delays only its own stream. The process holds a limited number of bytes for this reader, and closes the connection
+after STALLED_SECONDS (E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): they are kept as JSON while a
+stream waits for its reader.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from runyard.support import metrics
 from .request_state import state_of
 
 STALLED_SECONDS: Final = 60.0
-"""Seconds for which the first bytes of a stream, or a comment, may wait for a reader that reads nothing."""
+"""Seconds within which a reader must take the first bytes of a stream, and each comment. After this time, the stream ends."""
 TURN_BYTES: Final = 2**13
-"""Bytes that a stream sends before other tasks run. Hundreds of streams may have events to send at once."""
+"""Bytes that a stream sends before other tasks run. The limit matters if hundreds of streams have events to send at once."""
 PIECE_BYTES: Final = 2**16
-"""Bytes that are passed to a connection at once. A large event is in memory once for all readers, plus one piece for each."""
+"""Bytes that are passed to a connection at once. A large event is in memory once for all readers, plus one piece for each
+reader."""
 COMMENT: Final = b": \n\n"
 RETRY: Final = b"retry: 1000\n\n"
 HEADERS: Final = {"X-Accel-Buffering": "no"}
@@ -41,7 +42,7 @@ log = structlog.get_logger("runyard.http")
 
 
 class Entry(NamedTuple):
-    """One event, and the id with which a reader resumes after it."""
+    """One event, and the id with which a reader resumes after this event."""
 
     id: str | None
     event: Event
@@ -63,7 +64,7 @@ class Entry(NamedTuple):
 class Streams:
     """The open streams of a process.
 
-    ``heartbeat``: seconds without an event after which a comment is sent. ``most``: most seconds that a stream lasts.
+    ``heartbeat``: seconds without an event after which a comment is sent. ``most``: maximum seconds that a stream lasts.
     """
 
     def __init__(self, heartbeat: float, most: float) -> None:
@@ -72,7 +73,8 @@ class Streams:
         self._closing = False
 
     def join(self) -> asyncio.Future[bool]:
-        """Register a stream. Return a future that is done at the end of the stream: True if the reader disconnected."""
+        """Register a stream. Return a future that is done at the end of the stream. Its result is True if the reader
+        disconnected."""
         end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._closing:
             end.set_result(False)
@@ -86,11 +88,11 @@ class Streams:
         metrics.STREAMS_OPEN.dec()
 
     def open(self) -> None:
-        """Allow streams to begin, also after :meth:`close`."""
+        """Allow streams to begin, even after :meth:`close`."""
         self._closing = False
 
     def close(self) -> None:
-        """End all streams, and every stream that begins later. Readers reconnect to another process and resume."""
+        """End all streams. Streams that begin later end at once. Readers reconnect to another process and resume."""
         self._closing = True
         for end in self._open:
             _expire(end)
@@ -99,8 +101,8 @@ class Streams:
 class StreamSlot(NamedTuple):
     """The right of a reader to one open stream.
 
-    ``permit``: held while the stream is open. ``admitted``: called at every heartbeat; the stream ends if it returns False.
-    ``expires``: the end of the reader's access in seconds of Unix time; None for no end.
+    ``permit``: a context that is entered while the stream is open. ``admitted``: a function that is called at every heartbeat.
+    The stream ends if it returns False. ``expires``: the end of the reader's access in seconds of Unix time, or None.
     """
 
     streams: Streams
@@ -110,14 +112,14 @@ class StreamSlot(NamedTuple):
 
     @contextmanager
     def taken(self) -> Iterator[TakenSlot]:
-        """Take the permit before any work for the stream. The end of the block returns the permit, unless
+        """Take the permit for the block, before any work for the stream. The end of the block gives the permit back, unless
         :meth:`TakenSlot.kept` was called."""
         with ExitStack() as held:
             held.enter_context(self.permit)
             yield TakenSlot(self, held)
 
     def lasts(self) -> float:
-        """Return how many seconds the stream may last."""
+        """Return the number of seconds that the stream may last."""
         return self.streams.most if self.expires is None else min(self.streams.most, self.expires - time.time())
 
 
@@ -128,15 +130,15 @@ class TakenSlot(NamedTuple):
     held: ExitStack
 
     def kept(self) -> StreamSlot:
-        """Return the slot for a stream, whose end returns the permit."""
+        """Return the slot for a stream. The end of the stream then gives the permit back."""
         return self.slot._replace(permit=self.held.pop_all())
 
 
 class EventStream(Response):
     """Sends ``entries`` until they end or the reader disconnects.
 
-    ``on_left``: called if the reader disconnected before the end. ``place``: the id to resume from, for a reader that
-    disconnects before it has received an entry.
+    ``on_left``: called if the reader disconnected before the end. ``place``: the id from which a reader resumes that has
+    received no entry.
     """
 
     media_type = "text/event-stream"
@@ -156,7 +158,7 @@ class EventStream(Response):
         self.opening = RETRY if place is None else f"id: {place}\n".encode() + RETRY
         self.names: dict[str, object] = {}
         self.sent_at = 0.0
-        self.framing = asyncio.Lock()  # no comment comes between the pieces of an event
+        self.framing = asyncio.Lock()  # comments are not sent between the pieces of an event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.names = {"request_id": state_of(scope).get("request_id"), "path": scope.get("path")}
@@ -191,8 +193,8 @@ class EventStream(Response):
     async def _pump(self, send: Send, end: asyncio.Future[bool]) -> None:
         """Send the entries, and a comment after ``heartbeat`` seconds without an entry.
 
-        Check at each heartbeat whether the reader is still admitted. One task sends all entries. A task for each entry would
-        double the cost.
+        At each heartbeat, check that the reader is still admitted. One task sends all entries, because a task for each entry
+        would double the cost.
         """
         loop, heartbeat = asyncio.get_running_loop(), self.seat.streams.heartbeat
         asked = loop.time()
@@ -228,7 +230,7 @@ class EventStream(Response):
                             await asyncio.sleep(0)
                 metrics.STREAM_EVENTS.inc()
                 if entry.event.type in STREAM_ENDS and self.on_left is not None:
-                    self.on_left = None  # the run has stopped, there is nothing to cancel
+                    self.on_left = None  # the run has stopped and cannot be cancelled
         except RunyardError as error:
             log.warning("stream_aborted", **self.names, error_code=error.code, error=error.message)
 
@@ -239,7 +241,7 @@ class EventStream(Response):
     async def _admitted(self) -> bool:
         try:
             return await self.seat.admitted()
-        except RunyardError:  # the store does not answer at the moment: the reader keeps its access
+        except RunyardError:  # while the store does not answer, the reader keeps its access
             return True
 
 

@@ -46,7 +46,7 @@ class Telemetry:
             await self._answer(scope, receive, send, request_id, _Record(scope, span))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str, record: _Record) -> None:
-        """Pass the request on, and answer it if that fails."""
+        """Call the application. If this raises an error, answer the request."""
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -87,8 +87,8 @@ class _Record:
 
     @property
     def route(self) -> str:
-        """The template of the path; empty if no route matched. Metrics are labelled with the template, because there are too
-        many paths."""
+        """The template of the path, or empty if no route matched. Metrics have the template as their label, because there are
+        too many paths."""
         return str(getattr(self.scope.get("route"), "path", ""))
 
     def starts(self, status: int, content_type: str) -> None:
@@ -108,7 +108,7 @@ class _Record:
             "http_request_ended",
             request_id=request_id,
             method=self.scope["method"],
-            path=self.scope["path"],  # without the query, which may hold a token
+            path=self.scope["path"],  # without the query, which may contain a token
             http_status=self.status,  # None if no response began
             error_code=code,
             duration_seconds=round(time.monotonic() - self.began, 6),
@@ -124,7 +124,7 @@ class _Record:
 
 
 def _request_id(given: str | None) -> str:
-    """Return the caller's id if it is a UUID, else a new one."""
+    """Return the caller's id of the request if it is a UUID, else a new id."""
     try:
         return str(UUID(given or ""))
     except ValueError:

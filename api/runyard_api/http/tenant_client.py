@@ -16,7 +16,7 @@ from .service import Service
 from .sse import StreamSlot
 
 MAX_TENANTS: Final = 1000
-"""Most tenants whose clients are kept. The least recently used client is removed first."""
+"""Maximum number of tenants whose clients are kept. The least recently used client is removed first."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Caller:
 
     def seat(self) -> StreamSlot:
         """Return a slot for a stream. The slot raises RateLimitedError if the key has too many streams. The stream ends when
-        the caller's key or token ends."""
+        the caller's key or token becomes invalid."""
         permit = self.service.rates.stream(self.principal.id)
         return StreamSlot(self.service.streams, permit, self._admitted, self.principal.expires)
 
@@ -45,7 +45,7 @@ class Caller:
 async def caller_of(principal: Principal, service: Service, root: str) -> Caller:
     """Return ``principal`` with the client of its tenant. ``root``: the path prefix under which the app is mounted.
 
-    The service keeps the clients of tenants, because simultaneous calls of one client share a batch.
+    The service keeps the client of each tenant, because simultaneous calls of one client share a batch.
     """
     client = service.clients.get(principal.tenant)
     if client is None:

@@ -1,10 +1,10 @@
 """Stream tokens (A1). A browser's EventSource cannot send headers and passes the token in the query.
 
-A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An
-API key or its row is not enough to make a token. A signature for another purpose is no valid token. Tokens do not name an
-algorithm, since there is only one. A token names its creator and the streams that it opens. The rights of the creator are
-looked up at each use. A caller asks for a lifetime (``TokenRequest`` in ``request_models.py``), and ``token_lifetime`` in
-``settings.py`` limits it.
+A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An API
+key or its row is not enough to make a token. A signature for another purpose is no valid token. Tokens do not name an
+algorithm, because there is only one. A token names its creator and the streams that it opens. The rights of the creator are
+looked up at each use. A caller requests a lifetime (``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in
+``settings.py`` limits this lifetime.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from .field_types import checked_id
 CLOCK_SKEW_SECONDS: Final = 30.0
 """Seconds by which the clocks of servers may differ."""
 MAX_TOKEN_CHARACTERS: Final = 16_000
-"""Most characters of a token. A token with the longest ids is shorter."""
+"""Maximum number of characters of a token. Even a token with the longest ids is shorter."""
 VERSION: Final = 1
 PURPOSE: Final = b"runyard stream token"
 _FORM: Final = re.compile(r"\.?[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
-"""Pattern of the only text that is accepted for a signature. Decoders of base64 accept several texts for the same bytes."""
+"""Pattern of a token. It accepts only one text for a signature. Decoders of base64 alone accept several texts for the same
+bytes."""
 
 _Id = Annotated[str, AfterValidator(checked_id)]
 _Text = Annotated[str, Field(max_length=1000)]
 
 
 class _Claims(BaseModel):
-    """The content of a token. ``run_id``: the run whose stream the token opens; None: all streams of the thread.
+    """The content of a token. ``run_id``: the run whose stream the token opens, or None for all streams of the thread.
 
     ``expires``: the expiry in milliseconds of Unix time.
     """
@@ -78,7 +79,7 @@ _CLAIMS: Final[TypeAdapter[Claims]] = TypeAdapter(Annotated[Claims, Field(discri
 class Tokens:
     """Signs and reads tokens.
 
-    ``secrets``: the first one signs, all of them verify. ``lifetime``: most seconds for which a token is valid.
+    ``secrets``: the first secret signs, and all secrets verify. ``lifetime``: maximum seconds for which a token is valid.
     """
 
     def __init__(self, secrets: Sequence[str], lifetime: float) -> None:
@@ -103,6 +104,6 @@ class Tokens:
             return None
 
     def is_current(self, claims: Claims) -> bool:
-        """Return True if ``claims`` have not expired and expire within ``lifetime``."""
+        """Return True if ``claims`` have not expired, and expire within ``lifetime``."""
         left = claims.expires / 1000 - time.time()
         return 0 < left <= self._lifetime + CLOCK_SKEW_SECONDS

@@ -1,11 +1,10 @@
-"""The heartbeat process of a worker: ``python -m runyard_api.worker.heartbeat_sender <socket>``. Linux only.
+"""The heartbeat process of a worker, on Linux: ``python -m runyard_api.worker.heartbeat_sender <socket>``.
 
-The process sends heartbeats in the worker's name under three conditions: the worker's heartbeat thread gives no sign of life,
-the worker's process runs, and the worker's main loop has turned in the last RUNYARD_WATCHDOG seconds
-(:mod:`runyard.worker.heartbeat_process`). The process ends with the worker.
+The process sends heartbeats for the worker under three conditions (:mod:`runyard.worker.heartbeat_process`). The worker's
+heartbeat thread reports nothing. The worker's process runs. The worker's main loop has run in the last RUNYARD_WATCHDOG
+seconds. The process ends with the worker.
 
-The process imports the driver of Postgres only when it sends its first heartbeat. Without the driver, it takes a third of the
-memory.
+The process imports the driver of Postgres only for its first heartbeat. Without the driver, it needs a third of the memory.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from typing import Final
 from runyard.worker.heartbeat_messages import MAX_PACKET_BYTES, Order, Report, Sign, pack
 
 SILENT_SECONDS: Final = 1.0
-"""Seconds without a sign of life after which the process sends heartbeats. An unnecessary heartbeat does no harm."""
+"""Seconds without a report after which the process sends heartbeats. An unnecessary heartbeat does no harm."""
 BEAT_SECONDS: Final = 1.0
 """Seconds from one heartbeat to the next, and between two checks of the worker's process."""
 
 
 class HeartbeatSender:
-    """Sends heartbeats for the worker of ``order``, whose signs of life arrive over ``link``."""
+    """Sends heartbeats for the worker of ``order``. The worker's reports arrive over ``link``."""
 
     def __init__(self, link: socket.socket, order: Order) -> None:
         self._link = link
@@ -78,33 +77,33 @@ class HeartbeatSender:
             self._error = str(error)
 
     def _report(self) -> None:
-        """Report the heartbeats and the error since the last sign of life, and set the counts to zero."""
+        """Report the heartbeats and the error since the last report of the worker. Set the counts to zero."""
         if self._sent or self._error is not None:
             self._link.send(pack(Report(time.monotonic() - self._heard, self._sent, self._error)))
         self._heard, self._sent, self._error = time.monotonic(), 0, None
 
 
 def runs(parent: int) -> bool:
-    """Return True if ``parent``, the parent of this process, runs. A process that is stopped, traced or ending, or that writes
-    a core dump, does not run."""
+    """Return True if ``parent``, the parent of this process, runs. A process does not run if it is stopped, traced or ending,
+    or writes a core dump."""
     try:
         status = Path(f"/proc/{parent}/status").read_text()
     except OSError:
         return False
-    # After the end of the parent, another process may get its id. The check of getppid excludes this case.
+    # After the end of the parent, another process may get the parent's id. The check of getppid excludes this case.
     return executes(status) and os.getppid() == parent
 
 
 def executes(status: str) -> bool:
-    """Return True if ``/proc/<pid>/status`` shows a process that executes or waits. A process that is ending has no memory any
-    more."""
+    """Return True if ``/proc/<pid>/status`` shows a process that executes or waits. A process that is ending has already
+    released its memory."""
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     return fields.get("State", "")[:1] in {"R", "S", "D"} and "VmRSS" in fields and fields.get("CoreDumping", "0") == "0"
 
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a supervisor may send these to all processes; this one ends with the worker
+        signal.signal(number, signal.SIG_IGN)  # ignored, because this process ends with the worker
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     packet = link.recv(MAX_PACKET_BYTES)

@@ -1,7 +1,7 @@
 """The child process of a worker that executes attempts alone: ``python -m runyard_api.worker.isolated <socket>``.
 
-It executes the orders that it reads from the socket (:mod:`runyard.worker.isolation`). It exits when the socket closes, even
-while user code runs.
+The process executes the orders that it reads from the socket (:mod:`runyard.worker.isolation`). When the socket closes, the
+process exits, even while user code runs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .process import CONNECT_SECONDS, connectors, guard_downloads, loop_factory
 
 ISOLATED_MIN_CONNECTIONS: Final = 1
 ISOLATED_MAX_CONNECTIONS: Final = 2
-"""Fewest and most connections of this process to Postgres. One run at a time needs few."""
+"""Minimum and maximum number of connections of this process to Postgres. One run at a time needs few connections."""
 
 log = structlog.get_logger("runyard.isolation")
 
 
 class Isolated:
-    """Executes one attempt at a time, as the worker orders."""
+    """Executes the orders of the worker, one attempt at a time."""
 
     def __init__(self, app: App, backend: Backend, link: socket.socket, parent: int) -> None:
         self._app = app
@@ -53,7 +53,7 @@ class Isolated:
         self._task: asyncio.Task[None] | None = None
 
     def told(self, message: Order | Claim | Stop) -> None:
-        """Execute the attempt of a claim, or stop the attempt that is under way."""
+        """Execute the attempt of a claim, or stop the present attempt."""
         if isinstance(message, Claim):
             self._task = asyncio.create_task(self._execute(message))
         elif isinstance(message, Stop) and self._execution is not None:
@@ -86,7 +86,7 @@ class Isolated:
             writer.close()
             await writing
         self._say(ChildReply(ended, used))
-        await asyncio.to_thread(trace_export.flush)  # the worker may kill this process at any later time
+        await asyncio.to_thread(trace_export.flush)  # from here on, the worker may kill this process at any time
 
     def _say(self, message: Alive | ChildReply) -> None:
         """Send a message to the worker. Exit this process if the worker has ended."""
@@ -124,7 +124,7 @@ async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the worker gets these signals too, and sends orders
+        signal.signal(number, signal.SIG_IGN)  # the worker gets these signals too, and then sends orders
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     stream = link.makefile("rb")

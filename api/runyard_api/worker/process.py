@@ -1,4 +1,4 @@
-"""Start a worker in this process: connect, serve until a signal, and exit in time even while user code runs."""
+"""Run a worker in this process: connect, serve until a signal, and exit in time even while user code runs."""
 
 from __future__ import annotations
 
@@ -40,28 +40,29 @@ if TYPE_CHECKING:
     from runyard.support.settings import Settings
 
 CONNECT_SECONDS: Final = 60.0
-"""Seconds for which a starting worker waits for its servers."""
+"""Maximum seconds for which a starting worker waits for its servers."""
 LINGER_SECONDS: Final = 2.0
-"""Seconds that connections, and tasks and threads of agents, may take to end after the worker has ended."""
+"""Maximum seconds between the end of the worker and the end of its connections and of the tasks and threads of agents."""
 HEARTBEAT_MIN_CONNECTIONS: Final = 1
 HEARTBEAT_MAX_CONNECTIONS: Final = 2
-"""Fewest and most connections of a worker's heartbeat thread to Postgres."""
+"""Minimum and maximum number of connections of a worker's heartbeat thread to Postgres."""
 HEARTBEAT_STATEMENT_SECONDS: Final = 2.0
 """Seconds after which a statement of the heartbeat thread counts as failed."""
 
 MAIN_CONNECTION: Final = "runyard-worker"
 HEARTBEAT_CONNECTION: Final = "runyard-heartbeat"
 ARQ_CONNECTION: Final = "runyard-arq"
-"""Names under which the servers list the connections of a worker: main loop, heartbeat thread, queues of arq."""
+"""Names under which the servers list the connections of a worker: those of the main loop, the heartbeat thread and the queues
+of arq."""
 ARQ_MAX_CONNECTIONS: Final = 8
-"""Most connections of a worker to the queues of arq."""
+"""Maximum number of connections of a worker to the queues of arq."""
 
 log = structlog.get_logger("runyard.worker")
 
 
 @asynccontextmanager
 async def serve(app: App, backend: Backend, **options: Any) -> AsyncIterator[Worker]:
-    """Run a worker in this process for as long as the block lasts. ``options`` are those of :class:`ArqWorker`."""
+    """Run a worker in this process during the block. ``options``: the options of :class:`ArqWorker`."""
     worker = ArqWorker(app, backend, **options)
     serving = asyncio.create_task(worker.async_run())
     started = asyncio.create_task(worker.host.started.wait())
@@ -116,9 +117,9 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
 
 
 async def open_backend(connect: Connect) -> Backend:
-    """Return the backend that ``connect`` makes when both its servers answer. Wait for them for CONNECT_SECONDS, and log that.
+    """Return the backend that ``connect`` makes. Wait up to CONNECT_SECONDS until both servers answer, and log the wait.
 
-    Raises BackendUnavailableError after this time, and LoginRefusedError at once, because a wrong URL stays wrong.
+    Raises BackendUnavailableError after this time. Raises LoginRefusedError without a wait, because a wrong URL stays wrong.
     """
     failures = FailureLog(log, "server_unavailable")
 
@@ -142,8 +143,8 @@ async def open_backend(connect: Connect) -> Backend:
 
 
 def arq_server(settings: Settings) -> RedisServer | None:
-    """Return the connections to the server with the queues of arq that ``settings`` name; None without queues. Raises
-    InvalidInputError for a cluster, because arq's client adds a job with keys of several slots."""
+    """Return the connections to the server of the arq queues in ``settings``, or None without queues. Raises InvalidInputError
+    for a cluster, because arq's client uses keys of several slots for one job."""
     if not settings.arq_queues:
         return None
     url = settings.arq_redis_url or settings.redis_url
@@ -154,14 +155,15 @@ def arq_server(settings: Settings) -> RedisServer | None:
 
 
 def arq_intake(backend: Backend, settings: Settings, server: RedisServer, namespace: str) -> ArqIntake:
-    """Return the intake of the queues of arq that ``settings`` name, for agents of ``namespace``, on the connections of
-    ``server``."""
+    """Return the intake for the arq queues in ``settings``. ``server``: the connections to these queues. ``namespace``: the
+    namespace of the agents."""
     metrics.serve_arq()
     return ArqIntake(server, backend, settings.arq_tenants, keep_result=settings.arq_keep_result, namespace=namespace)
 
 
 def _isolation(app: App, settings: Settings) -> Isolation | None:
-    """Return the command and the order that start a process for one attempt. Return None if a child cannot import the app."""
+    """Return the command and the order that start a process for one attempt. Return None if a child process cannot import the
+    app."""
     name = name_of(app)
     if name is None:
         log.warning(
@@ -176,15 +178,15 @@ def _isolation(app: App, settings: Settings) -> Isolation | None:
 
 
 def _heartbeat_process(settings: Settings) -> HeartbeatProcess | None:
-    """Return the heartbeat process of a worker, or None. It needs Postgres, Linux and the setting ``heartbeat_process``."""
+    """Return the heartbeat process of a worker. Return None without Postgres, Linux or the setting ``heartbeat_process``."""
     if not (settings.heartbeat_process and settings.postgres_url.startswith("postgres") and sys.platform == "linux"):
         return None
     return HeartbeatProcess([sys.executable, "-P", "-m", f"{__package__}.heartbeat_sender"], settings.postgres_url)
 
 
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return functions that connect the backend of the worker and the backend of its heartbeat thread (None without
-    servers)."""
+    """Return two functions: one connects the backend of the worker, and the other the backend of its heartbeat thread. The
+    second is None for a store without servers."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_urls.connect(url, tenant=tenant), None
@@ -247,13 +249,14 @@ def guard_downloads() -> None:
 
 
 def run_worker(app: App, settings: Settings) -> None:
-    """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time. A second signal ends the drain at once. Blocks.
+    """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time. A second signal ends the drain at once. The call
+    blocks.
 
     SIGUSR1 writes the stacks of all threads to standard error, even while native code holds the interpreter.
 
-    Raises BackendUnavailableError if the servers do not answer within a minute or the port of ``settings`` is taken,
-    LoginRefusedError if a server refuses the user, the password or the database of its URL, SchemaUninitialized,
-    SchemaMismatch, InvalidInputError for an exporter of traces that is not installed.
+    Raises BackendUnavailableError if the servers do not answer within a minute, or if the port of ``settings`` is taken. Raises
+    LoginRefusedError if a server refuses the user, the password or the database of its URL. Raises InvalidInputError for an
+    exporter of traces that is not installed. Raises SchemaUninitialized, SchemaMismatch.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     metrics.own_registry()
@@ -265,9 +268,10 @@ def run_worker(app: App, settings: Settings) -> None:
 
 @contextmanager
 def _ending_soon() -> Iterator[Callable[[int], None]]:
-    """Yield a function of an exit status. If the block lasts LINGER_SECONDS after its call, the process exits with this status.
+    """Yield a function that takes an exit status. If the block still runs LINGER_SECONDS after a call of this function, the
+    process exits with this status.
 
-    An event loop waits for every task and thread when it closes. Tasks and threads of user code may never end.
+    When an event loop closes, it waits for every task and thread. Tasks and threads of user code may never end.
     """
 
     def leave(status: int) -> None:

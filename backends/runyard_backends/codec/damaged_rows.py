@@ -1,5 +1,5 @@
-"""Handling of rows that cannot be decoded. A single row raises an error that names the row. An entry of a list is returned
-without its damaged fields."""
+"""Decoders for rows that may be damaged. The decoder of a single row raises an error with the name of the row. The decoder of a
+list entry leaves the damaged fields empty."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Decoded = TypeVar("Decoded")
 Entry = TypeVar("Entry", Run, Thread, HitlRequest, AttemptInfo)
 
 UNDECODABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgpack.UnpackException)
-"""Errors of decoding a row that runyard did not write. Errors of pydantic are ValueErrors."""
+"""Exceptions that decoding a damaged row can raise. ValueError includes the errors of pydantic."""
 
 _NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
 """Columns that identify a row in an error."""
 
 _MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline"), "stored_input": ("input",)}
-"""Columns → the fields that are decoded from them, if the names differ."""
+"""The fields that are decoded from a column, by column. Only columns with differently named fields are listed."""
 
 
 def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:
-    """Decorate a decoder of rows. If it cannot decode a row, it raises DataCorruptedError with a message that names the row.
-    ``what``: the kind of row, for the message."""
+    """Return a decorator for a decoder of rows. The decorated decoder raises DataCorruptedError for a row that cannot be
+    decoded. The message names the row. ``what``: the kind of row, for the message."""
 
     def decorate(decode: Callable[[Row], Decoded]) -> Callable[[Row], Decoded]:
         @wraps(decode)
@@ -51,11 +51,11 @@ def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Dec
 
 
 def entry(decode: Callable[[Any], Entry], **empty: Any) -> Callable[[Row], Entry]:
-    """Return a decoder of list entries from a decoder of rows. Fields that cannot be decoded are empty, and ``damaged`` names
-    them.
+    """Return a decoder of list entries that uses ``decode``, a decoder of rows. The entry's field ``damaged`` lists the fields
+    that cannot be decoded. These fields are empty.
 
-    ``empty``: the columns with encoded values, each with the encoded value of an empty field. The decoder raises
-    DataCorruptedError if another column cannot be decoded.
+    ``empty``: the encoded value of an empty field, by column. The decoder raises DataCorruptedError if it cannot decode a
+    column that ``empty`` does not list.
     """
 
     def readable(row: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Decode long histories in slices.
 
-One call of C code decodes each slice. The call blocks the process. Between two slices the event loop and other threads can run,
-such as the thread that sends a worker's heartbeat.
+One call of C code decodes a slice and blocks all threads of the process. The event loop and the other threads run between two
+slices. One of these threads sends a worker's heartbeat.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from .values import Row
 SLICE_MESSAGES: Final = 2_000
 """Maximum number of messages of one slice."""
 SLICE_BYTES: Final = 2**17
-"""Bytes of stored messages after which a slice ends. The limit is low, because each byte may become a Python object."""
+"""Bytes of stored messages after which a slice ends. The limit is low, because decoding may create one Python object per
+byte."""
 _PAYLOAD: Final = 5
 """Position of the payload among the columns of a message."""
 
 
 async def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
-    """Decode any number of rows. The arguments and errors are those of :func:`message_rows.messages`."""
+    """Decode any number of rows. The arguments and errors are the same as for :func:`message_rows.messages`."""
     made: list[Message] = []
     with held_back(len(rows)):
         for part in _slices(rows):

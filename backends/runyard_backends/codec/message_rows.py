@@ -1,6 +1,7 @@
 """Encode messages for storage, and decode them from rows.
 
-The payload of a message is msgpack of the fields that have no column. A payload that starts with ``{`` is JSON that SQL wrote.
+The payload of a message has the fields that have no column, encoded with msgpack. A payload that starts with ``{`` is JSON that
+a stored function wrote.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class NewMessage(NamedTuple):
 
 
 def new_message(message: Message, *, by_agent: bool = False) -> NewMessage:
-    """Encode a message as a ``runyard.new_message``. ``by_agent``: True if an attempt or a checkpointer appends the message. In
-    the message of a caller, the fields that only an agent may set are dropped (M5). Raises InvalidInputError if the message is
-    invalid or cannot be stored. The stored function checks its size in bytes."""
+    """Encode a message as a ``runyard.new_message``. ``by_agent``: True if an attempt or a checkpointer appends the message. If
+    False, the fields that only an agent may set are dropped (M5). Raises InvalidInputError if the message is invalid or cannot
+    be stored. The stored function checks its size in bytes."""
     check_fields(check_message(message))
     check_content(message)
     body: dict[str, Any] = {"content": [without_none(part.__dict__) for part in message.content]}
@@ -55,8 +56,8 @@ def many(items: Sequence[Message]) -> list[NewMessage]:
 
 
 def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None) -> dict[str, Any]:
-    """Return the content of a message that the store wrote itself. Such a message has results that close open tool calls, or is
-    a tombstone. ``note``: the text."""
+    """Return the content of a message that the store wrote itself: tool results that close open tool calls, or a tombstone.
+    ``note``: the text."""
     content: list[dict[str, Any]] = [
         {"type": "tool_result", "call_id": call, "content": note, "is_error": True} for call in results or ()
     ]
@@ -67,7 +68,7 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
 def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
     """Decode messages from a few rows. For many rows use :mod:`..history`.
 
-    ``rows``: rows that begin with the columns of a message in the order of queries.sql. ``thread``: the ``thread_id`` or the
+    ``rows``: rows whose first columns are those of a message, in the order of queries.sql. ``thread``: the ``thread_id`` or the
     ``thread_key``, for the error. Raises DataCorruptedError with the thread and the message.
     """
     try:

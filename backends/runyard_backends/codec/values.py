@@ -33,21 +33,22 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Decode a value that :func:`pack` stored, or a JSON object that SQL stored. The byte ``{`` alone is msgpack for 123."""
+    """Decode a value that :func:`pack` encoded, or a JSON object that a stored function wrote. A single byte ``{`` is not JSON,
+    but msgpack for 123."""
     if data[:1] == b"{" and len(data) > 1:
         return json.loads(data)
     return msgpack.unpackb(data, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
 
 
 def to_json(value: Any) -> str:
-    """Encode a value as JSON for a jsonb column. Raises InvalidInputError for NUL characters, lone surrogates, NaN and
-    infinity, which jsonb cannot store."""
+    """Encode a value as JSON for a jsonb column. Raises InvalidInputError for the values that jsonb cannot store: NUL
+    characters, lone surrogates, NaN and infinity."""
     try:
         text = _JSON.encode(value)
         text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"value cannot be stored as JSON: {error}") from error
-    # JSON writes a backslash of the text as two backslashes. A text may therefore contain the characters \u0000.
+    # The six characters \u0000 are valid in a text: JSON encodes their backslash as two backslashes.
     if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
         raise InvalidInputError("JSON values must not contain NUL characters")
     return text
@@ -59,8 +60,8 @@ def from_json(text: str | None) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Decode a number without a fraction. A number that does not fit into 64 bits was stored as a float, because jsonb writes
-    1e20 in full."""
+    """Decode a number without a fraction. A number that does not fit into 64 bits was a float, because jsonb writes the float
+    1e20 with all its digits."""
     return int(digits) if len(digits) < 20 or -(2**63) <= int(digits) < 2**64 else float(digits)
 
 

@@ -1,4 +1,4 @@
-"""The suite that every store must pass. Third parties run it too::
+"""The suite that every store must pass. Authors of other stores also run this suite::
 
     # tests/test_my_store.py
     import pytest_asyncio
@@ -10,9 +10,9 @@
             return await my_store.connect(url, tenant=tenant)
         yield connect
 
-The docstrings cite the rules that the tests prove. The tests use every store of the backend (``runs``, ``threads``,
-``webhooks`` and so on). A backend's scheduler and event log have suites of their own. :mod:`.checkpointers` is the suite of a
-store without workers.
+The docstrings cite the rules that the tests check. The tests use every store of the backend, such as ``runs``, ``threads`` and
+``webhooks``. Other suites test a backend's scheduler and event log. :mod:`.checkpointers` is the suite of a store without
+workers.
 """
 
 import pytest

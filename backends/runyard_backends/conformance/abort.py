@@ -1,4 +1,4 @@
-"""The abort of a run that waits for a human (H8): a cancel with keep that also adds a last message."""
+"""The abort of a run that waits for a human (H8). An abort is a cancel with keep that also adds a last message."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TestAbort(TestAbortWithoutWorkers):
         return attempt
 
     async def test_h8_open_calls_get_results_and_an_assistant_message_ends_it(self, world: World) -> None:
-        """H8, R10: Open calls get error results and an assistant message ends the run. Later runs and forks see the
-        run's messages."""
+        """H8, R10: Open calls get error results, and an assistant message ends the run. Later runs and forks see the run's
+        messages."""
         await self.waiting(world, "r1", call("a", "b", "c"), result("b"))
         await world.accept("r2", "r2?")
         done = await world.runs.abort_pending(T, "too late")
@@ -119,7 +119,7 @@ class TestAbort(TestAbortWithoutWorkers):
         assert await world.texts() == ["r1?", "call:a", "result:a", "aborted: no"]
 
     async def test_h8_an_earlier_cancel_decides(self, world: World) -> None:
-        """R10: The messages of a run that was cancelled without keep stay out of the conversation, even after an abort."""
+        """R10: If a run was cancelled without keep, its messages stay out of the conversation, even after an abort."""
         await self.waiting(world, requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1")
@@ -129,14 +129,14 @@ class TestAbort(TestAbortWithoutWorkers):
         assert await world.texts() == [] and (await world.run("r1")).completion_seq is None
 
     async def test_h8_i7_what_no_provider_accepts_is_not_kept(self, world: World) -> None:
-        """I7: If providers refuse a run's messages even after its open calls were closed, the messages are in no context."""
+        """I7: Providers may refuse a run's messages even after its open calls were closed. Such messages are in no context."""
         await self.waiting(world, "r1", call("a"), said("and more"))
         done = await world.runs.abort_pending(T, "no")
         assert done.run is not None and (done.run.status, done.run.completion_seq) == (RunStatus.CANCELLED, None)
         assert await world.texts() == []
 
     async def test_h8_several_wait(self, world: World) -> None:
-        """H8, H3: If several runs wait, the abort must name one."""
+        """H8, H3: If several runs wait, the call must name the run to abort."""
         await world.turn("before")
         await self.waiting(world, "r1")
         await self.waiting(world, "r2", options=RunOptions(parallel=True))
@@ -165,7 +165,7 @@ class TestAbort(TestAbortWithoutWorkers):
         assert await world.status("r1") is RunStatus.SUSPENDED
 
     async def test_h8_the_next_prompt_follows(self, world: World) -> None:
-        """H8, E5: The next prompt continues after the abort's message. The feed reports the abort as a cancel."""
+        """H8, E5: The next prompt continues after the last message of the abort. The feed reports the abort as a cancel."""
         await self.waiting(world, "r1", call("a"))
         await world.runs.abort_pending(T, "no")
         await world.runs.accept(AcceptRequest(thread_id=T, run_id="r2", input=Message.user("again")))

@@ -1,4 +1,4 @@
-"""The agent of a run: named, of the thread, or the default of a namespace (L1 to L5)."""
+"""The agent of a run: named by the request, or taken from the thread, or the default agent of a namespace (L1 to L5)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.asyncio
 
 
 async def hire(world: World, worker_id: str, *agents: str, default: str | None = None, queue: str = "default") -> None:
-    """Register a worker. ``default``: its default agent, by default its first one."""
+    """Register a worker. ``default``: the default agent of the worker, or None for its first agent."""
     names = dict.fromkeys(agents, queue)
     await world.hire(worker_id, queues=[queue], agents=names, default_agent=default or agents[0])
 
 
 async def accepted(world: World, run_id: str, agent: str | None = None, *, thread: str = T, **fields: Any) -> Run:
-    """Accept a run. Its agent is the same in the answer, in the store, and in the list of its agent."""
+    """Accept a run and return it. Check that the result, the store and the list of its agent show the same agent."""
     run = (await world.accept(run_id, thread=thread, agent=agent, **fields)).run
     assert (await world.run(run_id, thread)).agent == run.agent
     if run.agent is not None:
@@ -50,7 +50,8 @@ async def executed(world: World, run_id: str, worker: str) -> None:
 
 class TestAgents:
     async def test_a_run_gets_the_default_agent_when_it_is_accepted(self, world: World) -> None:
-        """L1: the run, its thread and later runs of the thread have the agent, whatever is the default later."""
+        """L1: The run, its thread and later runs of the thread have the default agent. A later change of the default has no
+        effect."""
         await hire(world, "w", "writer", "reader")
         assert (await accepted(world, "r1")).agent == "writer"
         assert await agent_of(world) == "writer"
@@ -60,7 +61,7 @@ class TestAgents:
         assert (await accepted(world, "r3", thread="u")).agent == "editor"
 
     async def test_a_run_that_names_an_agent_gets_it(self, world: World) -> None:
-        """L1: a thread keeps the agent of its first run. A later run may name another one for itself."""
+        """L1: A thread keeps the agent of its first run. A later run may name another agent for itself."""
         await hire(world, "w", "writer", "reader")
         assert (await accepted(world, "r1", "reader")).agent == "reader"
         assert (await accepted(world, "r2", "writer")).agent == "writer"
@@ -68,7 +69,8 @@ class TestAgents:
         assert await agent_of(world) == "reader"
 
     async def test_a_thread_gets_another_agent(self, world: World) -> None:
-        """L2: later runs have the new agent. Queued runs keep theirs. Without an agent, the default counts again."""
+        """L2: Later runs have the new agent. Queued runs keep their agent. When the agent is removed, the next run gets the
+        default."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "r1")
         assert (await world.threads.update_thread(T, agent="reader")).agent == "reader"
@@ -87,7 +89,7 @@ class TestAgents:
         assert await agent_of(world) == "writer"
 
     async def test_a_run_that_was_accepted_before_any_worker_gets_the_agent_of_its_first_claim(self, world: World) -> None:
-        """L1: the claim names the agent of the run and of its thread."""
+        """L1: The claim sets the agent of the run and of its thread."""
         assert (await accepted(world, "r1")).agent is None
         await hire(world, "w", "writer", "reader")
         claim = await claimed(world, "r1", "w")
@@ -99,8 +101,8 @@ class TestAgents:
     async def test_runs_that_were_accepted_before_any_worker_get_the_agent_of_their_thread(
         self, world: World, limited: bool
     ) -> None:
-        """L1, L4: after the first claim named the agent of the thread, a worker with another default agent gives the others
-        back, or executes them with the agent of the thread if it has it."""
+        """L1, L4: The first claim sets the agent of the thread. A worker with another default agent executes the other runs
+        only if it has the agent of the thread."""
         if limited:
             await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="a", most=9))
         for run_id in ("r1", "r2", "r3"):
@@ -116,8 +118,8 @@ class TestAgents:
         assert claim.run is not None and claim.run.agent == await agent_of(world) == "a"
 
     async def test_the_default_agent_changes_with_the_workers_that_have_it(self, world: World) -> None:
-        """L3: the default is kept while a live worker has it as its default. Then it is that of the newest live worker. A
-        worker that starts takes over no default, and one that ends leaves none that nobody serves."""
+        """L3: A namespace keeps its default agent while a live worker has the same default. Then it takes the default agent of
+        the newest live worker. A new worker alone does not change the default."""
         await hire(world, "a1", "a")
         await hire(world, "b1", "b", "a")
         await hire(world, "a2", "a")
@@ -130,7 +132,7 @@ class TestAgents:
         assert (await accepted(world, "r4", thread="t4")).agent == "b"
 
     async def test_programs_in_two_namespaces_never_answer_each_others_threads(self, world: World) -> None:
-        """L4: neither by default, nor in the thread of the other, nor with the same names."""
+        """L4: This holds for default agents, for runs on a thread of the other program, and for agents with the same name."""
         await hire(world, "w1", "shop/clerk", queue="shop")
         await hire(world, "w2", "blog/clerk", queue="blog")
         for namespace, worker, other in (("shop", "w1", "w2"), ("blog", "w2", "w1")):
@@ -144,7 +146,7 @@ class TestAgents:
         assert (await claimed(world, "r4", "w1", thread="other")).outcome == "unserved"
 
     async def test_a_run_waits_for_a_worker_of_its_namespace(self, world: World) -> None:
-        """L4, R12: also a run that was accepted before a worker of its namespace was registered."""
+        """L4, R12: This holds even if the run was accepted before a worker of its namespace was registered."""
         run = await accepted(world, "r1", "shop/")
         assert (run.agent, run.queue) == ("shop/", "shop")
         assert (await accepted(world, "r2", "shop/clerk", thread="u")).queue == "shop"
@@ -165,7 +167,8 @@ class TestAgents:
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves an agent without a namespace"
 
     async def test_a_thread_that_was_created_in_a_namespace_belongs_to_it(self, world: World) -> None:
-        """L4: a caller of another namespace or of none does not change that."""
+        """L4: The agent of a run on the thread is from the thread's namespace, even if the caller has another namespace or
+        none."""
         await hire(world, "w1", "writer")
         await hire(world, "w2", "shop/clerk", queue="shop")
         await world.threads.create_thread(ThreadRequest(thread_id=T, agent="shop/"))
@@ -180,7 +183,7 @@ class TestAgents:
         assert (again.created, again.run.run_id) == (False, first.run.run_id)
 
     async def test_runs_without_an_agent_count_for_the_limit_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5: also if the run was accepted before any worker was registered."""
+        """L5: This holds even if the run was accepted before any worker was registered."""
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="writer", most=1))
         await world.accept("early", thread="t0")
         await hire(world, "w", "writer")
@@ -200,7 +203,7 @@ class TestAgents:
         assert [day.runs for day in (await world.backend.usage.report(agent="writer")).days if day.runs] == [1]
 
     async def test_each_run_of_several_threads_gets_its_agent(self, world: World) -> None:
-        """L1: known threads, new threads, threads without an agent and named agents together."""
+        """L1: The runs are on known threads, new threads and threads without an agent. Some runs name an agent."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "first", "reader", thread="t1")
         for thread in ("t2", "t3"):
@@ -212,7 +215,7 @@ class TestAgents:
 
 class TestAgentsOfJobs:
     async def test_forks_keep_the_agent_of_their_source(self, world: World) -> None:
-        """L1, F7: also jobs and probes, whose queue is that of the agent."""
+        """L1, F7: Forks, fork jobs and probes have the agent of the source. The queue of a job is the queue of its agent."""
         await hire(world, "w", "shop/clerk", queue="shop")
         await world.accept("r1", agent="shop/")
         claim = await claimed(world, "r1", "w")

@@ -1,4 +1,4 @@
-"""API keys: stored without their secret, bound to a tenant, invalid once revoked or expired (A1)."""
+"""API keys: a key is stored without its secret, belongs to one tenant, and is invalid after its revocation or expiry (A1)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestKeys:
         assert {key.key_id for key in await world.backend.keys.keys()} == {key.key_id for key, _ in made}
 
     async def test_keys_of_a_tenant_are_bounded(self, world: World) -> None:
-        """A2: valid keys by their number, others by the length of the list."""
+        """A2: A tenant has a maximum number of valid keys. The list of the other keys has a maximum length."""
         store = world.backend.keys
         first, _ = fresh()
         await store.create_key(first, b"d")
@@ -72,7 +72,7 @@ class TestKeys:
         assert len(await store.keys()) == MAX_VALID_KEYS + 1
 
     async def test_ended_keys_of_a_list_are_bounded(self, world: World) -> None:
-        """A2: The list has the newest of the keys that were revoked, after every valid key that is older."""
+        """A2: The list has all valid keys, and only the newest of the revoked keys."""
         store = world.backend.keys
         valid, _ = fresh("valid")
         await store.create_key(valid, b"d")

@@ -1,4 +1,4 @@
-"""Events of an attempt: their numbers, and the proven events, which the store makes from its rows (E2)."""
+"""Events of an attempt: their numbers, and the proven events that the store makes from its rows (E2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestAttemptEvents:
         ]
 
     async def test_proven_events_hold_what_live_ones_do(self, world: World) -> None:
-        """E1: An event that the store proves is equal to the event in Redis."""
+        """E1: A proven event is equal to the event in Redis."""
         await world.turn("r1")
         await world.failed("r2")
         asked = await world.suspended("r3")
@@ -79,7 +79,8 @@ class TestAttemptEvents:
         assert await world.runs.run_events(RunRef(first.thread_key, "nowhere")) == []
 
     async def test_a_request_that_is_waited_for_again_has_one_event(self, world: World) -> None:
-        """E1, H12: A later attempt waits for it without a second event. It still wakes the run, and is answered once."""
+        """E1, H12: A later attempt waits for the stored request without a second event. The request is answered once, and the
+        answer still wakes the run."""
         attempt = await world.start("r1")
         one, two, three = (HitlRequest(request_id=name, payload={"question": name}) for name in ("one", "two", "three"))
         await world.ask(attempt, one, two)
@@ -102,29 +103,30 @@ class TestAttemptEvents:
         assert not (await world.runs.ledger(await world.take("r1"))).received
 
     async def test_deleted_thread_proves_no_events(self, world: World) -> None:
-        """E4: A reader of a thread that is deleted meanwhile finds no more proven events."""
+        """E4: After the deletion of a thread, a reader finds no more proven events."""
         await world.suspended("r1")
         ref = await world.ref("r1")
         await world.threads.delete_thread(T, cancel=True)
         assert await world.runs.run_events(ref) == []
 
     async def test_an_end_with_the_number_of_a_message_is_proved(self, world: World) -> None:
-        """E2: The end of a run is proven even if a message has the same number, because readers wait for the end."""
+        """E2: The event of a run's end is returned even if a message has the same event number, because readers wait for the
+        end."""
         await world.suspended("r1")
         run = await world.run("r1")
         events = await world.runs.run_events(await world.ref("r1"))
         assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
 
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
-        """E2: The event ``run.suspended`` is not proven after the answer, because the run is queued again."""
+        """E2: After the answer, the event ``run.suspended`` is not returned, because the run is queued again."""
         request_id = await world.suspended("r1")
         await world.runs.respond("yes", request_id=request_id)
         events = await world.runs.run_events(await world.ref("r1"))
         assert {event.type for event in events} == {"message.completed", "hitl.requested"}
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
-        """E1: An attempt is released without its task, and its run was cancelled. The event of the run's end gets a new fence,
-        because the number of the attempt's events is unknown."""
+        """E1: A cancelled run is released without its attempt's task. The event of the run's end gets a new fence, because the
+        number of the attempt's events is unknown."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         await world.runs.cancel(T, "r1")

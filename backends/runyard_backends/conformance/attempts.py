@@ -30,7 +30,7 @@ class TestAttempts:
             await world.runs.claim("w", [ref])
 
     async def test_a_claim_has_the_config_of_the_thread(self, world: World) -> None:
-        """A claim has the config as it is then, also the claim of an attempt that takes the run over."""
+        """Each claim has the present config of the thread, even a claim that takes over the run."""
         await world.start("r1")
         await world.threads.update_thread(T, config={"policy": "ask"})
         await world.bury("w")
@@ -72,7 +72,8 @@ class TestAttempts:
         assert await world.texts() == ["hi", "alive"]
 
     async def test_append_then_complete(self, world: World) -> None:
-        """R6: The store sets seq, parents and times. Messages enter a later context once the run has completed."""
+        """R6: The store sets the seq, the parent and the time of each message. Later contexts have the messages after the run
+        has completed."""
         attempt = await world.start("r1")
         first, second = await world.runs.append(attempt, [said("one"), said("two")])
         assert first.seq is not None and second.seq == first.seq + 1 and second.parent_id == first.id
@@ -127,7 +128,7 @@ class TestAttempts:
         assert (await world.finish(attempt, said("yes"))).status is RunStatus.COMPLETED
 
     async def test_repeated_append_is_stored_once(self, world: World) -> None:
-        """I3: An append that is repeated with the same message ids, after a lost answer, is stored once."""
+        """I3: A repeated append with the same message ids, after a lost reply, is stored once."""
         attempt = await world.start("r1")
         message = said("once")
         (first,) = await world.runs.append(attempt, [message])
@@ -137,7 +138,7 @@ class TestAttempts:
         assert await world.texts() == ["hi", "once"]
 
     async def test_said_again_in_other_words(self, world: World) -> None:
-        """I3: If a later attempt appends a stored message id with other content, the append returns the stored message."""
+        """I3: If a later attempt appends other content under a stored message id, the append returns the stored message."""
         message = said("one", metadata={"k": 1})
         (stored,) = await world.runs.append(await world.start("r1"), [message])
         await world.bury()
@@ -149,7 +150,7 @@ class TestAttempts:
         assert await world.runs.context(attempt) == [*(await world.runs.context(attempt))[:1], stored, new]
 
     async def test_new_messages_beside_repeated_ones_are_stored(self, world: World) -> None:
-        """I3, R6: If a later attempt appends committed messages again beside new ones, only the new messages are stored."""
+        """I3, R6: If a later attempt appends stored messages together with new messages, only the new messages are stored."""
         one, two, three = said("one"), said("two"), said("three")
         await world.runs.append(await world.start("r1"), [one])
         await world.bury()
@@ -164,8 +165,8 @@ class TestAttempts:
         assert thread is not None and (thread.extra, run.result, run.usage.input_tokens) == ({"k": 1}, "done", 5)
 
     async def test_a_message_twice_in_the_last_write_is_stored_once(self, world: World) -> None:
-        """I3, B3: A completion that has a message twice stores the message once, so that no message becomes its own
-        ancestor."""
+        """I3, B3: A completion that contains a message twice stores the message once. Otherwise the message would become its
+        own ancestor."""
         attempt = await world.start("r1")
         one, two = said("one"), said("two")
         await world.finish(attempt, one, two, one)
@@ -174,7 +175,7 @@ class TestAttempts:
         assert [message.parent_id for message in stored] == [None, *(message.id for message in stored[:-1])]
 
     async def test_message_id_of_another_run_is_refused(self, world: World) -> None:
-        """B2: A message id of another run is refused. The run's earlier messages stay."""
+        """B2: An append with a message id of another run is refused. The run's earlier messages stay."""
         first = said("first")
         await world.finish(await world.start("r1"), first)
         attempt, other = await world.start("r2"), Message.assistant("other", id=first.id)
@@ -206,7 +207,8 @@ class TestAttempts:
         assert [await world.texts(), await world.texts("u")] == [["same", "hi"], ["same"]]
 
     async def test_repeated_complete_is_one_completion(self, world: World) -> None:
-        """I3, R6: A repeated complete is one completion. Messages, extra, status and completion number are stored together."""
+        """I3, R6: A repeated call of ``complete`` is one completion. Messages, extra, status and completion number are stored
+        together."""
         attempt = await world.start("r1")
         message = said("done")
         assert (await world.run("r1")).completion_seq is None and await world.texts() == ["hi"]
@@ -300,7 +302,7 @@ class TestAttempts:
         assert again.fence > attempt.fence and (await world.run("r1")).crash_count == 0
 
     async def test_release_counts_only_errors(self, world: World) -> None:
-        """R11: A release with an error counts as a retry. A release without an error does not."""
+        """R11: A release with an error counts as a retry. A release without an error does not count."""
         attempt = await world.start("r1")
         ended = await world.runs.release(attempt)
         assert ended.status is RunStatus.QUEUED and [job.run_id for job in ended.effects.jobs] == ["r1"]
@@ -320,7 +322,7 @@ class TestAttempts:
         assert (await world.run("r1")).error_count == 0
 
     async def test_snapshot_is_frozen_at_the_first_claim(self, world: World) -> None:
-        """R9, S5: A later attempt sees the snapshot of the first claim, without messages that were stored since."""
+        """R9, S5: A later attempt sees the snapshot of the first claim, without messages that were stored after it."""
         attempt = await world.start("r1")
         await world.checkpointer.append(T, [user("beside")])
         assert await world.context(attempt) == ["hi"]

@@ -1,4 +1,5 @@
-"""Limits on the levels, count, digits and bytes of values from every source. A value beyond a limit is not stored."""
+"""Limits on the nesting, the number, the digits and the bytes of values from every source. A value beyond a limit is not
+stored."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ class TestWholeMessages:
         ids=str,
     )
     async def test_message_made_invalid_after_its_check_is_refused(self, world: World, made: dict[str, Any]) -> None:
-        """R15: A message that became invalid by assignment or by a copy is refused, because the thread could not be read
-        afterwards."""
+        """R15: A message that became invalid by an assignment or a copy is refused, because the store could not decode it
+        later."""
         message = user("x").model_copy(update=made)
         attempt = await world.start("r1")
         calls: list[Callable[[], Awaitable[object]]] = [
@@ -105,8 +106,8 @@ class TestNestingWithoutWorkers:
         assert before is not None and (before.extra, after) == ({}, None)
 
     async def test_metadata_of_a_fork_leaves_room(self, world: World) -> None:
-        """F3: A fork's extra holds the metadata one level deeper. Metadata with one level less than the limit is accepted, and
-        the extra can be saved again."""
+        """F3: A fork's extra contains the metadata one level deeper. Metadata with one level less than the limit is accepted.
+        The extra can then be saved again."""
         await world.turn("r1")
         await refused("metadata", lambda: world.fork("f", metadata=DEEPEST))
         extra = (await world.fork("f", metadata=within(MAX_NESTING - 1))).thread.extra
@@ -123,7 +124,7 @@ class TestNestingWithoutWorkers:
 
 class TestNesting(TestNestingWithoutWorkers):
     async def test_value_of_the_greatest_depth_is_stored_and_read(self, world: World) -> None:
-        """A2: A value at the limit is stored, read, and can be stored again in the same place."""
+        """A2: A value at the limit can be stored, read, and stored again in the same place."""
         made = await world.threads.create_thread(ThreadRequest(thread_id=T, extra={"a": DEEPEST["k"]}, config=DEEPEST))
         assert made.thread.config == DEEPEST
         await world.threads.update_thread(T, extra={"b": DEEPEST["k"]})
@@ -140,7 +141,7 @@ class TestNesting(TestNestingWithoutWorkers):
 
     @pytest.mark.parametrize("value", [TOO_DEEP, BOTTOMLESS], ids=["by one", "by far"])
     async def test_answer_nested_too_deep_is_refused(self, world: World, value: JsonObject) -> None:
-        """H3: After a refused answer the question still waits."""
+        """H3: After a refused answer, the request is still pending."""
         await world.suspended("r1", "q", answer_schema={"$ref": "#/$defs/any", "$defs": {"any": {}}})
         await refused("answer", lambda: world.runs.respond(value, thread_id=T))
         assert (await world.runs.respond(DEEPEST, thread_id=T)).created
@@ -189,7 +190,7 @@ class TestBoundsWithoutWorkers:
 
     @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
     async def test_numbers_that_json_has_not(self, world: World, number: float) -> None:
-        """A2, R15: Every store refuses numbers that JSON does not have, before it stores anything."""
+        """A2, R15: Every store refuses numbers that JSON does not have. The refused call stores nothing."""
         value: JsonObject = {"k": [number]}
         for message in (Message.user("x", metadata=value), Message.tool(ToolResultPart(call_id="c", content=value))):
             with pytest.raises(errors.InvalidInputError):
@@ -233,7 +234,7 @@ class TestBoundsWithoutWorkers:
 class TestBounds(TestBoundsWithoutWorkers):
     @pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 1e20, -1.7e308, 5e-324, 0.1, True])
     async def test_numbers_come_back(self, world: World, number: float) -> None:
-        """R15: Numbers are read as they were written, in every stored value. They can be saved again."""
+        """R15: In every stored value, a number is read as it was written. The value can be saved again."""
         value: JsonObject = {"k": number}
         await world.checkpointer.append(T, [user("x", metadata=value)])
         for _ in range(2):
@@ -254,7 +255,7 @@ class TestBounds(TestBoundsWithoutWorkers):
         ("value", "most"), [(MANY, MAX_VALUES), (LONG, MAX_BITS), (None, None)], ids=["values", "bits", "bytes"]
     )
     async def test_values_from_a_host(self, world: World, value: JsonObject | None, most: int | None) -> None:
-        """A2: A refused value from a host creates no thread and no run and changes no existing thread."""
+        """A2: A refused value from a host creates no thread and no run. It changes no existing thread."""
 
         async def refused(field: str, call: Callable[[JsonObject], Awaitable[object]]) -> None:
             given = large(field) if value is None else value
@@ -294,14 +295,14 @@ class TestBounds(TestBoundsWithoutWorkers):
         assert await world.texts() == ["hi", "yes"]
 
     async def test_parts_of_a_message(self, world: World) -> None:
-        """A2: The number of parts is limited for an agent's messages too, although no schema of the API has checked them."""
+        """A2: The number of parts is limited for an agent's messages too, which no schema of the API checks."""
         parts = [TextPart(text="x")] * (MAX_PARTS + 1)
         attempt = await world.start("r1")
         await exceeds("message", MAX_PARTS, lambda: world.runs.append(attempt, [Message.assistant(parts)]))
         await world.finish(attempt, Message.assistant(parts[1:]))
 
     async def test_m2_an_unknown_field_of_a_part_is_refused(self, world: World) -> None:
-        """M2, M6: A write refuses an unknown field of a part and does not drop the field."""
+        """M2, M6: A write refuses a part with an unknown field. It does not drop the field."""
         part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
         message = Message.tool(ToolResultPart(call_id="c", content=[part], has_parts=True))
         fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=[message], max_parallel=1))
@@ -355,7 +356,7 @@ class TestBounds(TestBoundsWithoutWorkers):
         assert await world.texts() == ["hi", "yes"]
 
     async def test_extra_in_all(self, world: World) -> None:
-        """A2: The limit also applies to the merged extra of many saves."""
+        """A2: The limit also applies to the result of many merges."""
         for key in "ab":
             await world.checkpointer.save_extra(T, {key: "x" * (MAX_EXTRA // 2 - 100)})
         more: JsonObject = {"c": "x" * 1000}

@@ -1,4 +1,4 @@
-"""Cancels before a start, of running runs, and with keep (R10)."""
+"""Cancels of queued runs and of running runs, and cancels with keep (R10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestCancels:
         assert (await world.runs.cancel(T, "r1")).run.status is RunStatus.CANCELLED
 
     async def test_acknowledged_cancel_stops_writes(self, world: World) -> None:
-        """I8: After a requested cancel the run appends nothing more. The attempt's end cancels the run and stores nothing."""
+        """I8: After a requested cancel, appends are refused. The end of the attempt cancels the run and stores nothing."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("before")])
         changed = await world.runs.cancel(T, "r1")
@@ -42,7 +42,7 @@ class TestCancels:
 
     @pytest.mark.parametrize("verb", ["complete", "fail", "suspend", "release", "takeover"])
     async def test_keep_repairs_and_counts(self, world: World, verb: str) -> None:
-        """R10: With keep, open calls get error results, and the run's messages stay in the conversation."""
+        """R10: A cancel with keep closes open calls with error results. The run's messages stay in the conversation."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [call("a", "b"), result("a")])
         await world.runs.cancel(T, "r1", keep=True)
@@ -74,8 +74,8 @@ class TestCancels:
 
     @pytest.mark.parametrize("said_then", [[result("x")], [call("a"), said("and more")]], ids=["stray result", "gap"])
     async def test_keep_of_what_no_provider_accepts(self, world: World, said_then: list[Message]) -> None:
-        """I7, R10: If providers refuse the messages even after the open tool calls got results, a cancel with ``keep`` does not
-        keep the messages. No later run sees them."""
+        """I7, R10: Providers may refuse a run's messages even after its open calls were closed. A cancel with ``keep`` does not
+        keep such messages, and no later run sees them."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, said_then)
         await world.runs.cancel(T, "r1", keep=True)

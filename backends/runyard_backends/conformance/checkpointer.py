@@ -48,7 +48,7 @@ class TestCheckpointerWithoutWorkers:
             await world.checkpointer.save_extra(T, {"a": ["\0"]})
 
     async def test_pending_request(self, world: World) -> None:
-        """R15: The pending request and its run id are stored together, and None clears both. The run id may be missing."""
+        """R15: The pending request and its run id are stored together. None removes both. The run id may be missing."""
         cp = world.checkpointer
         assert await cp.load_pending(T) is None and await cp.load_pending_run_id(T) is None
         request = HitlRequest(request_id=new_id(), payload={"q": "?"})
@@ -144,16 +144,16 @@ class TestCheckpointer(TestCheckpointerWithoutWorkers):
         assert not (await world.runs.requests()).items
 
     async def test_clearing_leaves_a_suspended_run_alone(self, world: World) -> None:
-        """H6: Clearing the pending request keeps a suspended run's question. Only an answer, a cancel or the deadline closes
-        the question."""
+        """H6: Removing the pending request does not remove the request of a suspended run. Only an answer, a cancel or the
+        deadline closes that request."""
         request = await world.suspended("r1")
         await world.checkpointer.save_pending_request(T, None)
         pending = await world.checkpointer.load_pending(T)
         assert pending is not None and (pending[0].request_id, pending[1]) == (request, "r1")
 
     async def test_request_saved_under_a_suspended_run_is_cleared_like_any_other(self, world: World) -> None:
-        """R15: A request saved with the id of a suspended run can be cleared. The run's own question stays and is not
-        replaced."""
+        """R15: A request that was saved with the id of a suspended run can be removed. The run's own request stays
+        unchanged."""
         cp = world.checkpointer
         question = await world.suspended("r1")
         await cp.save_pending_request(T, HitlRequest(request_id=new_id()), run_id="r1")
@@ -166,7 +166,7 @@ class TestCheckpointer(TestCheckpointerWithoutWorkers):
         assert await world.status("r1") is RunStatus.SUSPENDED
 
     async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
-        """I6: The answer to a question that was saved for a running run is in the run's ledger. The run does not ask again."""
+        """I6: The answer to a request that was saved for a running run is in the run's ledger. The run does not ask again."""
         attempt = await world.start("r1")
         request = HitlRequest(request_id=new_id())
         await world.checkpointer.save_pending_request(T, request, run_id="r1")
@@ -185,7 +185,7 @@ class TestRequests:
         return requests
 
     async def test_kept_beside_each_other(self, world: World) -> None:
-        """H5, H10: Parallel questions are stored separately and are in the inbox. Saving them again changes nothing."""
+        """H5, H10: Parallel requests are stored separately and are in the inbox. Saving them again changes nothing."""
         asked = await self.ask(world, "a", "b")
         await world.request_store.answer_request(T, 1, request_id=asked[0].request_id)
         await world.request_store.save_requests(T, asked, run_id="x")
@@ -247,7 +247,7 @@ class TestRequests:
         assert await cp.load(T) is None
 
     async def test_the_name_of_a_responder_has_a_bound(self, world: World) -> None:
-        """A2, H3: Every store takes the same names of responders. A refused answer leaves the request pending."""
+        """A2, H3: Every store accepts the same names of responders. After a refused answer, the request is still pending."""
         [asked] = await self.ask(world, "a")
         answer = {"thread_id": T, "request_id": asked.request_id}
         for names in ({"answered_by": "é" * 1001}, {"on_behalf_of": "é" * 1001}):
@@ -257,8 +257,8 @@ class TestRequests:
         assert responded.created and responded.request.on_behalf_of == "é" * 1000
 
     async def test_the_last_answer_is_known(self, world: World) -> None:
-        """H4, H5: If the questions of a run are answered concurrently, exactly one answer finds that no question waits any
-        more."""
+        """H4, H5: If the requests of a run are answered concurrently, exactly one of the calls reports that no request is
+        left."""
         one, *others = await self.ask(world, "a", "b", "c")
         await world.request_store.save_requests(T, [HitlRequest(request_id=f"{world.backend.tenant}d", payload={})], run_id="y")
         assert not (await world.request_store.answer_request(T, 1, request_id=one.request_id)).last
@@ -267,7 +267,7 @@ class TestRequests:
         assert not (await world.request_store.answer_request(T, 1, request_id=others[-1].request_id)).last
 
     async def test_overdue_ones_have_their_own_answer(self, world: World) -> None:
-        """H7: Overdue questions get their default answer even without a reconciler."""
+        """H7: Overdue requests get their default answer even without a reconciler."""
         [asked] = await self.ask(world, "a", timeout=0, on_deadline={"answer": "later"})
         [loaded] = await world.request_store.load_requests(T)
         assert (loaded.answer, loaded.answered_by) == ("later", "deadline")
@@ -275,7 +275,7 @@ class TestRequests:
             await world.request_store.answer_request(T, "late", request_id=asked.request_id)
 
     async def test_abort(self, world: World) -> None:
-        """H8: ``abort_pending`` cancels with keep in one call, and closes the requests. A repetition has no effect."""
+        """H8: ``abort_pending`` cancels with keep and closes the requests, in one call. A repetition has no effect."""
         [asked] = await self.ask(world, "a")
         await world.checkpointer.append(T, [user("q", run_id="x"), call("c").model_copy(update={"run_id": "x"})])
         assert (await world.request_store.abort_pending(T, "closed")).run is not None
@@ -288,7 +288,7 @@ class TestRequests:
         assert (await world.texts())[-1] == "aborted: closed"
 
     async def test_end_of_the_run_closes_them(self, world: World) -> None:
-        """H3, H7: The end of the run closes its questions, by completion or by a deadline. A late answer is stale."""
+        """H3, H7: The end of the run, by completion or by a deadline, closes its requests. A late answer is stale."""
         [asked] = await self.ask(world, "a")
         await world.checkpointer.mark_run_complete(T, "x")
         with pytest.raises(errors.HitlStaleAnswerError):
@@ -303,7 +303,8 @@ class TestRequests:
         assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, "hitl_timeout")
 
     async def test_a_deadline_closes_a_request_of_an_ended_run(self, world: World) -> None:
-        """H7: A request that is saved after the end of its run has no run to fail."""
+        """H7: The deadline of a request that was saved after the end of its run closes the request, because there is no run to
+        fail."""
         await world.checkpointer.claim_run(T, "x")
         await world.checkpointer.mark_run_complete(T, "x")
         late = HitlRequest(request_id=f"{world.backend.tenant}late", timeout=0, on_deadline={"fail": True})

@@ -1,5 +1,5 @@
 """The suite for a store without workers. It tests the checkpointer with its requests, and threads with their message trees.
-Third parties also run this suite::
+Authors of other stores also run this suite::
 
     # tests/test_my_checkpointer.py
     import pytest_asyncio
@@ -13,7 +13,7 @@ Third parties also run this suite::
 
 The backend needs ``checkpointer``, ``threads``, and the following methods of ``runs``: ``run``, ``runs``, ``requests``,
 ``request``, ``respond``, ``cancel``, ``abort_pending``, ``delete_run`` and ``last_message_id``. All runs are external. A test
-claims and completes them by the checkpointer.
+claims and completes them through the checkpointer.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ async def claimed(world: World, run_id: str, *messages: Message, thread: str = T
 
 class TestCheckpoints:
     async def test_partly_visible_run(self, world: World) -> None:
-        """S6: A fork that was cut inside a completed run has a part of the run. Forks of this fork, at any depth, cannot be cut
-        after the run. They cannot have another run with the run's id."""
+        """S6: A fork that was cut inside a completed run shows a part of the run. Forks of this fork, at any depth, cannot be
+        cut after the run. They cannot have another run with the run's id."""
         one, _ = await claimed(world, "x", said("one"), said("two"), complete=True)
         await world.fork("c", at_message_id=one.id)
         await world.fork("d", src="c", at_message_id=one.id)
@@ -45,8 +45,8 @@ class TestCheckpoints:
         assert await world.texts("e") == ["one", "own"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5, S6: A fork that was cut inside a live run always shows the run's messages up to the cut. The fork cannot have
-        another run with the run's id."""
+        """I5, S6: A fork that was cut inside a live run shows exactly the run's messages up to the cut, even later. The fork
+        cannot have another run with the run's id."""
         (half,) = await claimed(world, "x", said("half"))
         await world.fork("c", at_message_id=half.id)
         with pytest.raises(errors.RunAlreadyClaimedError):
@@ -60,7 +60,7 @@ class TestCheckpoints:
             await world.checkpointer.snapshot("c", after_run_id="x")
 
     async def test_inherited_runs(self, world: World) -> None:
-        """S6: An inherited run counts as completed, in forks of forks too. A run after the cut is not inherited."""
+        """S6: An inherited run counts as completed, even in forks of forks. A run after the cut is not inherited."""
         for run_id in ("a", "b"):
             await claimed(world, run_id, said(run_id), complete=True)
         await world.checkpointer.fork(T, "c", after_run_id="a")
@@ -89,8 +89,8 @@ class TestCheckpoints:
         assert await world.cut("c", after_run_id="own") == ["q", "call:a,b", "result:a", "result:b", "on"]
 
     async def test_inherited_message_ids(self, world: World) -> None:
-        """B2, B1: A fork of a fork cannot store another message under an inherited id. If it stores an inherited message again,
-        the inherited message is returned."""
+        """B2, B1: A fork of a fork cannot store another message under an inherited id. Storing an inherited message again
+        returns the inherited message."""
         plain = await world.threads.store_message(T, user("plain"))
         (old,) = await claimed(world, "x", said("old"), complete=True)
         await world.fork("c", after_run_id="x")
@@ -105,7 +105,7 @@ class TestCheckpoints:
             assert await world.texts(thread) == ["plain", "old"]
 
     async def test_erased_messages_in_forks(self, world: World) -> None:
-        """D3: A fork of an erased thread has tombstones with the same ids, numbers and parents. So do forks of the fork."""
+        """D3: Forks of an erased thread, and their forks, have tombstones with the same ids, numbers and parents."""
         await world.checkpointer.append(T, [user("secret", metadata={"ssn": 1})])
         await claimed(world, "x", said("secret"), complete=True)
         await world.fork("c", after_run_id="x")
@@ -162,7 +162,7 @@ class TestCheckpoints:
         assert texts(await world.checkpointer.snapshot(T, after_run_id="x")) == ["old", "older", "x1", "between", "x2"]
 
     async def test_many_messages_in_one_call(self, world: World) -> None:
-        """R15: A call with hundreds of messages stores each message once, as the child of the previous message."""
+        """R15: A call with hundreds of messages stores each message once. Each message is the child of the one before."""
         messages = [user(f"{n}") for n in range(230)]
         await world.checkpointer.append(T, messages[:120])
         await world.checkpointer.append(T, messages)
@@ -174,7 +174,7 @@ class TestCheckpoints:
         assert texts([*page.items, *rest.items]) == [f"{n}" for n in range(230)][::-1] and rest.next is None
 
     async def test_the_first_fault_of_a_call_decides(self, world: World) -> None:
-        """R13: If several messages of a call have faults, the call raises the error of the first such message."""
+        """R13: If several messages of a call are invalid, the call raises the error of the first of them."""
         plain = await world.threads.store_message(T, user("plain"))
         await claimed(world, "x", complete=True)
         taken, late = user("y", id=plain.id, run_id="y"), user("late", run_id="x")
@@ -193,7 +193,7 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("number", [-(2**63), 2**64 - 1, 1e20, -1.7e308, 5e-324, 0.1, True])
     async def test_numbers_come_back(self, world: World, number: float) -> None:
-        """R15: Numbers are read as they were written, in extra, in messages and in answers."""
+        """R15: In extra, messages and answers, a number is read as it was written."""
         value: JsonObject = {"k": number}
         await world.checkpointer.append(T, [user("x", metadata=value)])
         await world.checkpointer.save_extra(T, value)
@@ -236,8 +236,8 @@ class TestNames:
         [("a", "A"), ("a", "a "), ("e", "é"), ("é", "e\u0301"), ("ß", "ss"), ("a%", "a_"), ("1", "01"), ("😀", "😁")],
     )
     async def test_similar_ids_are_different(self, world: World, one: str, other: str) -> None:
-        """A2: Ids that differ in case, accents, trailing blanks or form are different ids. This holds for threads, runs,
-        requests and labels."""
+        """A2: Ids that differ in case, accents, trailing blanks or Unicode form are different ids. This holds for threads,
+        runs, requests and labels."""
         for n, name in enumerate((one, other)):
             await claimed(world, "r", said(f"{n}"), thread=name, complete=True)
             await claimed(world, name, said(f"in {n}"), complete=True)

@@ -1,4 +1,4 @@
-"""Lists of the children of a thread's runs, and of their children (K3)."""
+"""Lists of the descendants of a thread's runs (K3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(found: ChildRuns) -> list[tuple[int, str, str, str]]:
 
 class TestChildLists:
     async def test_k3_children_are_listed_level_by_level(self, world: World) -> None:
-        """K3: The list has every level, and only what the runs of this thread started."""
+        """K3: The list has every level of descendants, and no other runs."""
         attempt = await world.start("r1")
         await start_child(world, attempt, "c1", "one")
         await start_child(world, attempt, "c2", "two", agent="writer")
@@ -66,7 +66,7 @@ class TestChildLists:
         assert [each.depth for each in found.items] == list(range(1, MAX_CHILD_DEPTH + 1))
 
     async def test_a1_deleted_children_and_those_of_other_tenants_are_not_listed(self, world: World) -> None:
-        """A1: A deleted child is left out. Another tenant has no such thread."""
+        """A1: The list omits a deleted child. For another tenant, the thread is unknown."""
         attempt = await world.start("r1")
         await start_child(world, attempt, "c1", "one")
         await start_child(world, attempt, "c2", "two")

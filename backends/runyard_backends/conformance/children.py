@@ -1,4 +1,4 @@
-"""Children of runs, at the store (K3)."""
+"""Children of runs in the store (K3)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def child(run_id: str = "c1", thread: str = "child") -> Wait:
 
 class TestChildren:
     async def test_k3_the_end_of_a_child_wakes_its_parent(self, world: World) -> None:
-        """K3: The job of the suspended parent is submitted, and its claim finds the end."""
+        """K3: The end of a child submits the job of the suspended parent. The claim of the parent finds this end."""
         attempt = await world.start("r1")
         assert (await start_child(world, attempt)).created
         assert not (await start_child(world, attempt)).created  # the call is repeated after a lost reply
@@ -44,7 +44,7 @@ class TestChildren:
         ended = await world.finish(await world.take("c1", thread="child"), said("done"))
         assert [job.run_id for job in ended.effects.jobs] == ["r1"]
         claim = await world.claim("r1")
-        assert claim.attempt is not None and claim.effects.jobs == []  # the claimed run is not offered again
+        assert claim.attempt is not None and claim.effects.jobs == []  # the effects do not offer the claimed run again
         ledger = await world.runs.ledger(claim.attempt)
         assert (ledger.waits["c1"].name, ledger.waits["c1"].ended_at is not None) == ("child", True)
 
@@ -59,12 +59,13 @@ class TestChildren:
         attempt = await world.start("r1")
         await start_child(world, attempt)
         ended = await world.finish(await world.take("c1", thread="child"), said("done"))
-        assert ended.effects.jobs == []  # the parent runs
+        assert ended.effects.jobs == []  # the parent is running, so it is not offered
         assert (await park(world, attempt, child())).status is RunStatus.RUNNING
 
     @pytest.mark.parametrize("parked", [True, False], ids=["parked before", "parked after"])
     async def test_k3_a_redriven_child_is_waited_for(self, world: World, parked: bool) -> None:
-        """K3: A child that was redriven before its parent saw the failure is not a failed child."""
+        """K3: A child may be redriven before its parent has seen the failure. The parent then waits for the next end of the
+        child."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         if parked:
@@ -99,7 +100,7 @@ class TestChildren:
         assert (await world.runs.admit()).next_due is None
 
     async def test_k3_a_failed_run_leaves_its_children(self, world: World) -> None:
-        """K3: A redrive takes their results."""
+        """K3: The children of a failed run continue. After a redrive, the run finds their results."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="x", message="x"))
@@ -110,7 +111,7 @@ class TestChildren:
         assert (await park(world, again, child())).status is RunStatus.RUNNING
 
     async def test_k3_a_child_on_a_thread_that_waits_for_it_is_refused(self, world: World) -> None:
-        """K3: On the parent's own thread, and in a cycle. The refused child leaves nothing behind."""
+        """K3: This holds for the parent's own thread, and for a thread of an ancestor. A refused child leaves no wait."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -129,7 +130,7 @@ class TestChildren:
             await start_child(world, attempt, "more", "more")
 
     async def test_i2_an_attempt_without_the_fence_starts_no_child(self, world: World) -> None:
-        """I2, R10: Neither does an attempt whose run was asked to cancel."""
+        """I2, R10: A stale attempt starts no child. Nor does an attempt whose run has a requested cancel."""
         attempt = await world.start("r1")
         await world.bury()
         other = await world.take("r1", worker="w2")
@@ -159,7 +160,7 @@ class TestChildren:
         assert await world.status("c1", "child") is RunStatus.CANCELLED
 
     async def test_k3_the_number_of_children_is_bounded(self, world: World) -> None:
-        """K3: A repetition of the last child is no further child."""
+        """K3: Beyond the maximum number, a child is refused. A repetition of an accepted child is not."""
         attempt = await world.start("r1")
         for part in range(0, MAX_CHILDREN, 100):
             names = [f"c{n}" for n in range(part, part + 100)]
@@ -170,7 +171,7 @@ class TestChildren:
         assert not (await start_child(world, attempt, "c999", "c999")).created
 
     async def test_k3_a_run_of_another_starter_is_no_child(self, world: World) -> None:
-        """K3: A run with the id of a child is neither adopted nor waited for, whoever started it."""
+        """K3: If another run has the id of a child, the call is refused, and the parent does not wait for that run."""
         await world.runs.accept(AcceptRequest(thread_id="child", run_id="c1", input=(message := user("go"))))
         other = await world.start("r0", thread="other")
         await world.runs.start_child(other, AcceptRequest(thread_id="child", run_id="c2", input=message, job=other.ref))
@@ -199,7 +200,7 @@ class TestChildren:
         assert len((await world.runs.ledger(attempt)).waits) == 1
 
     async def test_k3_a_child_that_is_not_due_is_cancelled_when_it_is(self, world: World) -> None:
-        """K3: Until then the reconciler does not look at it."""
+        """K3: The child of a cancelled parent is cancelled when it is due. Before, the reconciler does not examine it."""
         attempt = await world.start("r1")
         await start_child(world, attempt, delay=0.2)
         await start_child(world, attempt, "c2", "later", delay=3600)

@@ -26,7 +26,7 @@ class TestCreationWithoutWorkers:
     """The tests of :class:`TestCreation` that a store without workers passes, too."""
 
     async def test_the_same_again_is_the_same_thread(self, world: World) -> None:
-        """A repeated creation with the same thread id finds the thread, even after the thread changed."""
+        """A repeated creation with the same thread id returns the thread, even if the thread has changed."""
         assert (await create(world, title="x")).created
         await world.threads.update_thread(T, title="y")
         again = await create(world, title="x")

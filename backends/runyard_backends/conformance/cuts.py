@@ -16,8 +16,7 @@ class TestMessageCutsWithoutWorkers:
     """The tests of :class:`TestMessageCuts` that a store without workers passes, too."""
 
     async def test_inclusive_cut(self, world: World) -> None:
-        """F6, F2: A cut at a message includes the message. A cut can be at any visible message. ``forked_after_run_id`` is not
-        set."""
+        """F6, F2: A cut can be at any visible message and includes this message. ``forked_after_run_id`` is then None."""
         await world.turn("r1")
         await world.turn("r2")
         for n, message in enumerate(await world.messages()):
@@ -39,7 +38,7 @@ class TestMessageCutsWithoutWorkers:
             await world.fork("c", at_message_id="nope")
 
     async def test_messages_after_the_cut_are_not_there(self, world: World) -> None:
-        """F6: A message after the cut is not found in the fork. The fork cannot be cut at such a message."""
+        """F6: A message after the cut is unknown in the fork. The fork cannot be cut there."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r1")
@@ -53,7 +52,7 @@ class TestMessageCutsWithoutWorkers:
             await world.fork("c", at_message_id=message.id)
 
     async def test_cut_at_a_plain_message_shows_everything_completed(self, world: World) -> None:
-        """S4: A cut at a message without a run shows every run that has completed so far."""
+        """S4: A cut at a message without a run shows every run that has completed by then."""
         cp = world.checkpointer
         await cp.claim_run("t", "x")
         message = user("plain")
@@ -76,8 +75,8 @@ class TestMessageCutsWithoutWorkers:
 
 class TestMessageCuts(TestMessageCutsWithoutWorkers):
     async def test_cut_in_a_failed_run_shows_its_context_and_itself(self, world: World) -> None:
-        """F6: A cut in a failed run shows the run's context and its messages up to the cut. Runs that complete later are not in
-        the fork."""
+        """F6: A cut in a failed run shows the run's context, and the run's messages up to the cut. It shows no runs that
+        complete later."""
         cp = world.checkpointer
         await world.turn("r1")
         await cp.claim_run("t", "beside")
@@ -111,7 +110,7 @@ class TestMessageCuts(TestMessageCutsWithoutWorkers):
         assert caught.value.details["before"] == (await world.messages())[0].id
 
     async def test_repair_closes_open_calls(self, world: World) -> None:
-        """F6: With repair the fork gets error results for open calls. The source is unchanged."""
+        """F6: With ``repair``, the fork gets error results for open calls. The source stays unchanged."""
         attempt = await world.start("r1", "q")
         _, partial = await world.runs.append(attempt, [call("a", "b"), result("a")])
         forked = await world.fork("c", at_message_id=partial.id, repair=True)
@@ -125,7 +124,7 @@ class TestMessageCuts(TestMessageCutsWithoutWorkers):
         assert (await world.context(attempt))[-2:] == ["result:b", "go on"]
 
     async def test_prompt_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: A prompt after a message with open tool calls is refused, like a cut at that message."""
+        """F6: A prompt after a message with open tool calls is refused. So is a cut at that message."""
         attempt = await world.start("r1", "q")
         calls = call("a")
         await world.finish(attempt, calls, result("a"), said("done"))

@@ -43,7 +43,7 @@ class TestDeletionWithoutWorkers:
         await world.threads.delete_thread(T)
 
     async def test_a_new_thread_has_no_forks_of_its_predecessor(self, world: World) -> None:
-        """D2, F12: The forks of a deleted thread are no forks of a new thread with the same id."""
+        """D2, F12: A new thread with the id of a deleted thread does not have the forks of the deleted thread."""
         await world.turn("r1")
         await world.fork("old", after_run_id="r1")
         await world.threads.delete_thread(T)
@@ -58,7 +58,7 @@ class TestDeletionWithoutWorkers:
         assert await forks() == ["new"]
 
     async def test_last_referrers_go(self, world: World) -> None:
-        """No row remains when every thread of a family is deleted, in any order."""
+        """When a thread and all its forks are deleted, in any order, no row is left."""
         await world.turn("r1")
         for child in ("c", "d"):
             await world.fork(child, after_run_id="r1")
@@ -111,7 +111,7 @@ class TestDeletion(TestDeletionWithoutWorkers):
         assert (await delete(T, cancel=True)).deleted == [key]
 
     async def test_forks_can_be_forked_after_the_deletion(self, world: World) -> None:
-        """Run ids and completion numbers of visible runs stay. Forks of a deleted thread can be forked."""
+        """Forks of a deleted thread can be forked. They keep the run ids and completion numbers of visible runs."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id, extra={"v": run_id})
         await world.failed("bad")
@@ -126,8 +126,8 @@ class TestDeletion(TestDeletionWithoutWorkers):
         assert await world.context(await world.start("own2", thread="c")) == ["r1?", "r1!", "r2?", "r2!", "own?", "own!", "hi"]
 
     async def test_forks_keep_the_extra_of_their_cut(self, world: World) -> None:
-        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. This includes extra that a run saved on
-        a branch that the fork does not show."""
+        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. A run on a branch that the fork does not
+        show may have saved this extra."""
         await world.turn("r1", extra={"v": 1})
         asked, answered = [message.id for message in await world.messages()]
         await world.turn("other", parent_id=asked, extra={"v": 2})
@@ -152,7 +152,7 @@ class TestDeletion(TestDeletionWithoutWorkers):
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended"])
     async def test_live_run_refuses(self, world: World, how: str) -> None:
-        """Deleting a thread with a live run raises ThreadBusyError. With ``cancel`` it cancels the run."""
+        """Deleting a thread with a live run raises ThreadBusyError. With ``cancel``, the deletion cancels the run."""
         attempt = None
         match how:
             case "queued":
@@ -185,7 +185,7 @@ class TestDeletion(TestDeletionWithoutWorkers):
         await world.threads.delete_thread(T)
 
     async def test_erase_leaves_tombstones(self, world: World) -> None:
-        """Erasing replaces the thread's own messages by tombstones wherever they are visible."""
+        """Erasing replaces the thread's own messages by tombstones in all threads that show them."""
         await world.turn("r0", thread="root")
         await world.fork(T, src="root", after_run_id="r0")
         await world.checkpointer.append(T, [user("secret", metadata={"ssn": 1})])
@@ -222,7 +222,8 @@ class TestRunDeletionWithoutWorkers:
             await world.runs.delete_run("none", "bad")
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:
-        """D1: A fork at a message of an unsuccessful run keeps the messages up to it. The run's later messages are deleted."""
+        """D1: A fork at a message of an unsuccessful run keeps the run's messages up to this message. The run's later messages
+        are deleted."""
         await world.turn("r1")
         await world.failed("bad")
         asked = await world.id_of("bad?")
@@ -239,7 +240,7 @@ class TestRunDeletionWithoutWorkers:
         assert await world.texts("d") == ["r1?", "r1!", "bad?", "own?", "own!"]
         for child in ("c", "d"):
             await world.threads.delete_thread(child)
-        await world.runs.delete_run(T, "bad")  # no thread shows its messages any more
+        await world.runs.delete_run(T, "bad")  # after this deletion, no thread shows the run's messages
         with pytest.raises(errors.MessageNotFoundError):
             await world.messages(leaf=asked)
 
@@ -271,7 +272,7 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_the_same_request_finds_it(self, world: World) -> None:
-        """R2: The same request finds the deleted run and executes nothing. Other content under the same id is refused."""
+        """R2: The same request returns the deleted run and executes nothing. Another request with the same id is refused."""
         message = user("secret")
         request = AcceptRequest(thread_id=T, run_id="bad", input=message)
         await world.runs.accept(request)
@@ -285,7 +286,7 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
             await world.accept("bad", "other")
         with pytest.raises(errors.RunEndedError):
             await world.runs.redrive(T, "bad")
-        await world.runs.accept(replace(request, run_id="good"))  # its message's id is free
+        await world.runs.accept(replace(request, run_id="good"))  # the id of its message is free
         assert (await world.claim("good")).outcome == "claimed"
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
@@ -340,8 +341,8 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
         assert await world.texts(leaf=leaf) == before == ["r1?", "r1!", "bad?", "bad…", "on?", "on!"]
 
     async def test_run_whose_message_another_is_to_go_on_from_is_not_deleted(self, world: World) -> None:
-        """A run is not deleted while one of its messages is the parent of a queued run: the claim of the queued run needs the
-        parent."""
+        """A run is not deleted while one of its messages is the parent of a queued run, because the claim of the queued run
+        needs the parent."""
         await world.turn("r1")
         await world.failed("bad")
         last = await world.id_of("bad…")
@@ -378,8 +379,8 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
 
     @pytest.mark.parametrize("by", ["id", "number"])
     async def test_run_that_a_queued_job_has_yet_to_fork_from_is_not_deleted(self, world: World, by: str) -> None:
-        """A run is not deleted while the cut of a queued fork job is at one of its messages. The cut names the message by id or
-        number."""
+        """A run is not deleted while a queued fork job has its cut at one of the run's messages. The cut names the message by
+        id or number."""
         await world.turn("r1")
         await world.failed("bad")
         [*_, last] = await world.messages(leaf=await world.id_of("bad…"))

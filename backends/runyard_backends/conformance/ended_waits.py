@@ -1,4 +1,4 @@
-"""What waits leave when their runs end, at the store (K1 to K3)."""
+"""Waits of runs that end, in the store (K1 to K3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestEndedWaits:
     async def test_h5_a_completed_run_leaves_no_open_request(self, world: World) -> None:
-        """H5, K1: Its first attempt stored the request and went on, because a wait beside it had ended."""
+        """H5, K1: The first attempt stored the request. The run continued, because another of its waits had already ended."""
         attempt = await world.start("r1")
         ask = HitlRequest(request_id=new_id(), timeout=0, on_deadline={"fail": True})
         ended = await park(world, attempt, sleep(timeout=0), sleep("open", timeout=3600), signal(), asks=ask)
@@ -29,7 +29,7 @@ class TestEndedWaits:
         assert await world.status("r1") is RunStatus.COMPLETED
 
     async def test_k2_a_run_that_was_asked_to_cancel_takes_no_signal(self, world: World) -> None:
-        """K2, R10: The signal stays for the next run."""
+        """K2, R10: A run with a requested cancel takes no signal. The signal stays for the next run."""
         await park(world, await world.start("r1"), sleep(timeout=0.01), signal())
         attempt = await wake(world)
         await world.runs.cancel(T, "r1")
@@ -38,7 +38,7 @@ class TestEndedWaits:
         assert (await park(world, await world.start("r2"), signal())).status is RunStatus.RUNNING
 
     async def test_k2_a_signal_of_a_name_for_which_nobody_waits_stays(self, world: World) -> None:
-        """K2: It neither wakes the run that waits for another name, nor is it lost."""
+        """K2: A signal does not wake a run that waits for another name. The signal stays until a run waits for its name."""
         await park(world, await world.start("r1"), signal())
         assert (await world.runs.signal(T, "due", 1, signal_id="s")).signal.run_id is None
         assert await world.status("r1") is RunStatus.SUSPENDED
@@ -49,7 +49,7 @@ class TestEndedWaits:
 
 class TestEndedChildren:
     async def test_k3_a_verb_on_a_cancelled_parents_thread_leaves_the_children_to_cancel(self, world: World) -> None:
-        """K3: The verb ends the due waits of its thread. The wait for a child that is to be cancelled is not one of them."""
+        """K3: A verb ends the due waits of its thread, except waits for children that the reconciler must still cancel."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -60,7 +60,7 @@ class TestEndedChildren:
 
     @pytest.mark.parametrize("what", ["run", "thread", "live thread"])
     async def test_k3_a_cancel_reaches_children_of_deleted_parents(self, world: World, what: str) -> None:
-        """K3, D1: Also if the deletion follows before the children are cancelled."""
+        """K3, D1: The children are cancelled even if their parent is deleted before that."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -80,7 +80,7 @@ class TestEndedChildren:
         assert (await world.runs.admit()).next_due is None
 
     async def test_k3_a_redriven_child_has_not_ended(self, world: World) -> None:
-        """K3, H12: Its parent waits for its next end, and not for its first one."""
+        """K3, H12: The parent of a redriven child waits for the child's next end."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await fail_child(world)
@@ -91,7 +91,7 @@ class TestEndedChildren:
         await wake(world)
 
     async def test_k3_a_parent_waits_again_for_a_redriven_child(self, world: World) -> None:
-        """K3, H12: The child is redriven after its end has woken the parent, and before a worker has claimed the parent."""
+        """K3, H12: The child is redriven after its end has woken the parent, but before a worker claims the parent."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -108,7 +108,7 @@ class TestEndedChildren:
         assert (await park(world, attempt, child())).status is RunStatus.SUSPENDED
         await world.finish(await world.take("c1", thread="child"), said("done"))
         claim = await world.claim("r1")
-        assert claim.attempt is not None and claim.effects.jobs == []  # the claimed run needs no other job
+        assert claim.attempt is not None and claim.effects.jobs == []  # the effects do not offer the claimed run again
         assert (await world.runs.ledger(claim.attempt)).waits["c1"].ended_at is not None
 
 

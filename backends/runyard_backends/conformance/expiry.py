@@ -1,4 +1,4 @@
-"""R11: A run with an expiry fails if it has not started in time, for whichever reason it waits."""
+"""R11: A run with an expiry fails if it has not started in time. The reason for its wait does not matter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .world import T, World, eventually, now, said
 pytestmark = pytest.mark.asyncio
 
 SOON = 0.001
-"""Seconds until the run expires, so few that the run has expired at the next call."""
+"""Seconds until the run expires. The time is so short that the run has expired at the next call."""
 LATE = RunOptions(expires_in=SOON)
 
 
@@ -35,7 +35,7 @@ async def over(world: World, run_id: str, thread: str = T) -> None:
 
 
 async def expired(world: World, run_id: str, effects: Effects, thread: str = T) -> None:
-    """Check that the run failed with ``run_expired``, before any attempt, and that its stream reports the failure."""
+    """Check that the run failed with ``run_expired`` before any attempt. Check that its stream reports the failure."""
     run = await world.run(run_id, thread)
     assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, errors.RunExpiredError.code)
     assert run.attempt == 0 and run.event_id is not None
@@ -47,7 +47,7 @@ async def expired(world: World, run_id: str, effects: Effects, thread: str = T) 
 class TestExpiry:
     @pytest.mark.parametrize("queue", ["default", "nobody"])
     async def test_run_that_nobody_starts_in_time_fails(self, world: World, queue: str) -> None:
-        """I1, R11: A run that no worker starts fails in any queue, even in one without workers. The feed has the failure."""
+        """I1, R11: A run that no worker starts fails, even in a queue without workers. The feed reports the failure."""
         await world.accept("r", queue=queue, options=LATE)
         await over(world, "r")
         await expired(world, "r", (await world.runs.admit()).effects)
@@ -56,7 +56,7 @@ class TestExpiry:
         assert (await world.runs.admit()).effects == Effects()
 
     async def test_a_claim_that_comes_too_late_ends_it(self, world: World) -> None:
-        """R11: A claim that comes too late ends the run, even before the reconciler finds it."""
+        """R11: A claim after the expiry ends the run, even before the reconciler finds the run."""
         await world.accept("r", options=LATE)
         await over(world, "r")
         claim = await world.claim("r")
@@ -79,7 +79,7 @@ class TestExpiry:
         assert "r5" in [job.run_id for job in (await world.runs.admit()).effects.jobs]
 
     async def test_fork_job_that_waits_for_an_expired_run_fails(self, world: World) -> None:
-        """F5: A fork job fails if the run of its cut expires, as after any other failure of that run."""
+        """F5: A fork job fails if the run of its cut expires. Any other failure of that run has the same effect."""
         await world.accept("r", options=LATE)
         await over(world, "r")
         await world.runs.admit()
@@ -109,7 +109,8 @@ class TestExpiry:
         await world.take("r", thread="c")
 
     async def test_time_counts_from_when_it_is_due(self, world: World) -> None:
-        """R11: ``expires_in`` counts from the due time, or from the acceptance if the due time is earlier."""
+        """R11: ``expires_in`` counts from the due time. If the run was due before its acceptance, it counts from the
+        acceptance."""
         await world.accept("later", delay=3600.0, options=RunOptions(expires_in=60.0))
         await world.accept("late", thread="u", run_at=now() - timedelta(hours=1), options=RunOptions(expires_in=60.0))
         later, late = await world.run("later"), await world.run("late", "u")
@@ -117,7 +118,7 @@ class TestExpiry:
         assert late.expires_at is not None and abs((late.expires_at - late.accepted_at).total_seconds() - 60) < 5
 
     async def test_a_pass_knows_when_the_next_one_expires(self, world: World) -> None:
-        """R11: Each ``admit`` returns the seconds until the next expiry, so that the reconciler calls it again in time."""
+        """R11: Each call of ``admit`` returns the seconds until the next expiry. The reconciler then calls it again in time."""
         await world.accept("r", options=RunOptions(expires_in=600.0))
         next_due = (await world.runs.admit()).next_due
         assert next_due is not None and 500 < next_due <= 600
@@ -125,7 +126,7 @@ class TestExpiry:
         assert (await world.runs.admit()).next_due is None
 
     async def test_a_limit_holds_for_all(self, world: World) -> None:
-        """R16: A run accepted under the limit ``queued_seconds`` has the shorter of the limit and its own ``expires_in``."""
+        """R16: The limit ``queued_seconds`` shortens a longer ``expires_in`` of a run that is accepted under the limit."""
         await world.accept("before")
         await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
         own: list[tuple[str, dict[str, Any], float]] = [

@@ -1,4 +1,4 @@
-"""The sentences of ``explain``, word for word: every store returns the same (R12)."""
+"""The sentences of ``explain``. Every store returns the same sentences, word for word (R12)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class TestExplain:
         assert await world.runs.explain("u", "r2") == why
 
     async def test_explain_names_a_pause_before_the_lane(self, world: World) -> None:
-        """R12: ``explain`` names the pause and not the run ahead, because a paused queue starts no run even after that run."""
+        """R12: In a paused queue, ``explain`` names the pause instead of the run ahead, because the end of that run would start
+        no run."""
         await world.start("r1")
         await world.accept("r2")
         since = await world.backend.queues.pause("default")
@@ -61,8 +62,8 @@ class TestExplain:
         assert await world.runs.explain(T, "r1") == f"{lost}; queue default is paused since {moment(since)}"
 
     async def test_explain_names_the_run_for_which_a_fork_waits(self, world: World) -> None:
-        """R12, F5: ``explain`` names the run for which a fork job waits, even in a paused queue: the end of the pause would not
-        start the job."""
+        """R12, F5: ``explain`` names the run for which a fork job waits, even in a paused queue, because the end of the pause
+        would not start the job."""
         await world.start("r1")
         fork = ForkRequest(src=T, new="copy", cut=Cut(after_run_id="r1"))
         await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork))
@@ -70,7 +71,8 @@ class TestExplain:
         assert await world.runs.explain(T, "job") == "waiting for run r1 to end"
 
     async def test_explain_describes_a_run_that_runs(self, world: World) -> None:
-        """R12, R21: ``explain`` names the crashes of a running run, a requested cancel, and the version that accepted it."""
+        """R12, R21: For a running run, ``explain`` names its crashes, a requested cancel, and the version that accepted the
+        run."""
         await world.accept("r1", app_version="1")
         await world.crash("r1", 2)
         claim = await world.claim("r1")
@@ -87,7 +89,7 @@ class TestExplain:
         assert await world.runs.explain(T, "r1") == taken
 
     async def test_explain_describes_a_run_that_stopped(self, world: World) -> None:
-        """R12, H1: ``explain`` names the question of a suspended run, and the end and the error of an ended run."""
+        """R12, H1: ``explain`` names the request of a suspended run. For an ended run, it names the end and the error."""
         request_id = await world.suspended("asked", thread="x")
         asked = await world.run("asked", "x")
         waits = f"waiting for an answer to request {request_id} since {at(asked.suspended_at)}"

@@ -1,4 +1,4 @@
-"""Runs that no worker executes: claimed, written and completed through the checkpointer (R13, R15, R17)."""
+"""External runs, which are claimed, written and completed through the checkpointer (R13, R15, R17)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class TestExternalRunsWithoutWorkers:
         assert (await world.run("x")).completion_seq == 1
 
     async def test_repeated_append_is_stored_once(self, world: World) -> None:
-        """I3: The messages of a repeated append are stored once. The id of a stored message is refused for another run."""
+        """I3: The messages of a repeated append are stored once. A message of another run cannot have the id of a stored
+        message."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         messages = [user("plain"), user("q", run_id="x"), user("unclaimed", run_id="y")]
@@ -52,7 +53,7 @@ class TestExternalRunsWithoutWorkers:
         assert await world.texts() == ["plain", "q", "unclaimed", "a"]
 
     async def test_append_with_one_id_for_two_runs_is_refused(self, world: World) -> None:
-        """B2: One id for two messages of a call is refused, and the call stores nothing."""
+        """B2: A call that has one id for two messages is refused and stores nothing."""
         message = user("a")
         for other in ("x", None):
             again = message.model_copy(update={"run_id": other})
@@ -69,7 +70,8 @@ class TestExternalRunsWithoutWorkers:
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_unclaimed_messages_are_invisible(self, world: World) -> None:
-        """R13: Messages of an unclaimed run enter no context until the run is claimed and completes."""
+        """R13: Messages of an unclaimed run are in no context. They enter contexts when the run was claimed and has
+        completed."""
         cp = world.checkpointer
         await cp.append(T, [user("plain"), said("early", run_id="x")])
         await world.turn("r1")
@@ -117,7 +119,8 @@ class TestExternalRunsWithoutWorkers:
             await cp.append(T, [user("late", run_id="x")])
 
     async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
-        """R13: The completion of an external run does not check tool cycles. The ``Agent`` checks them before the call."""
+        """R13: The completion of an external run does not check tool cycles, because the ``Agent`` checks them before the
+        call."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
@@ -181,7 +184,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
             await cp.mark_run_complete(T, "bad")
 
     async def test_load_shows_what_nobody_claimed_yet(self, world: World) -> None:
-        """R13: ``load`` returns unclaimed messages as long as no worker holds their run. A fork contains none of them."""
+        """R13: ``load`` returns unclaimed messages until a worker claims their run. A fork contains no unclaimed messages."""
         cp = world.checkpointer
         await cp.append(T, [user("one", run_id="x"), user("two", run_id="y"), said("more", run_id="x")])
         assert await world.loaded() == ["one", "two", "more"]
@@ -197,8 +200,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.loaded() == ["one", "two", "more", "r1?", "r1!", "q"]
 
     async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
-        """R13, R1: A worker's first claim makes the run's unclaimed messages part of the run. The context ends with these
-        messages and the run's input."""
+        """R13, R1: With a worker's first claim, the run's unclaimed messages become messages of the run. The context ends with
+        these messages and the run's input."""
         await world.checkpointer.append(T, [said("early", run_id="x")])
         await world.turn("r1")
         attempt = await world.start("x", "q")
@@ -211,8 +214,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["the head moved", "parallel"])
     async def test_unclaimed_message_follows_its_run_to_another_branch(self, world: World, parallel: bool) -> None:
-        """I5, I3, R13: Unclaimed messages move to the branch of their run, even if the run appends them again. They are in no
-        context of another branch."""
+        """I5, I3, R13: Unclaimed messages move to the branch of their run, even if the run appends them again. Contexts of
+        other branches do not contain them."""
         await world.turn("r1")
         early = [said("early", run_id="x"), said("more", run_id="x")]
         await world.checkpointer.append(T, early)
@@ -232,7 +235,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["one branch", "parallel"])
     async def test_a_prompt_that_was_stored_under_its_run_before(self, world: World, parallel: bool) -> None:
-        """R1, I3: A prompt that was stored under its run before is stored once, as the run's own message."""
+        """R1, I3: A prompt that was appended under its run id before is stored once, as the run's own message."""
         question = user("q")
         await world.turn("r1")
         await world.checkpointer.append(T, [question.model_copy(update={"run_id": "x"}), said("early", run_id="x")])
@@ -244,7 +247,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.cut(after_run_id="x") == ["r1?", "r1!", "q", "early", "a"]
 
     async def test_unclaimed_message_is_in_no_context_before_its_first_claim(self, world: World) -> None:
-        """R13, I5: Nothing can refer to an unclaimed message, because its position may change until the first claim."""
+        """R13, I5: No call can refer to an unclaimed message, because its position may change at the first claim."""
         early = said("early", run_id="x")
         await world.checkpointer.append(T, [early])
         await world.accept("x")
@@ -255,8 +258,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.texts(leaf=early.id) == ["early"]
 
     async def test_a_worker_answers_for_what_was_unclaimed(self, world: World) -> None:
-        """I7, R5, R10: A tool call that was stored before the claim belongs to the run. The run's completion checks the call,
-        and a cancel with keep closes it."""
+        """I7, R5, R10: A tool call that was stored before the claim belongs to the run. The completion checks this call, and a
+        cancel with keep closes it."""
         for run_id in ("x", "y"):
             await world.checkpointer.append(T, [call(run_id).model_copy(update={"run_id": run_id})])
         ended = await world.finish(await world.start("x"), said("a"))
@@ -275,7 +278,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         await world.threads.delete_thread(T)
 
     async def test_context_hands_each_run_over_together(self, world: World) -> None:
-        """S5: A context contains each run's messages together."""
+        """S5: In a context, the messages of each run are together."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)
@@ -289,7 +292,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.texts() == ["a1", "b1", "plain", "a2", "b2", "q"]
 
     async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
-        """F5: If a fork job waits for an external run, the store notifies the workers of the completion, because
+        """F5: A fork job may wait for an external run. The store then notifies the workers of the completion, because
         ``mark_run_complete`` returns no effects."""
         await world.checkpointer.claim_run(T, "x")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="x"))

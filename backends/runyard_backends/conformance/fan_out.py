@@ -1,4 +1,4 @@
-"""Fan-outs in the store: their candidates, and the wait of a job for the runs that it started (F11, F5)."""
+"""Fan-outs in the store: the candidates, and the wait of a job for the runs that it started (F11, F5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR = ErrorInfo(code="x", message="x")
 
 
 class TestFanOut:
-    """A job ``job`` on the thread, and runs that it started on threads of their own."""
+    """A job ``job`` on the thread, and runs that it started on other threads."""
 
     async def job(self, world: World) -> AttemptToken:
         await world.turn("before")
@@ -47,7 +47,7 @@ class TestFanOut:
         return [job.run_id for job in effects.jobs if job.kind == "fork_many"]
 
     async def test_f11_the_candidates_come_back_as_they_were(self, world: World) -> None:
-        """F11: The candidates and the options of the fan-out are read as they were given, in their order."""
+        """F11: The candidates and the options of the fan-out are read as they were given, in the same order."""
         messages = [
             user("plain"),
             user("odd \ud800 \0 words", metadata={"a": {"b": None}}),
@@ -94,7 +94,8 @@ class TestFanOut:
         assert (await world.claim("job")).outcome == "claimed"
 
     async def test_f11_a_run_that_ended_meanwhile_is_not_waited_for(self, world: World) -> None:
-        """F11: If a run ends between the job's check of its runs and the job's release, the release submits the job."""
+        """F11: A run may end after the job has checked its runs, but before the job is released. The release then submits the
+        job."""
         attempt = await self.job(world)
         await self.child(world, "c")
         assert await self.end(world, "c") == ["job"]
@@ -128,7 +129,7 @@ class TestFanOut:
         assert (await world.claim("job", worker="w3")).outcome == "claimed"
 
     async def test_f11_a_job_that_is_cancelled_waits_for_nothing(self, world: World) -> None:
-        """R10: A waiting job is cancelled at once. Later ends of its runs do not submit the job."""
+        """R10: A waiting job is cancelled at once. The ends of its runs do not submit the cancelled job."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -146,10 +147,10 @@ class TestFanOut:
         assert claim.outcome in ("unknown", "ended")
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
-        """F9: An agent that can ask a human is refused as agent of a probe and as judge. The refusal is at acceptance, before
-        the snapshot is read. Of the workers with this agent, the last one to register decides whether the agent can ask."""
+        """F9: An agent that can ask a human is refused as agent of a probe and as judge. The call is refused at its acceptance,
+        before the snapshot is read. The last registered worker with this agent decides whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
-        await world.accept("before")  # no run has completed, so a cut would be refused
+        await world.accept("before")  # no run has completed, so the cut would be refused too
         probe = ForkRequest(src=T, new="p", cut=Cut())
         once = AcceptRequest(thread_id=T, run_id="p", kind="fork_once", agent="j", input=user("?"), fork=probe)
         many = replace(once, kind="fork_many", input=None)

@@ -1,4 +1,4 @@
-"""The feed of committed events, in order, from any cursor, and retention (E5)."""
+"""The feed: committed events in order, reads from any cursor, and the retention (E5)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestFeed:
         ]
 
     async def test_any_entry_continues_the_feed(self, world: World) -> None:
-        """E5: The cursor of each entry can be stored as JSON, continues the feed after that entry, and stays valid."""
+        """E5: The cursor of each entry continues the feed after that entry. It can be stored as JSON and stays valid."""
         for n in range(5):
             await world.store(f"m{n}", thread=f"t{n}")
         found = await entries(world)
@@ -84,7 +84,7 @@ class TestFeed:
             assert await entries(world, json.loads(json.dumps(entry.cursor))) == found[n + 1 :]
 
     async def test_feed_continues_from_the_cursor_of_an_empty_page(self, world: World) -> None:
-        """E5: The cursor of an empty page continues without missing a later entry."""
+        """E5: A read from the cursor of an empty page misses no later entry."""
         empty = await world.backend.feed.read()
         assert empty.items == [] and empty.next is not None
         await world.store("one")
@@ -123,7 +123,7 @@ class TestFeed:
 
 class TestPruning:
     async def test_a_cursor_before_what_was_pruned_is_refused(self, world: World) -> None:
-        """E5: A cursor before pruned entries is refused, so that the reader learns of the loss."""
+        """E5: A cursor before pruned entries is refused, so that the reader notices the loss."""
         start = (await world.backend.feed.read()).next
         await world.store("one")
         await world.store("two")
@@ -170,7 +170,7 @@ class TestPruning:
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_dead_workers_are_forgotten(self, world: World) -> None:
-        """A worker whose row was deleted is treated like a dead worker. Its heartbeat is refused. Its runs are taken over."""
+        """A worker whose row was deleted counts as dead. Its heartbeat is refused, and its runs are taken over."""
         attempt = await world.start("r1")
         await world.hire("alive")
         await world.bury("w")

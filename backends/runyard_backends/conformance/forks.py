@@ -19,8 +19,8 @@ class TestForksWithoutWorkers:
     """The tests of :class:`TestForks` that a store without workers passes, too."""
 
     async def test_fork_is_the_snapshot(self, world: World) -> None:
-        """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. Later turns of the source or
-        of the fork are not visible in the other thread."""
+        """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. The fork does not show later turns
+        of the source. The source does not show turns of the fork."""
         for run_id in ("r1", "r2", "r3"):
             await world.turn(run_id)
         before = await world.messages()
@@ -71,8 +71,8 @@ class TestForksWithoutWorkers:
         assert await world.cut(after_run_id="slow") == ["slow0", "fast1", "slow2", "fast3"]
 
     async def test_earlier_completion_with_later_messages_is_in(self, world: World) -> None:
-        """S3: The high water is the maximum over all completed runs. If a run that completed earlier has the later messages,
-        all of them are in the fork."""
+        """S3: The high water is the maximum over all completed runs. A run that completed earlier may have later messages. The
+        fork shows all of them."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)
@@ -83,7 +83,7 @@ class TestForksWithoutWorkers:
         assert await world.cut(after_run_id="b") == ["b1", "plain", "b2"]
 
     async def test_plain_messages_up_to_the_high_water(self, world: World) -> None:
-        """F1, F10: Messages without a run are in the fork if they come before the last message of the cut's run."""
+        """F1, F10: The fork shows messages without a run that come before the last message of the cut's run."""
         await world.store("legacy 1")
         await world.store("legacy 2")
         await world.turn("r1")
@@ -94,7 +94,8 @@ class TestForksWithoutWorkers:
         assert [m.run_id for m in messages] == [None, None, "r1", "r1"]
 
     async def test_repeated_fork_is_the_same_fork(self, world: World) -> None:
-        """F4: The same source, cut and options find the same fork, even after the source was deleted."""
+        """F4: A repeated call with the same source, cut and options returns the same fork, even after the source was
+        deleted."""
         await world.turn("r1")
         await world.turn("r2")
         assert (await world.fork("c", after_run_id="r1", metadata={"a": 1})).created
@@ -106,8 +107,8 @@ class TestForksWithoutWorkers:
         assert not (await world.fork("c", after_run_id="r1", metadata={"a": 1})).created
 
     async def test_extra_of_the_cut(self, world: World) -> None:
-        """F3: The fork's extra is a copy of the extra that the source last saved up to the cut. If the fork has metadata, the
-        copy has it under the key ``fork``."""
+        """F3: The fork's extra is a copy of the last extra that the source saved before the cut. The copy has the fork's
+        metadata under the key ``fork``."""
         await world.checkpointer.save_extra(T, {"v": 0, "fork": "old"})
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2")
@@ -133,8 +134,8 @@ class TestForksWithoutWorkers:
         assert (await world.fork("f", src="c", after_run_id="own")).thread.extra == {"v": 2}
 
     async def test_extra_of_a_cut_at_an_inherited_message(self, world: World) -> None:
-        """F3: A cut at an inherited message has the extra of the ancestor at that message. Changes that the ancestor or the
-        fork made to the extra later have no effect."""
+        """F3: A cut at an inherited message has the extra of the ancestor at that message. Later changes of the extra, in the
+        ancestor or in the fork, have no effect."""
         await world.turn("r1", extra={"v": 1})
         await world.turn("r2", extra={"v": 2})
         await world.failed("bad")
@@ -156,7 +157,7 @@ class TestForksWithoutWorkers:
         assert (await world.runs.runs(RunFilter(thread_id=T))).items == [before[1]]
 
     async def test_forks_of_forks(self, world: World) -> None:
-        """F8, B6: Forks of forks work to any depth, each with one strictly increasing order."""
+        """F8, B6: Forks of forks work to any depth. In each fork, message numbers grow strictly."""
         await world.turn("r0", thread="f0")
         expected = ["r0?", "r0!"]
         for n in range(1, 12):
@@ -190,7 +191,8 @@ class TestForksWithoutWorkers:
             await world.checkpointer.claim_run("c", "x")
 
     async def test_deleted_ancestors_stay_in_the_lineage(self, world: World) -> None:
-        """F12: A deleted ancestor is a tombstone as long as a thread shows its messages. The ancestors above it stay."""
+        """F12: While a thread shows messages of a deleted ancestor, the lineage has a tombstone for this ancestor. Older
+        ancestors stay in the lineage."""
         await world.turn("r1", extra={"secret": 1})
         await world.fork("b", after_run_id="r1")
         await world.turn("r2", thread="b")
@@ -249,7 +251,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.texts("c") == ["hi", "half"]
 
     async def test_checks_in_order(self, world: World) -> None:
-        """F4: Checks run in order: the source, then the run of the cut, then the new id."""
+        """F4: The checks have an order: the source, then the run of the cut, then the new id."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.fork("c", src="nope")
         await world.store("legacy")
@@ -280,7 +282,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_inherited_runs_are_read_through_the_fork(self, world: World) -> None:
-        """F8: A fork has the runs that it inherited, and no others of its source."""
+        """F8: Inherited runs can be read through the fork. Other runs of the source cannot."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         await world.turn("r2")
@@ -325,7 +327,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.checkpointer.load_pending("c") is None
 
     async def test_fork_job_waits_for_its_run(self, world: World) -> None:
-        """F5: The completion of a run submits the fork job that waits for it. Nothing polls."""
+        """F5: The completion of a run submits the fork job that waits for it, without polling."""
         attempt = await world.start("r1")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="r1"))
         accepted = await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork))
@@ -342,7 +344,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.texts() == ["hi", "x"]
 
     async def test_fork_job_is_judged_when_accepted(self, world: World) -> None:
-        """F4, F5: At acceptance a fork job is checked and its cut is fixed."""
+        """F4, F5: At its acceptance, a fork job is checked and its cut is determined."""
 
         def request(**cut: str) -> AcceptRequest:
             fork = ForkRequest(src=T, new="c", cut=Cut(**cut))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ class TestInheritanceWithoutWorkers:
     """The tests of :class:`TestInheritance` that a store without workers passes, too."""
 
     async def test_runs_after_the_cut_are_not_inherited(self, world: World) -> None:
-        """The id of a run after the cut is free in the fork and names a new run there."""
+        """A run after the cut is not inherited. Its id is free in the fork and can name a new run."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id)
         await world.failed("bad")
@@ -44,7 +44,7 @@ class TestInheritanceWithoutWorkers:
         await cp.claim_run("c", "slow")
 
     async def test_cutting_a_cut_intersects(self, world: World) -> None:
-        """A fork of a fork never shows more than its parent."""
+        """A fork of a fork never shows messages that its parent does not show."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run("t", run_id)
@@ -63,8 +63,8 @@ class TestInheritanceWithoutWorkers:
         assert await world.texts("e") == ["a1"]
 
     async def test_inherited_message_said_again(self, world: World) -> None:
-        """B1, I3: If an inherited message is stored again in the fork, the call returns the inherited message. A message that
-        was not inherited is stored."""
+        """B1, I3: Storing an inherited message again in the fork returns the inherited message. A message of the source that
+        was not inherited can be stored in the fork."""
         plain = await world.threads.store_message("t", user("plain"))
         await world.turn("r1")
         later = await world.threads.store_message("t", user("later"))
@@ -74,8 +74,8 @@ class TestInheritanceWithoutWorkers:
         assert await world.texts("c") == ["plain", "r1?", "r1!", "later"]
 
     async def test_message_that_its_ancestor_stored_after_the_fork(self, world: World) -> None:
-        """B2, B3: After the fork, both threads store a message under the same id. Each thread then shows its own message, as a
-        leaf."""
+        """B2, B3: After the fork, both threads can store a message under the same id. Each thread then shows its own message,
+        as a leaf."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         message = user("same")
@@ -103,7 +103,7 @@ class TestInheritanceWithoutWorkers:
 
 class TestInheritance(TestInheritanceWithoutWorkers):
     async def test_inherited_run_is_completed_for_the_child(self, world: World) -> None:
-        """An inherited run counts as completed: claim, append and accept are refused, and a cut after it is valid."""
+        """An inherited run counts as completed. Its claim, append and accept are refused. A cut after the run is valid."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r2")
@@ -131,8 +131,8 @@ class TestInheritance(TestInheritanceWithoutWorkers):
         await world.checkpointer.claim_run("c", "side")
 
     async def test_partly_visible_run(self, world: World) -> None:
-        """A fork that was cut inside a run has a part of the run. Forking this fork after the run raises ForkBoundaryError.
-        Claiming the run in the fork raises RunAlreadyCompletedError if the run completed before the cut."""
+        """A fork that was cut inside a run shows a part of the run. A fork of this fork after the run raises ForkBoundaryError.
+        A claim of the run in the fork raises RunAlreadyCompletedError if the run completed before the cut."""
         attempt = await world.start("r1", "q")
         (one,) = await world.runs.append(attempt, [said("one")])
         await world.finish(attempt, said("two"))
@@ -152,7 +152,7 @@ class TestInheritance(TestInheritanceWithoutWorkers):
             await world.fork("x", src="e", after_run_id="r1")
 
     async def test_inherited_message_id_is_taken(self, world: World) -> None:
-        """B2: An inherited message id is taken, for every operation that stores a message."""
+        """B2: Every operation that stores a message refuses an inherited message id."""
         plain = await world.threads.store_message("t", user("plain"))
         attempt = await world.start("r1")
         (old,) = await world.runs.append(attempt, [said("old")])
@@ -181,8 +181,8 @@ class TestInheritance(TestInheritanceWithoutWorkers):
             assert await world.texts(thread) == [*before, "hi", "fresh"]
 
     async def test_open_run_id_is_taken(self, world: World) -> None:
-        """If a fork was cut inside a failed run, the run's id is taken in the fork, because the fork shows a part of the
-        run."""
+        """A fork that was cut inside a failed run shows a part of the run. Therefore the fork cannot have another run with the
+        run's id."""
         await world.turn("r1")
         await world.failed("bad")
         at = await world.id_of("bad…")
@@ -203,8 +203,8 @@ class TestInheritance(TestInheritanceWithoutWorkers):
         assert await world.texts("e") == ["r1?", "r1!"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5: A fork is cut inside a running run. After the run completed, the fork still shows only the messages up to the
-        cut."""
+        """I5: A fork that was cut inside a running run shows only the messages up to the cut, even after the run has
+        completed."""
         attempt = await world.start("live", "q")
         (half,) = await world.runs.append(attempt, [said("half")])
         await world.fork("c", at_message_id=half.id)
@@ -233,10 +233,11 @@ class TestInheritance(TestInheritanceWithoutWorkers):
 
 
 class TestInheritedRuns:
-    """The runs that are read through a fork."""
+    """Reads of inherited runs through a fork."""
 
     async def test_a_run_is_read_through_a_fork_that_has_it_whole(self, world: World) -> None:
-        """F8: A cut inside a run hides what comes after the cut, in every read of the run."""
+        """F8: An inherited run can be read through a fork that shows all its messages. A fork with a cut inside the run does
+        not find the run."""
         attempt = await world.start("r1", "q")
         (one,) = await world.runs.append(attempt, [said("one")])
         await world.fork("live", at_message_id=one.id)
@@ -256,7 +257,7 @@ class TestInheritedRuns:
         assert (await world.backend.timelines.timeline("whole", "r1")).answer == "two"
 
     async def test_a_failed_run_is_not_read_through_a_fork(self, world: World) -> None:
-        """F8: Its end is not in the fork, even if the fork shows all its messages."""
+        """F8: A failed run cannot be read through a fork, even if the fork shows all its messages."""
         await world.turn("r1")
         await world.failed("bad")
         await world.fork("c", at_message_id=await world.id_of("bad…"))
@@ -264,7 +265,7 @@ class TestInheritedRuns:
         assert await world.runs.run("c", "bad") is None
 
     async def test_a_run_without_messages(self, world: World) -> None:
-        """F7, F8: A fork has the run and its usage."""
+        """F7, F8: A fork inherits a run without messages, and its usage."""
         await world.turn("r1", usage=Usage(requests=1))
         parent = await world.store("hello")
         await world.finish(await world.start("empty", None), usage=Usage(requests=2))
@@ -278,8 +279,8 @@ class TestInheritedRuns:
 
     @pytest.mark.parametrize("erase", [False, True], ids=["delete", "erase"])
     async def test_a_deleted_source_leaves_no_content_of_its_runs(self, world: World, erase: bool) -> None:
-        """D2, D3: A fork keeps the messages, and of the run its status, its usage and the times of its last attempt. An erased
-        run has no input."""
+        """D2, D3: After the deletion of the source, a fork keeps the messages. It also keeps the status, the usage and the
+        times of the last attempt of each run. A run of an erased source has no input."""
         attempt = await world.start("r1", "secret input", metadata={"k": "secret"})
         await world.runs.release(attempt, error=ErrorInfo(code="x", message="secret"))
         attempt = await world.take("r1")

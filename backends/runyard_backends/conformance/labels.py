@@ -20,7 +20,7 @@ PARALLEL = RunOptions(parallel=True)
 
 
 async def labels(world: World, thread: str = T) -> dict[str, tuple[str, int]]:
-    """Return the text and the depth of the message at which each label is listed."""
+    """Return, for each label, the text and the depth of the message at which the label is listed."""
     page = await world.threads.branches(thread, labelled=True)
     found = {}
     for leaf in page.items:
@@ -128,7 +128,7 @@ class TestLabels(TestLabelsWithoutWorkers):
         assert listed == {"r3": ["main"], "r2": ["also", "second"], "r4": []}
 
     async def test_the_end_of_a_labelled_branch_is_always_listed(self, world: World) -> None:
-        """B9: The end of a labelled branch is listed, once, even if another branch begins there."""
+        """B9: The end of a labelled branch is listed once, even if another branch begins there."""
         await world.turn("r1")
         await world.threads.set_label(T, "main")
         attempt = await world.start("p", "p?", options=PARALLEL)
@@ -140,7 +140,7 @@ class TestLabels(TestLabelsWithoutWorkers):
         assert [leaf.depth for leaf in await world.leaves()] == [4]
 
     async def test_the_run_under_way(self, world: World) -> None:
-        """B9: The end of a branch includes the messages of the run under way. If the run fails, the branch ends before it."""
+        """B9: The end of a branch includes the messages of its live run. If the run fails, the branch ends before the run."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?", parent_id=await world.id_of("r1?"))
         await world.threads.set_label(T, "live", await world.id_of("r2?"))
@@ -211,7 +211,7 @@ class TestDepthsWithoutWorkers:
         assert depths == {one: 3, two: 5, (await world.messages(leaf=await world.id_of("c")))[-1].id: 5}
 
     async def test_branches_at_messages_of_runs_that_did_not_complete(self, world: World) -> None:
-        """B3: The depth of a branch at a message of a failed run counts the run's messages up to this message only."""
+        """B3: The depth of a branch at a message of a failed run counts only the run's messages up to this message."""
         await world.turn("r1")
         await world.failed("r2")
         for text in ("r2?", "r2…"):

@@ -39,7 +39,7 @@ class TestLanes:
         await world.start("r1", thread="u")
 
     async def test_suspended_run_blocks_its_lane(self, world: World) -> None:
-        """R4: A prompt behind a suspended run waits and does not answer its question."""
+        """R4: A prompt behind a suspended run waits. It does not answer the run's request."""
         request = await world.suspended("r1")
         assert (await world.accept("r2", "yes")).effects.jobs == []
         assert (await world.claim("r2")).outcome == "behind"
@@ -91,7 +91,8 @@ class TestLanes:
         await world.accept("r1", options=REJECT)
 
     async def test_late_reject_fails_the_run(self, world: World) -> None:
-        """R3: ``reject`` applies at admission. A delayed run fails then, because its ``accept`` has already returned."""
+        """R3: ``reject`` applies at admission. A delayed run fails at its admission, because its ``accept`` has already
+        returned."""
         await world.accept("late", delay=0.05, options=REJECT)
         await world.start("r1")
 
@@ -123,7 +124,7 @@ class TestLanes:
         assert await world.context(await world.take("r2")) == ["2"]
 
     async def test_interrupt_of_a_suspended_run(self, world: World) -> None:
-        """R3, R10: ``interrupt`` ends a suspended run at once and closes its question."""
+        """R3, R10: ``interrupt`` ends a suspended run at once and closes its request."""
         request = await world.suspended("r1")
         accepted = await world.accept("r2", options=INTERRUPT)
         assert [job.run_id for job in accepted.effects.jobs][-1:] == ["r2"]
@@ -132,7 +133,7 @@ class TestLanes:
             await world.runs.respond("x", thread_id=T, request_id=request)
 
     async def test_parallel_runs_do_not_wait(self, world: World) -> None:
-        """B4: Parallel runs have branches and lanes of their own and do not wait."""
+        """B4: Each parallel run has its own branch and lane and does not wait."""
         main = await world.start("r1")
         beside = await world.start("p1", "p1?", options=RunOptions(parallel=True))
         assert (await world.run("p1")).lane == "p1"

@@ -56,7 +56,7 @@ class TestLimits:
         assert [found.subject for found in await store.limits()] == [None]
 
     async def test_queued_per_lane(self, world: World) -> None:
-        """R16: The limit of a lane counts waiting runs exactly. The active run and other lanes do not count."""
+        """R16: The limit per lane counts exactly the waiting runs of the lane. The active run and other lanes do not count."""
         await limit(world, "queued_per_lane", 2)
         attempt = await world.start("r0")
         await world.accept("r1")
@@ -72,8 +72,7 @@ class TestLimits:
         await full(world, "r3", "queued_per_lane")
 
     async def test_a_run_that_came_back_closes_no_lane_to_one_that_was_accepted(self, world: World) -> None:
-        """R16, I1: A run that was accepted with a delay is admitted when it is due, even if a retry fills the limit of its
-        lane."""
+        """R16, I1: A delayed run is admitted when it is due, even if a retry fills the lane up to its limit."""
         await limit(world, "queued_per_lane", 1)
         attempt = await world.start("r0")
         await world.accept("later", delay=0.01)
@@ -126,8 +125,8 @@ class TestLimits:
 
 class TestPermits:
     async def test_a_run_waits_for_a_permit_of_its_agent(self, world: World) -> None:
-        """R16: A run without a permit of its agent queues instead of failing, explains why, and is next when a permit is
-        free."""
+        """R16: A run without a permit of its agent waits in the queue. ``explain`` names the permit. The run is next when a
+        permit is free."""
         await limit(world, "running_per_agent", 1, "writer")
         first = await world.start("r1", thread="a", agent="writer")
         await world.accept("r2", thread="b", agent="writer")
@@ -166,7 +165,7 @@ class TestPermits:
             assert (await world.claim("r1", thread="a")).outcome == "limited"
 
     async def test_run_that_waits_for_a_permit_comes_before_a_new_one(self, world: World) -> None:
-        """R16: Runs that wait for a permit come before new ones."""
+        """R16: Runs that wait for a permit come before new runs."""
         await limit(world, "running_per_agent", 1, "default")
         first = await world.start("r1", thread="a")
         for n, thread in enumerate("bcd"):
@@ -181,7 +180,7 @@ class TestPermits:
         await world.take("w1", thread="c")
 
     async def test_the_line_is_fair_between_tenants_and_ordered_by_priority(self, world: World) -> None:
-        """R16: Tenants take turns for runs of every priority. A tenant's own runs are ordered by priority."""
+        """R16: Tenants take turns, whatever the priorities of their runs. A tenant's own runs are ordered by priority."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -193,8 +192,8 @@ class TestPermits:
         await few.backend.close()
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
-        """R16: A run of high priority starts before the other waiting runs of its tenant, even if one of these was submitted
-        already. It starts after the run of another tenant with an earlier turn."""
+        """R16: A run of high priority starts before the other waiting runs of its tenant, even if one of them was submitted
+        already. Another tenant with an earlier turn still comes first."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -212,8 +211,8 @@ class TestPermits:
         await few.backend.close()
 
     async def test_a_tenant_that_left_the_line_has_no_turn(self, world: World) -> None:
-        """R16: A tenant without waiting runs has no turn. Its next run waits behind the other tenants, even if a cancel ended
-        its last waiting run."""
+        """R16: A tenant without waiting runs has no turn, even after a cancel of its last waiting run. Its next run waits
+        behind the other tenants."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -282,7 +281,7 @@ async def _wait_in_line(world: World, run_id: str, **fields: object) -> None:
 
 
 async def _served(world: World, attempt: AttemptToken) -> list[str]:
-    """End ``attempt`` and each following run. Return the run ids in the order in which they start, until none waits."""
+    """End ``attempt`` and each following run, until no run waits. Return the run ids in the order in which the runs start."""
     order = []
     while jobs := (await world.finish(attempt, said("x"))).effects.jobs:
         [job] = jobs

@@ -1,4 +1,4 @@
-"""The messages of the run under way in the paths of a thread, and the status of each message's run (B2)."""
+"""The messages of a live run in the paths of a thread, and the status of each message's run (B2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class TestLiveTurnWithoutWorkers:
     """The tests of :class:`TestLiveTurn` that a store without workers passes, too."""
 
     async def test_a_failed_turn_leaves_the_path(self, world: World) -> None:
-        """B2, R7: When the run fails, the path loses its messages. The path to its last message still has them."""
+        """B2, R7: When the run fails, the head's path loses the run's messages. The path to the run's last message still has
+        them."""
         await world.turn("r1")
         await world.failed("r2")
         assert await world.texts() == ["r1?", "r1!"]
@@ -39,7 +40,7 @@ class TestLiveTurnWithoutWorkers:
 
 class TestLiveTurn(TestLiveTurnWithoutWorkers):
     async def test_the_path_ends_with_the_turn_under_way(self, world: World) -> None:
-        """B2: The path of the newest leaf has the messages of the run under way, from the claim to the end."""
+        """B2: The path of the newest leaf has the messages of the live run, from its claim to its end."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?")
         assert await world.texts() == ["r1?", "r1!", "r2?"]
@@ -51,7 +52,8 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert statuses(await world.messages()) == ["completed"] * 5
 
     async def test_a_suspended_turn_is_shown(self, world: World) -> None:
-        """B2: While a run waits for a human, and while it waits for a worker after the answer, the path has its messages."""
+        """B2: The path has the messages of a run that waits for a human. It has them as well while the run waits for a worker
+        after the answer."""
         await world.suspended("r1", "q")
         assert await world.texts() == ["r1?"]
         assert statuses(await world.messages()) == ["suspended"]
@@ -78,13 +80,13 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert await world.texts() == ["a", "aside"]
 
     async def test_a_waiting_prompt_is_not_shown(self, world: World) -> None:
-        """B2: A prompt that no attempt has begun has no place in the tree yet."""
+        """B2: The tree does not show a prompt before its first attempt."""
         await world.store("a")
         await world.accept("r1", "r1?")
         assert await world.texts() == ["a"]
 
     async def test_pages_show_the_turn_in_both_directions(self, world: World) -> None:
-        """B2: Pages in both directions have the run under way, and miss nothing if the run completes between two pages."""
+        """B2: Pages in both directions show the live run. They miss no message if the run completes between two pages."""
         for text in "abc":
             await world.store(text)
         for newest_first in (False, True):
@@ -111,7 +113,7 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert await world.context(other) == ["a", "r2?"]
 
     async def test_status_of_an_inherited_message(self, world: World) -> None:
-        """B2, B3: A fork shows the present status of the runs that it inherited, and of the run inside which it was cut."""
+        """B2, B3: A fork shows the present status of inherited runs, and of the run inside which it was cut."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?")
         await world.fork("c", at_message_id=await world.id_of("r2?"))
@@ -121,7 +123,8 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert [leaf.run_status for leaf in await world.leaves("c")] == [RunStatus.COMPLETED]
 
     async def test_a_finished_parallel_branch_is_a_leaf(self, world: World) -> None:
-        """B3, B4: The leaf of a parallel run is in the list while it runs and after it ended, and leads to its path."""
+        """B3, B4: The list has the leaf of a parallel run during the run and after its end. The path of the run can be read
+        with this leaf."""
         await world.turn("r1")
         options = RunOptions(parallel=True)
         beside = await world.start("beside", "beside?", options=options)
@@ -136,7 +139,7 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_a_parallel_run_on_an_empty_thread_is_a_leaf(self, world: World) -> None:
-        """B3, B4: Parallel runs that begin an empty thread are leaves of it."""
+        """B3, B4: The messages of parallel runs on an empty thread are leaves of the thread."""
         options = RunOptions(parallel=True)
         one, two = await world.start("one", "one?", options=options), await world.start("two", "two?", options=options)
         await world.finish(one, said("one!"))

@@ -1,4 +1,4 @@
-"""Pages of lists: limited in bytes, without large values, and complete for a caller that follows ``next``."""
+"""Pages of lists. A page is limited in bytes and has no large values. A caller that follows ``next`` gets all entries."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TestPages(TestPagesWithoutWorkers):
             assert sorted(request.request_id for page in found for request in page) == ids
 
     async def test_leaves_come_in_pages(self, world: World) -> None:
-        """B3: A leaf that is continued between two pages is no longer listed. Each other leaf is listed once."""
+        """B3: A leaf that gets a child between two pages is not listed. Each other leaf is listed once."""
         root = await world.threads.store_message(THREAD, user("?"))
         leaves = [await world.threads.store_message(THREAD, said(f"{n}"), root.id) for n in range(7)]
         attempt = await world.start("r1", parent_id=leaves[6].id)
@@ -92,8 +92,8 @@ class TestPages(TestPagesWithoutWorkers):
                 await world.runs.attempts(THREAD, "r1", PageRequest(cursor=cursor))
 
     async def test_result_of_a_run_is_whole_or_cut_to_a_number_of_bytes(self, world: World) -> None:
-        """A2: The outcome of a run has the last messages and the oldest requests up to a number of bytes, and names incomplete
-        lists."""
+        """A2: The outcome of a run has its last messages and its oldest requests, up to a number of bytes. The outcome names
+        incomplete lists."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("x" * PIECE) for _ in range(MANY)], first_event=3)
         asked = [HitlRequest(request_id=f"q{n:03}", payload={"question": "x" * PIECE}) for n in range(MANY)]

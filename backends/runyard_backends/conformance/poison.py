@@ -1,4 +1,4 @@
-"""Crashing runs: a run that crashes its processes ends dead and affects no other run."""
+"""Crashes. A run that crashes its processes ends as dead and does not affect other runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestPoison:
     async def test_two_crashes_without_progress_isolate_and_the_third_is_death(self, world: World) -> None:
-        """After two crashes without progress the third attempt runs alone. A crash of that attempt makes the run dead. A
+        """After two crashes without progress, the third attempt runs alone. A crash of that attempt makes the run dead. A
         redrive resets the number of crashes."""
         await world.accept("r1")
         await world.crash("r1", 2)
@@ -43,7 +43,7 @@ class TestPoison:
         assert await world.texts() == ["hi", "done"]
 
     async def test_run_that_waits_to_run_alone_is_not_blamed(self, world: World) -> None:
-        """A crash before the run has begun to run alone does not count, however often it happens."""
+        """A crash does not count while the run still waits for its own process, however often this happens."""
         await world.accept("r1")
         await world.crash("r1", 2)
         for worker in ("w1", "w2", "w3"):
@@ -56,7 +56,7 @@ class TestPoison:
         assert (await world.claim("r1")).alone and (await world.run("r1")).crash_count == 2
 
     async def test_run_that_its_worker_left_behind_is_not_blamed(self, world: World) -> None:
-        """A worker that leaves has stopped its attempts. The takeover of its runs is no crash, however often it happens."""
+        """A worker that leaves has stopped its attempts. The takeover of its runs is no crash, however often this happens."""
         await world.accept("r1")
         await world.crash("r1", 1)
         for n in range(3):
@@ -78,7 +78,7 @@ class TestPoison:
 
     @pytest.mark.parametrize("how", ["append", "step", "suspend"])
     async def test_progress_resets_the_crashes(self, world: World, how: str) -> None:
-        """A commit sets the number of crashes to zero. The number counts only later crashes."""
+        """A commit resets the number of crashes to zero."""
         await world.accept("r1")
         await world.crash("r1", 2)
         attempt = await world.take("r1")

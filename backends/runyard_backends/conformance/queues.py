@@ -50,7 +50,8 @@ class TestQueues:
         assert [info.queue for info in (await world.backend.queues.queues()).items] == ["default", "gpu"]
 
     async def test_a_queue_tells_what_its_suspended_runs_wait_for(self, world: World) -> None:
-        """A run that asks a human waits for the human, whatever else it waits for. A woken run waits for nothing."""
+        """A run with a pending request counts as waiting for a human, even if it also has other waits. A woken run does not
+        count."""
         await world.suspended("asks", thread="asks")
         for thread, *waits in (
             ("sleeps", sleep(timeout=60), signal()),
@@ -69,7 +70,8 @@ class TestQueues:
         assert (await facts(world, "gpu")).waits_for == {}
 
     async def test_run_that_waits_for_something_else_does_not_wait_for_a_worker(self, world: World) -> None:
-        """A permit, an earlier run of the lane, or the run of a cut. Workers could not start such a run."""
+        """A run may wait for a permit, for an earlier run of its lane, or for the run of its cut. Such a run does not count as
+        waiting for a worker."""
         await world.backend.limits.set_limit(Limit(name="running_per_tenant", most=1))
         await world.start("running")
         await world.accept("without permit", thread="u")
@@ -108,7 +110,7 @@ class TestQueues:
         assert await known() == {"agents", "paused"}
 
     async def test_queues_are_listed_a_page_at_a_time(self, world: World) -> None:
-        """A3: A page continues after the name of the last queue, also if this queue is gone."""
+        """A3: A page continues after the name of the last queue, even if this queue does not exist at that time."""
         queues = world.backend.queues
         for queue in ("e", "a", "Z", "ä", "c"):
             await queues.pause(queue)
@@ -142,7 +144,8 @@ class TestQueues:
         assert (await world.backend.queues.queues()).items == []
 
     async def test_a_paused_queue_accepts_and_no_worker_claims(self, world: World) -> None:
-        """R12: From the return of ``pause`` on, the queue accepts runs and none is claimed. ``explain`` names the pause."""
+        """R12: After the return of ``pause``, the queue accepts runs, but no worker claims them. ``explain`` names the
+        pause."""
         since = await world.backend.queues.pause("default")
         assert await world.backend.queues.pause("default") == since
         await world.accept("r1")
@@ -159,7 +162,7 @@ class TestQueues:
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
         """R12: Running runs of a paused queue continue. A cancel still ends a run of a dead worker. ``explain`` names the
-        reason to wait."""
+        reason for the wait."""
         running = await world.start("r1")
         await world.start("r2", thread="u")
         since = await world.backend.queues.pause("default")

@@ -1,4 +1,4 @@
-"""Human in the loop at the store (H1, H3 to H7, H10)."""
+"""HITL requests in the store (H1, H3 to H7, H10)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestHitl:
     async def test_waiting_requests_are_measured_over_all_tenants(self, world: World) -> None:
-        """Requests with an answer, and those of ended runs, do not wait."""
+        """The measurement excludes answered requests, and requests of ended runs."""
         other = World(await world.factory(tenant="b"), world.factory)
         assert (await world.workers.measure()).oldest_request is None
         await world.suspended("asks", thread="a")
@@ -36,7 +36,7 @@ class TestHitl:
         assert found.oldest_request is not None and 0 <= found.oldest_request < 60
 
     async def test_suspend_and_respond(self, world: World) -> None:
-        """H1, H5: After the answer the same run continues. It has its earlier messages and the answer."""
+        """H1, H5: After the answer, the same run continues with its earlier messages and the answer."""
         attempt = await world.start("r1", "q")
         request = HitlRequest(request_id=new_id(), kind="approval", payload={"tool": "rm"}, answer_schema={"type": "boolean"})
         ended = await world.ask(attempt, request, messages=[said("may I?")], first_event=4)
@@ -64,7 +64,8 @@ class TestHitl:
         assert (await world.run("r1")).attempt == 2
 
     async def test_the_ledger_says_whether_answers_started_the_attempt(self, world: World) -> None:
-        """E2: an attempt after a release, an error or a crash discards streamed text, also in a run that asked before."""
+        """E2: The ledger distinguishes an attempt after an answer from an attempt after a release, an error or a crash. Only
+        the latter discards streamed text."""
         await world.suspended("r1")
         await world.runs.respond(True, thread_id=T)
         attempt, resumes = await world.take("r1"), []
@@ -102,7 +103,7 @@ class TestHitl:
         await world.runs.respond("yes", thread_id=T)
         attempt = await world.take("r1")
         another = HitlRequest(request_id=new_id())
-        for _ in range(2):  # the second call repeats the first, whose answer was lost
+        for _ in range(2):  # the second call repeats the first after a lost reply
             ended = await world.ask(attempt, request, another, usage=Usage(requests=1))
             assert ended.status is RunStatus.RUNNING
         assert await world.status("r1") is RunStatus.RUNNING
@@ -119,7 +120,7 @@ class TestHitl:
 
     async def test_which_request(self, world: World) -> None:
         """H3: An answer is refused [404] if no request is pending. If several requests are pending, the answer must name one.
-        An answer to any other id is stale."""
+        An answer to another id is stale."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.runs.respond(1, thread_id=T)
         with pytest.raises(errors.HitlNoPendingRequestError):
@@ -145,7 +146,7 @@ class TestHitl:
     async def test_request_is_found_by_its_id(self, world: World) -> None:
         """H10: A request can be read by its id.
 
-        While the request waits, the result equals the request's entry in the inbox. After the answer, the result contains the
+        The result for a pending request equals the request's entry in the inbox. After the answer, the result contains the
         answer.
         """
         attempt = await world.start("r1")
@@ -160,7 +161,7 @@ class TestHitl:
         assert await world.runs.request(one.request_id) is None
 
     async def test_answers_that_arrive_while_the_run_goes_on(self, world: World) -> None:
-        """H12: An answer to a queued or running run is stored, and the run keeps its status."""
+        """H12: An answer for a queued or running run is stored, and the run keeps its status."""
         one, two = HitlRequest(request_id=new_id()), HitlRequest(request_id=new_id())
         await world.ask(await world.start("r1"), one, two)
         await world.runs.respond(1, request_id=one.request_id)
@@ -226,7 +227,7 @@ class TestHitl:
 
     @pytest.mark.parametrize("keep", [False, True])
     async def test_cancel_of_a_suspended_run(self, world: World, keep: bool) -> None:
-        """R10, H7: A suspended run is cancelled at once, its question is closed, and a late answer is stale."""
+        """R10, H7: A cancel ends a suspended run at once and closes its request. A late answer is stale."""
         request = await world.suspended("r1")
         changed = await world.runs.cancel(T, "r1", keep=keep)
         assert changed.run.status is RunStatus.CANCELLED and changed.run.suspended_at is None
@@ -238,7 +239,7 @@ class TestHitl:
             await world.runs.respond(1, thread_id=T)
 
     async def test_extra_is_saved_with_the_suspension(self, world: World) -> None:
-        """H11: Extra is saved on the suspended run, and on the thread only when the run completes."""
+        """H11: The extra of a suspension is saved on the run. It is saved on the thread when the run completes."""
         attempt = await world.start("r1")
         await world.ask(attempt, HitlRequest(request_id=new_id()), extra={"a": 1})
         thread = await world.threads.thread(T)
@@ -251,7 +252,7 @@ class TestHitl:
         assert thread is not None and thread.extra == {"a": 1}
 
     async def test_repeated_suspend_asks_once(self, world: World) -> None:
-        """H6: A repeated suspend, after a lost answer, asks once."""
+        """H6: A repeated call of ``suspend``, after a lost reply, stores one request."""
         attempt = await world.start("r1")
         request = HitlRequest(request_id=new_id())
         first = await world.ask(attempt, request)
@@ -260,7 +261,7 @@ class TestHitl:
         assert len((await world.runs.requests()).items) == 1
 
     async def test_inbox_lists_pending_requests_of_all_threads(self, world: World) -> None:
-        """H10: The inbox lists every pending request of every thread, and each can be answered by its id."""
+        """H10: The inbox lists every pending request of every thread. Each request can be answered by its id."""
         ids = [await world.suspended("r", thread=f"t{n}") for n in range(3)]
         page = await world.runs.requests(page=PageRequest(limit=2))
         rest = await world.runs.requests(page=PageRequest(limit=2, cursor=page.next))
@@ -271,7 +272,7 @@ class TestHitl:
         assert len((await world.runs.requests(pending=False)).items) == 3
 
     async def test_the_inbox_names_the_agent(self, world: World) -> None:
-        """H10: The inbox names the run's agent, given by the run or by its thread. A run without a worker has no agent."""
+        """H10: The inbox names the agent of the run or of its thread. An external run has no agent."""
         await world.ask(await world.start("r1", agent="planner"), HitlRequest(request_id=new_id()))
         await world.runs.respond(1, thread_id=T)
         await world.finish(await world.take("r1"))
@@ -286,7 +287,7 @@ class TestHitl:
         assert ledger.requests["q"].agent == "critic"
 
     async def test_deadline_fails_the_run(self, world: World) -> None:
-        """H7: At its deadline a request's default applies. A late answer is stale."""
+        """H7: At the deadline of a request, its default is applied. A late answer is stale."""
         request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})
         await world.runs.admit()
         assert await world.status("r1") is RunStatus.FAILED
@@ -294,7 +295,7 @@ class TestHitl:
             await world.runs.respond(1, thread_id=T, request_id=request)
 
     async def test_a_timeout_counts_by_the_clock_of_the_store(self, world: World) -> None:
-        """H7: A timeout counts by the store's clock. A worker with a wrong clock does not change it."""
+        """H7: A timeout is measured by the store's clock. The clock of a worker has no effect."""
         await world.suspended("r1", timeout=3600, on_deadline={"fail": True})
         (request,) = (await world.runs.requests()).items
         assert request.deadline_at is not None and request.created_at is not None
@@ -327,7 +328,7 @@ class TestHitl:
             await world.runs.respond(1, thread_id=T, request_id=request)
 
     async def test_redriven_run_asks_anew(self, world: World) -> None:
-        """H1, I1: A redriven run can ask again a question that was closed without an answer."""
+        """H1, I1: A redriven run can store again a request that was closed without an answer."""
         request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})
         await world.runs.admit()
         assert await world.status("r1") is RunStatus.FAILED

@@ -17,8 +17,8 @@ class TestRootsWithoutWorkers:
     """The tests of :class:`TestRoots` that a store without workers passes, too."""
 
     async def test_store_a_second_first_message(self, world: World) -> None:
-        """B1: A message with the parent ROOT_ID is stored, in a new thread and in a thread with messages. A repetition finds
-        the message."""
+        """B1: A message with the parent ROOT_ID can be stored in a new thread and in a thread with messages. A repetition
+        returns the stored message."""
         first = await world.store("a", ROOT_ID)
         await world.store("b")
         other = user("x")
@@ -42,8 +42,8 @@ class TestRootsWithoutWorkers:
 
 class TestRoots(TestRootsWithoutWorkers):
     async def test_the_first_message_is_edited(self, world: World) -> None:
-        """B4, B5: A prompt with the parent ROOT_ID begins a tree of its own, which becomes the head. Its context has
-        no message of the other tree."""
+        """B4, B5: A prompt with the parent ROOT_ID begins another tree, which becomes the head. Its context has no message of
+        the first tree."""
         await world.turn("r1")
         attempt = await world.start("r2", "other", parent_id=ROOT_ID)
         assert await world.context(attempt) == ["other"]
@@ -57,8 +57,8 @@ class TestRoots(TestRootsWithoutWorkers):
         assert await world.texts(leaf=await world.id_of("r1!")) == ["r1?", "r1!"]
 
     async def test_head_and_trunk_are_marked(self, world: World) -> None:
-        """B3: The list marks the leaf that a prompt without a parent continues, and the leaf of the thread's first branch, each
-        with the messages of the run under way there."""
+        """B3: The list marks the leaf that a prompt without a parent continues, and the leaf of the thread's first branch. The
+        messages of live runs count for both."""
 
         async def marks() -> dict[str | None, tuple[bool, bool]]:
             return {leaf.run_id: (leaf.head, leaf.trunk) for leaf in await world.leaves()}
@@ -98,8 +98,8 @@ class TestRoots(TestRootsWithoutWorkers):
 
     @pytest.mark.parametrize("first", [True, False])
     async def test_an_empty_branch_is_busy(self, world: World, first: bool) -> None:
-        """B7, B1: If a run is live on a branch without a visible message, storing a message at the branch's start is
-        refused."""
+        """B7, B1: If a run is live on a branch without a visible message, no message can be stored at the start of this
+        branch."""
         await world.turn("r1")
         parent = ROOT_ID if first else await world.id_of("r1?")
         attempt = await world.start("r2", "again", parent_id=parent)
@@ -110,7 +110,7 @@ class TestRoots(TestRootsWithoutWorkers):
         assert await world.texts() == (["x"] if first else ["r1?", "x"])
 
     async def test_parallel_first_messages(self, world: World) -> None:
-        """B4: Parallel prompts with the parent ROOT_ID have branches of their own, and the head stays the same."""
+        """B4: Each parallel prompt with the parent ROOT_ID has its own branch. The head stays the same."""
         await world.turn("r1")
         options = RunOptions(parallel=True)
         attempts = [await world.start(name, name, parent_id=ROOT_ID, options=options) for name in ("one", "two")]
@@ -121,7 +121,7 @@ class TestRoots(TestRootsWithoutWorkers):
         assert [leaf.depth for leaf in await world.leaves()] == [2, 2, 2]
 
     async def test_in_a_fork(self, world: World) -> None:
-        """B5, F1, F6: The first message of a fork can be edited. A fork of the new tree shows that tree only."""
+        """B5, F1, F6: The first message of a fork can be edited. A fork of the new tree shows only that tree."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         await world.turn("r2", thread="c", parent_id=ROOT_ID)
@@ -135,7 +135,7 @@ class TestRoots(TestRootsWithoutWorkers):
         assert await world.texts("f") == ["r2?"]
 
     async def test_root_is_no_message(self, world: World) -> None:
-        """B1, B2, F6: Nothing can be read or cut at ROOT_ID, no message can have this id, and nothing can be answered there."""
+        """B1, B2, F6: ROOT_ID is no message. Reads and cuts at ROOT_ID are refused. No message can have this id."""
         await world.turn("r1")
         for read in (world.messages(leaf=ROOT_ID), world.fork("c", at_message_id=ROOT_ID), world.cut(at_message_id=ROOT_ID)):
             with pytest.raises(errors.MessageNotFoundError):

@@ -54,7 +54,8 @@ class TestRuns(TestRunsWithoutWorkers):
         assert await world.texts() == []
 
     async def test_statuses_are_those_of_the_runs(self, world: World) -> None:
-        """``statuses`` returns one status per pair of ids, in their order, and None where there is no run of the tenant."""
+        """``statuses`` returns one status per pair of ids, in the same order. None stands for a run that the tenant does not
+        have."""
         await world.accept("r1")
         await world.accept("r2")
         await world.finish(await world.take("r1"), said("r1!"))
@@ -96,7 +97,7 @@ class TestRuns(TestRunsWithoutWorkers):
         assert all(str(id_).endswith("-1") for id_ in fences) and len(set(fences)) == 5
 
     async def test_repeated_request_is_the_same_run(self, world: World) -> None:
-        """R2: The same request is always the same run, and nothing is executed twice."""
+        """R2: A repeated request returns the same run, which is executed once."""
         first = await world.accept("r1", "x")
         assert not (await world.accept("r1", "x")).created
         attempt = await world.take("r1")
@@ -108,7 +109,7 @@ class TestRuns(TestRunsWithoutWorkers):
         assert await world.texts() == ["x", "done"]
 
     async def test_other_request_conflicts(self, world: World) -> None:
-        """R2: A different request raises RunConflictError. The error names the differences."""
+        """R2: A different request with the same run id raises RunConflictError. The error names the differences."""
         await world.accept("r1", "x", agent="a")
         with pytest.raises(errors.RunConflictError) as caught:
             await world.accept("r1", "y", agent="b")
@@ -121,7 +122,7 @@ class TestRuns(TestRunsWithoutWorkers):
             await world.accept("r1", metadata={"a": "\0"})
 
     async def test_message_text_is_kept_verbatim(self, world: World) -> None:
-        """M2: Text is stored verbatim. Lone surrogates and NUL are content, not errors."""
+        """M2: Text is stored verbatim, including lone surrogates and NUL."""
         odd = "\ud800 \0 \u2028 ünï 👩‍👩‍👧"
         attempt = await world.start("r1", odd)
         await world.finish(attempt, said(odd))
@@ -136,7 +137,7 @@ class TestRuns(TestRunsWithoutWorkers):
             await world.runs.append(attempt, [bad])
 
     async def test_continuing_where_nothing_is_to_do_is_refused(self, world: World) -> None:
-        """R1: ``message=None`` continues from the leaf. It raises NothingToRunError if there is nothing to answer."""
+        """R1: A run with ``message=None`` continues from the leaf. It raises NothingToRunError if the leaf needs no answer."""
         with pytest.raises(errors.NothingToRunError):
             await world.accept("r0", None)
         assert await world.threads.thread(T) is None
@@ -149,7 +150,7 @@ class TestRuns(TestRunsWithoutWorkers):
         assert await world.context(attempt) == ["r1?", "r1!", "and?"]
 
     async def test_no_message_behind_a_busy_lane(self, world: World) -> None:
-        """R1: On a busy lane a run without a message is accepted, because the messages of the run ahead are not known yet."""
+        """R1: On a busy lane, a run without a message is accepted, because the run ahead may still add messages."""
         await world.start("r1")
         assert (await world.accept("r2", None)).created
 
@@ -176,7 +177,8 @@ class TestRuns(TestRunsWithoutWorkers):
         await world.take("r1")
 
     async def test_delayed_run_is_admitted_when_due(self, world: World) -> None:
-        """R11, I1: ``admit`` returns a delayed run when it is due, unless it is due while it is accepted."""
+        """R11, I1: ``admit`` returns a delayed run when it is due. A run that is already due at its acceptance needs no
+        ``admit``."""
         accepted = await world.accept("soon", delay=0.05)
         jobs = [job.run_id for job in accepted.effects.jobs]
 

@@ -1,4 +1,4 @@
-"""Steps of an attempt. Each is recorded once, with the attempt that started it."""
+"""Steps of an attempt. Each step is recorded once, with the attempt that started it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TestSteps:
         assert {key: step.done for key, step in ledger.steps.items()} == {"a": True, "b": False}
 
     async def test_repeated_step_calls_are_one_step(self, world: World) -> None:
-        """A repeated call after a lost answer is one step. The attempt does not find its own step in doubt."""
+        """A repeated call after a lost reply is one step. For the attempt, its own step is not in doubt."""
         attempt = await world.start("r1")
         assert await world.runs.start_step(attempt, "a") is None
         assert await world.runs.start_step(attempt, "a") is None
         await world.runs.finish_step(attempt, "a", 1)
-        await world.runs.finish_step(attempt, "a", 2)  # the first result stays
+        await world.runs.finish_step(attempt, "a", 2)  # the second result has no effect
         done = await world.runs.start_step(attempt, "a")
         assert done is not None and (done.done, done.result) == (True, 1)
 

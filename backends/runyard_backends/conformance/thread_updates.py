@@ -1,4 +1,4 @@
-"""Threads: changes of title, tags, extra and config, and the list of all."""
+"""Threads: changes of title, tags, extra and config, and the list of threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class TestThreadUpdates:
         assert await world.threads.thread(T) == thread
 
     async def test_config_is_merged(self, world: World) -> None:
-        """A change of ``config`` is merged like one of ``extra``. A fork has a copy. ``load`` returns the config."""
+        """A change of ``config`` is merged like a change of ``extra``. A fork has a copy of the config. ``load`` returns the
+        config."""
         await world.threads.create_thread(ThreadRequest(thread_id=T, config={"a": 1, "b": {"c": 1}}))
         await world.turn("r1")
         thread = await world.threads.update_thread(T, config={"a": None, "b": {"d": 2}, "e": 3})
@@ -70,7 +71,7 @@ class TestThreadUpdates:
         assert (await world.threads.update_thread(T, title=None)).tags == {"title": "mine"}
 
     async def test_a_change_of_what_has_changed_is_refused(self, world: World) -> None:
-        """RFC 9110: A change that expects an older ``updated_at`` is refused. Comparison and change are one step."""
+        """RFC 9110: A change that expects an older ``updated_at`` is refused. The comparison and the change are one step."""
         await world.store("a")
         seen = await world.threads.update_thread(T, title="One")
         changed = await world.threads.update_thread(T, title="Two", expected=seen.updated_at)

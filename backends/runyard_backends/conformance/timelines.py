@@ -1,4 +1,4 @@
-"""Timelines of runs, and the search of a run by the beginning of its id."""
+"""Timelines of runs, and the search for runs by the beginning of their ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def timeline(world: World, run_id: str = "r1", **page: object) -> Timeline
 
 class TestTimelines:
     async def test_a_timeline_has_everything_that_happened_in_order(self, world: World) -> None:
-        """R24: attempts, model requests, tools, steps and questions, with times, short contents, tokens and errors."""
+        """R24: The timeline has attempts, model requests, tools, steps and HITL requests. Its entries have times, shortened
+        contents, tokens and errors."""
         attempt = await world.start("r1", "do it")
         asked = Message(
             role="assistant",
@@ -93,7 +94,7 @@ class TestTimelines:
         assert second.fence == attempt.fence
 
     async def test_pages_neither_drop_nor_repeat_an_entry(self, world: World) -> None:
-        """R24: Pages of a run with more entries than one page, also if many entries have the same time."""
+        """R24: The pages of a long timeline have each entry once, even if many entries have the same time."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [m for n in range(5) for m in (call(f"c{n}"), result(f"c{n}"))])
         for key in ("b", "é", "B", "k" * 900, "x", "é" * 450, "a\u2028b"):
@@ -111,7 +112,7 @@ class TestTimelines:
         assert [e.name for e in paged if e.type == "tool"] == ["look"] * 5, "a result finds its call on an earlier page"
 
     async def test_large_contents_are_cut(self, world: World) -> None:
-        """R24: The contents of a page are bounded, whatever the run stored."""
+        """R24: The contents of a page are bounded, however large the stored values are."""
         attempt = await world.start("r1", "x" * 100_000)
         await world.runs.append(attempt, [said("y" * 400_000) for _ in range(4)])
         await world.runs.finish_step(attempt, "large", "z" * 100_000)
@@ -147,7 +148,7 @@ class TestTimelines:
         assert entry.error == error and entry.seconds is None
 
     async def test_a_probe_that_failed_shows_its_error(self, world: World) -> None:
-        """R24: The run of a probe that failed has completed. Its result has the error."""
+        """R24: The run of a failed probe is completed. Its result has the error."""
         await world.turn("r0")
         request = ForkRequest(src=T, new="r1", cut=Cut())
         attempt = await world.start("r1", "what if", kind="fork_once", fork=request)
@@ -180,7 +181,7 @@ class TestTimelines:
                 await timeline(world, cursor=cursor)
 
     async def test_timelines_of_another_tenant(self, world: World) -> None:
-        """A1: A tenant neither reads nor finds the runs of another."""
+        """A1: A tenant can neither read nor find the runs of another tenant."""
         await world.turn("secret-1")
         await world.fork("fork", after_run_id="secret-1")
         other = world.backend.for_tenant("other")
@@ -190,8 +191,8 @@ class TestTimelines:
         assert await other.timelines.find("s") == [] and await other.timelines.find("secret-1") == []
 
     async def test_a_fork_reads_an_inherited_run_after_its_thread_was_replaced(self, world: World) -> None:
-        """R24: A fork has the timeline, the attempts and the explanation of a run that it inherited, whatever thread has the
-        name of the source."""
+        """R24: A fork has the timeline, the attempts and the explanation of an inherited run, even if a new thread has the id
+        of the source."""
         await world.turn("r1")
         await world.fork("fork", after_run_id="r1")
         shown = await world.backend.timelines.timeline("fork", "r1")
@@ -220,7 +221,7 @@ class TestTimelines:
 
 class TestFindRun:
     async def test_runs_are_found_by_the_beginning_of_their_id(self, world: World) -> None:
-        """R24: A run is found by its id alone, or by a beginning of it. An id that is exactly the text is preferred."""
+        """R24: A run is found by its id, or by the beginning of its id, without the thread's id. An exact match comes first."""
         for run_id, thread in (("ab", "t"), ("abc", "t"), ("abd", "u"), ("b%_", "t"), ("ab", "v"), ("é", "t")):
             await world.accept(run_id, thread=thread)
         find = world.backend.timelines.find

@@ -1,4 +1,4 @@
-"""Every status with every verb of a run. A pair that runyard.domain.states.TRANSITIONS does not list changes
+"""Every verb of a run in every status. If runyard.domain.states.TRANSITIONS does not list the pair, the verb changes
 nothing."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ S = RunStatus
 
 @dataclass
 class Scene:
-    """A run ``r`` in a certain state, its last attempt, and its request if it has one."""
+    """A run ``r`` in a certain state, with its last attempt and its request, if any."""
 
     world: World
     attempt: AttemptToken
@@ -87,7 +87,7 @@ async def set_up(world: World, status: RunStatus | None, verb: Verb) -> Scene:
 
 
 async def act(scene: Scene, verb: Verb) -> None:
-    """Execute ``verb``. Raises the error of a refusal."""
+    """Execute ``verb``. Raises the error if the verb is refused."""
     world, attempt = scene.world, scene.attempt
     write = Write(attempt=attempt, messages=[said("more")])
     match verb:

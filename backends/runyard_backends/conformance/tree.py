@@ -85,7 +85,7 @@ class TestTreeWithoutWorkers:
         assert await world.threads.thread("new") is None
 
     async def test_pages_never_drop_or_repeat(self, world: World) -> None:
-        """B2: ``limit`` and ``cursor`` page along the path in both directions, without gaps and repetitions."""
+        """B2: With ``limit`` and ``cursor``, pages follow the path in both directions, without gaps and repetitions."""
         ids = [await world.store(f"N{n}") for n in range(7)]
         await world.fork("c", at_message_id=ids[4])
         own = await world.store("own", thread="c")
@@ -104,7 +104,7 @@ class TestTreeWithoutWorkers:
                 assert (seen[::-1] if newest_first else seen) == expected
 
     async def test_pages_hold_while_the_head_moves(self, world: World) -> None:
-        """B2: A page continues the path that the first page began, even if the head moves."""
+        """B2: A later page continues the path of the first page, even if the head moves."""
         ids = [await world.store(f"N{n}") for n in range(4)]
         first = await world.threads.messages(T, PathRequest(limit=2))
         await world.store("elsewhere", ids[0])
@@ -112,7 +112,7 @@ class TestTreeWithoutWorkers:
         assert [m.id for m in rest.items] == ids[2:]
 
     async def test_failed_run_is_a_side_leaf(self, world: World) -> None:
-        """B3: A failed run is shown as a side leaf with its status, and nothing follows it."""
+        """B3: The last message of a failed run is a leaf with the status of the run. No later message follows it."""
         await world.turn("r1")
         await world.failed("r2")
         await world.turn("r3")
@@ -122,7 +122,7 @@ class TestTreeWithoutWorkers:
         assert third.parent_id == await world.id_of("r1!")
 
     async def test_branch_below_a_failed_message(self, world: World) -> None:
-        """B1, F6: A run can continue a failed run's message. The message is then no leaf."""
+        """B1, F6: A run can continue a message of a failed run. The message is then no leaf."""
         await world.failed("bad")
         child = await world.store("so?", await world.id_of("bad…"))
         assert await world.texts(leaf=child) == ["bad?", "bad…", "so?"]
@@ -130,7 +130,7 @@ class TestTreeWithoutWorkers:
         assert await shape(world) == {("so?", 3)}
 
     async def test_prefix_of_a_branch_is_fixed(self, world: World) -> None:
-        """S2: A run on the older branch that completes after the new branch began does not enter the new branch."""
+        """S2: The new branch does not show a run of the older branch that completes after the new branch began."""
         cp = world.checkpointer
         await cp.claim_run(T, "slow")
         await cp.append(T, [said("slow", run_id="slow")])
@@ -142,7 +142,7 @@ class TestTreeWithoutWorkers:
         assert await world.texts(leaf=plain) == ["slow", "plain"]
 
     async def test_branch_in_a_fork(self, world: World) -> None:
-        """B6: In a fork a branch can start at an inherited message, and numbers grow along every path."""
+        """B6: A branch of a fork can start at an inherited message. Message numbers grow along every path."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r2")
@@ -162,7 +162,7 @@ class TestTreeWithoutWorkers:
         assert await shape(world, "c") == {("own!", 4)}
 
     async def test_path_of_interleaved_runs(self, world: World) -> None:
-        """S8: With interleaved runs a path follows the visibility rule, not the parents alone."""
+        """S8: If runs interleave, a path follows the rule of visibility, and not only the parents of messages."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)
@@ -177,7 +177,7 @@ class TestTreeWithoutWorkers:
 
 class TestTree(TestTreeWithoutWorkers):
     async def test_a_message_is_stored_once(self, world: World) -> None:
-        """B1: A repeated message is stored once, even if others follow it. Its id cannot name another message."""
+        """B1: A repeated message is stored once, even if other messages follow it. Another message cannot have its id."""
         first = await world.threads.store_message(T, message := user("a", metadata={"k": 1, "l": {}}))
         second = await world.threads.store_message(T, other := user("b"), first.id)
         attempt = await world.start("r1", "live")
@@ -222,8 +222,8 @@ class TestTree(TestTreeWithoutWorkers):
             await world.leaves("nope")
 
     async def test_store_on_a_busy_branch(self, world: World) -> None:
-        """B1: Storing a message raises ThreadBusyError if a run is live on the branch. A live run on another branch does not
-        matter."""
+        """B1: Storing a message raises ThreadBusyError if a run is live on the branch. A live run on another branch is no
+        obstacle."""
         first = await world.store("a")
         second = await world.store("b")
         attempt = await world.start("r1")
@@ -253,7 +253,7 @@ class TestTree(TestTreeWithoutWorkers):
             await world.threads.messages(T, PathRequest(cursor=cursor))
 
     async def test_prompt_on_an_older_message_branches(self, world: World) -> None:
-        """B4, B5: A prompt on an older message branches: its context is the path of ancestors, and its branch becomes the
+        """B4, B5: A prompt on an older message begins a branch. Its context is the path to this message. The branch becomes the
         head."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id)
@@ -266,7 +266,7 @@ class TestTree(TestTreeWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!", "again", "r3!", "r4?", "r4!"]
 
     async def test_regenerate(self, world: World) -> None:
-        """B5: Regenerating gives another answer to the same user message."""
+        """B5: A regeneration gives another answer to the same user message."""
         await world.turn("r1")
         attempt = await world.start("r2", None, parent_id=await world.id_of("r1?"))
         assert await world.context(attempt) == ["r1?"]
@@ -275,7 +275,7 @@ class TestTree(TestTreeWithoutWorkers):
         assert await shape(world) == {("r1!", 2), ("better", 2)}
 
     async def test_retry_of_a_failed_regenerate_uses_its_branch(self, world: World) -> None:
-        """B7: A retry after a failed regenerate uses the same branch, because the branch has no visible message yet."""
+        """B7: A retry after a failed regeneration uses the same branch, because the branch has no visible message yet."""
         await world.turn("r1")
         question = await world.id_of("r1?")
         await world.failed("r2", parent_id=question)
@@ -294,7 +294,8 @@ class TestTree(TestTreeWithoutWorkers):
         assert await shape(world) == {("other", 2), ("r1!", 4)}
 
     async def test_without_parent_the_head_is_continued(self, world: World) -> None:
-        """B4: A prompt without a parent continues the newest leaf at the time of the claim, not of the accept."""
+        """B4: A prompt without a parent continues the leaf that is the newest at the claim. The newest leaf at the accept does
+        not matter."""
         ids = [await world.store(f"N{n}") for n in range(2)]
         first = await world.start("r1", "q", parent_id=ids[0])
         await world.accept("r2", "next")
@@ -302,8 +303,7 @@ class TestTree(TestTreeWithoutWorkers):
         assert await world.context(await world.take("r2")) == ["N0", "q", "a", "next"]
 
     async def test_running_run_is_a_leaf(self, world: World) -> None:
-        """B3: The last message of a running run is a leaf. The message before the run is still a leaf, because the run is not
-        completed."""
+        """B3: The last message of a running run is a leaf. The message before the run stays a leaf until the run completes."""
         await world.turn("r1")
         await world.start("r2", "r2?")
         assert {(leaf.run_id, leaf.depth, leaf.run_status) for leaf in await world.leaves()} == {
@@ -312,7 +312,7 @@ class TestTree(TestTreeWithoutWorkers):
         }
 
     async def test_branch_at_the_inherited_end_of_a_fork(self, world: World) -> None:
-        """B3: Each leaf is listed once: the inherited end is a leaf until a visible message follows it."""
+        """B3: Each leaf is listed once. The inherited end is a leaf until a visible message follows it."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         attempt = await world.start("p", "p?", thread="c", options=PARALLEL)
@@ -325,7 +325,7 @@ class TestTree(TestTreeWithoutWorkers):
         assert await shape(world, "c") == {("p!", 4), ("q…", 3)}
 
     async def test_leaf_with_open_calls_can_be_continued(self, world: World) -> None:
-        """R1, R5: A leaf with open calls can be continued. The run that brings the results completes."""
+        """R1, R5: A leaf with open calls can be continued by a run that stores the results. This run completes."""
         await world.store("q")
         await world.threads.store_message(T, call("a"))
         ended = await world.finish(await world.start("r1", None), result("a"), said("x"))
@@ -357,7 +357,8 @@ class TestParallel:
         assert await shape(world) == {("p1!", 4), ("p2!", 4)}
 
     async def test_prompt_at_its_end_takes_its_lane(self, world: World) -> None:
-        """B8: A prompt at the end of a parallel branch takes that branch's lane, because only one lane writes a branch."""
+        """B8: A prompt at the end of a parallel branch is admitted to the lane of this branch, because each branch belongs to
+        one lane."""
         await world.turn("r1")
         await world.turn("p", options=PARALLEL)
         end = await world.id_of("p!")
@@ -378,7 +379,7 @@ class TestParallel:
         assert await shape(world) == {("r1!", 2), ("p?", 3)}
 
     async def test_inside_an_external_interleaving(self, world: World) -> None:
-        """S8: A parallel run starts from everything that is visible, not from the path of one message."""
+        """S8: A parallel run starts from all visible messages of the branch, not only from the path to one message."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)

@@ -1,4 +1,4 @@
-"""Usage of runs by the day of their end. Each run counts once, even if it is redriven or deleted later."""
+"""Usage of runs by the day of their end. Each run counts once, even after a redrive or a deletion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRONG = ErrorInfo(code="x", message="x")
 
 
 async def asked(world: World, agent: str | None = None) -> UsageReport:
-    """Return the report from yesterday to tomorrow, so that a test can run at midnight."""
+    """Return the report from yesterday to tomorrow, because a test may run over midnight."""
     today = now().date()
     return await world.backend.usage.report(today - timedelta(days=1), today + timedelta(days=1), agent=agent)
 
@@ -63,7 +63,7 @@ class TestUsage:
         assert await total(world) == of(1, USED, OTHER)
 
     async def test_usage_of_an_attempt_before_a_retry_counts_once(self, world: World) -> None:
-        """An attempt that ends in a retry or a hand-over counts, and a repeated release counts once."""
+        """The usage of an attempt that ends with a release counts. A repeated release counts once."""
         attempt = await world.start("r1")
         for _ in range(2):
             await world.runs.release(attempt, error=WRONG, usage=USED)
@@ -140,7 +140,7 @@ class TestUsage:
         assert await total(world) == of(1, USED)
 
     async def test_usage_of_a_run_without_an_agent_is_of_the_default_agent(self, world: World) -> None:
-        """The usage of a run that names no agent counts for the agent ``default``. Limits count such a run in the same way."""
+        """The usage of a run without an agent counts for the agent ``default``. Limits count such a run in the same way."""
         await world.turn("r1", thread="one", agent="writer", usage=USED)
         await world.turn("r2", thread="two", agent="writer", usage=USED)
         await world.turn("r3", thread="three", usage=OTHER)
@@ -151,7 +151,7 @@ class TestUsage:
         assert (await asked(world, "writer")).agent == "writer"
 
     async def test_a_run_that_no_worker_took_is_of_no_agent(self, world: World) -> None:
-        """A run that no worker took counts for no agent, because a caller may name any agent."""
+        """A run that no worker claimed counts for no agent, because a caller may name any agent."""
         await world.accept("r1", agent="invented")
         await world.runs.cancel(T, "r1")
         assert await total(world) == of(1)
@@ -176,7 +176,7 @@ class TestUsage:
         assert await total(world) == of(2, USED, OTHER)
 
     async def test_usage_days_are_utc_and_include_both_ends(self, world: World) -> None:
-        """Days are in UTC, both ends are included, and each day is listed."""
+        """Days are in UTC. The report lists each day, including the first and the last."""
         await world.turn("r1", usage=USED)
         finished = (await world.run("r1")).finished_at
         assert finished is not None

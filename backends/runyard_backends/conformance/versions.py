@@ -1,4 +1,4 @@
-"""Versions of the app: a worker of one version claims a run that another version began (U2)."""
+"""Versions of the app: claims of a run that another version began (U2)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TestVersions:
         assert second.version_before == "1" and (await world.run("r1")).app_version == "2"
 
     async def test_a_worker_that_waits_leaves_a_suspended_run_to_its_version(self, world: World) -> None:
-        """R12: A worker with ``on_version_mismatch="wait"`` leaves an answered run to the version that began it, without an
-        attempt or a crash. A run that has not begun starts on any version."""
+        """R12: A worker with ``on_version_mismatch="wait"`` leaves an answered run to the version that began the run. This
+        counts neither as an attempt nor as a crash. A run that has not begun starts on any version."""
         await world.hire("one", app_version="1")
         await world.hire("two", **WAITS)
         await world.hire("w", app_version="1")
@@ -49,8 +49,8 @@ class TestVersions:
         assert (await world.claim("r1", worker="again")).outcome == "claimed"
 
     async def test_a_worker_that_waits_leaves_a_crashed_run_to_its_version(self, world: World) -> None:
-        """A worker with ``on_version_mismatch="wait"`` leaves a crashed run to the version that began it. The takeover counts
-        the crash once. A cancel is applied at once."""
+        """A worker with ``on_version_mismatch="wait"`` leaves a crashed run to the version that began the run. The crash counts
+        once. A cancel is applied at once."""
         await world.hire("one", app_version="1")
         await world.hire("two", **WAITS)
         await world.accept("r1")

@@ -1,4 +1,4 @@
-"""Waits of runs that no human ends, at the store (K1, K2)."""
+"""Waits of runs that no human ends, in the store (K1, K2)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TestSleep:
         assert {wait.ended_at is not None for wait in (await world.runs.ledger(attempt)).waits.values()} == {True}
 
     async def test_k1_the_first_due_time_stays(self, world: World) -> None:
-        """K1: A later attempt, which an answer started, continues the sleep and does not begin it again."""
+        """K1: An answer may start a later attempt during a sleep. This attempt continues the sleep with its first due time."""
         ask = HitlRequest(request_id=new_id())
         await park(world, await world.start("r1"), sleep(timeout=3600), asks=ask)
         run = await world.run("r1")
@@ -89,7 +89,7 @@ class TestSleep:
         assert (await world.runs.explain(T, "r1")) == f"sleeping until {moment(first)}" if first else False
 
     async def test_k1_a_sleeper_blocks_its_lane_only(self, world: World) -> None:
-        """R3, R4: A prompt behind a sleeping run waits, and goes on when the sleeper has ended."""
+        """R3, R4: A prompt behind a sleeping run waits until the sleeping run has ended."""
         await park(world, await world.start("r1"), sleep(timeout=0.05))
         await world.accept("r2")
         assert (await world.claim("r2")).outcome == "behind"
@@ -97,7 +97,7 @@ class TestSleep:
         await world.take("r2")
 
     async def test_r10_a_cancel_ends_a_sleeper_at_once(self, world: World) -> None:
-        """R10: The sleep of a cancelled run wakes nobody."""
+        """R10: A cancel ends a sleeping run at once. The end of its sleep has no effect."""
         await park(world, await world.start("r1"), sleep(timeout=0.01))
         changed = await world.runs.cancel(T, "r1")
         assert changed.run.status is RunStatus.CANCELLED and changed.run.waiting_for is None
@@ -105,7 +105,7 @@ class TestSleep:
         assert await world.status("r1") is RunStatus.CANCELLED
 
     async def test_i2_an_attempt_without_the_fence_parks_nothing(self, world: World) -> None:
-        """I2, R10: A stale attempt is refused. The waits of a run that was asked to cancel are not stored."""
+        """I2, R10: The suspension of a stale attempt is refused. The waits of a run with a requested cancel are not stored."""
         attempt = await world.start("r1")
         await world.bury()
         other = await world.take("r1", worker="w2")
@@ -116,13 +116,13 @@ class TestSleep:
         assert (await world.runs.admit()).next_due is None
 
     async def test_a_repeated_suspension_changes_nothing(self, world: World) -> None:
-        """The call is repeated after a lost reply."""
+        """A repeated call after a lost reply has no effect."""
         attempt = await world.start("r1")
         first, second = [await park(world, attempt, sleep(timeout=60)) for _ in range(2)]
         assert (first.status, first.event_id) == (second.status, second.event_id)
 
     async def test_a_redriven_run_sleeps_again(self, world: World) -> None:
-        """The failed run keeps the sleeps that ended, and forgets the one that had not."""
+        """The redriven run keeps the sleeps that had ended. Its open sleep is deleted."""
         await park(world, await world.start("r1"), sleep("done", timeout=0.01))
         ask = HitlRequest(request_id=new_id(), timeout=0.01, on_deadline={"fail": True})
         await park(world, await wake(world), sleep("open", timeout=3600), asks=ask)
@@ -153,24 +153,24 @@ def signal(wait_id: str = "w", name: str = "paid", **fields: Any) -> Wait:
 
 class TestSignals:
     async def test_k2_a_signal_wakes_the_run_that_waits(self, world: World) -> None:
-        """K2: The run continues with the value. The run that took the signal is known to its sender."""
+        """K2: The run continues with the value of the signal. The sender can read which run took the signal."""
         assert (await park(world, await world.start("r1"), signal())).status is RunStatus.SUSPENDED
         sent = await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")
         assert (sent.created, sent.signal.run_id, sent.signal.value) == (True, "r1", {"order": 7})
         assert await world.status("r1") is RunStatus.QUEUED
-        again = await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")  # the first answer was lost
+        again = await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")  # the reply of the first call was lost
         assert (again.created, again.effects.jobs) == (False, sent.effects.jobs)
         wait = (await world.runs.ledger(await world.take("r1"))).waits["w"]
         assert not (await world.runs.signal(T, "paid", {"order": 7}, signal_id="s")).effects
         assert (wait.signal_id, wait.value, wait.ended_at is not None) == ("s", {"order": 7}, True)
 
     async def test_k2_a_signal_may_come_first(self, world: World) -> None:
-        """K2: It stays until a run waits for it, is taken once, and the oldest is taken first."""
+        """K2: A signal stays until a run waits for it. Each signal is taken once. The oldest signal is taken first."""
         attempt = await world.start("r1")
         for n in range(3):
             assert (await world.runs.signal(T, "paid", n, signal_id=f"s{n}")).signal.run_id is None
         await world.runs.signal(T, "other", "x", signal_id="x")
-        for _ in range(2):  # the second call repeats the first, whose answer was lost
+        for _ in range(2):  # the second call repeats the first after a lost reply
             assert (await park(world, attempt, signal("a"), signal("b"))).status is RunStatus.RUNNING
         waits = (await world.runs.ledger(attempt)).waits
         assert {name: wait.value for name, wait in waits.items()} == {"a": 0, "b": 1}
@@ -179,7 +179,8 @@ class TestSignals:
         assert (ledger.waits["c"].value, ledger.waits["d"].signal_id) == (2, None)
 
     async def test_k2_a_repeated_signal_is_one_signal(self, world: World) -> None:
-        """K2: Before and after it was taken. Another name or value under its id is refused."""
+        """K2: A repeated signal is one signal, before and after a run took it. Another name or value with the same id is
+        refused."""
         attempt = await world.start("r1")
         first = await world.runs.signal(T, "paid", 1, signal_id="s")
         again = await world.runs.signal(T, "paid", 1, signal_id="s")
@@ -204,7 +205,7 @@ class TestSignals:
         assert wait.ended_at is not None and wait.signal_id is None
 
     async def test_k2_an_ended_run_takes_nothing(self, world: World) -> None:
-        """K2: Neither a cancelled run nor a completed one, of which another wait ended first."""
+        """K2: A cancelled run takes no signal. Nor does a completed run that had another wait, which ended first."""
         await park(world, await world.start("r1"), signal())
         await world.runs.cancel(T, "r1")
         attempt = await world.start("r2")
@@ -215,7 +216,7 @@ class TestSignals:
         assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id == "r3"
 
     async def test_k2_a_signal_belongs_to_its_thread(self, world: World) -> None:
-        """K2, A1: Neither another thread, nor a fork, nor a thread of another tenant has it."""
+        """K2, A1: Other threads, forks, and threads of another tenant do not have the signal."""
         other = World(await world.factory(tenant="b"), world.factory)
         await world.turn("r0")
         await world.runs.signal(T, "paid", 1, signal_id="s")
@@ -259,7 +260,7 @@ class TestSignals:
         assert (await world.runs.signal(T, "paid", 2, signal_id="s")).created
 
     async def test_d1_deletion_of_a_run_removes_the_signals_that_it_took(self, world: World) -> None:
-        """D1: Other signals of the thread stay."""
+        """D1: Deleting a run deletes the signals that it took. Other signals of the thread stay."""
         attempt = await world.start("r1")
         for n in range(2):
             await world.runs.signal(T, "paid", n, signal_id=f"s{n}")
@@ -290,7 +291,7 @@ class TestSignals:
         assert [job.run_id for job in (await world.runs.admit()).effects.jobs] == ["r1"]
 
     async def test_k2_the_oldest_wait_takes_the_signal(self, world: World) -> None:
-        """K2, R12: The waits of a suspension are as old as the order in which the run asked for them."""
+        """K2, R12: The waits of one suspension have the order in which the run asked for them."""
         names = [f"w{n * 7 % 10}" for n in range(10)]
         await park(world, await world.start("r1"), *(signal(name) for name in names))
         for taken in range(3):

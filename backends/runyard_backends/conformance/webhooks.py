@@ -1,4 +1,4 @@
-"""Webhooks in the store: deliveries and their receivers, from the commit to the end of the last try (R11, E5)."""
+"""Webhooks in the store: deliveries from the commit to the end of the last try (R11, E5)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TestWebhooks:
         assert (await world.run("r1")).options.webhook == OWN.webhook
 
     async def test_a_subscription_begins_when_it_is_made(self, world: World) -> None:
-        """E5: A subscription receives the event types that it names, from the next commit on, in the order of the feed."""
+        """E5: A subscription receives its event types in the order of the feed. It begins with the next commit."""
         await world.turn("before")
         await subscribe(world)
         await subscribe(world, "stored", "https://other.example/", events=["message.stored"])
@@ -93,7 +93,7 @@ class TestWebhooks:
         assert shown.secret is None and shown.created_at is not None and shown.events == check_events(None)
 
     async def test_a_repeated_subscription_is_one(self, world: World) -> None:
-        """A repetition changes nothing. Another subscription under the id is refused."""
+        """A repeated subscription changes nothing. Another subscription with the same id is refused."""
         await subscribe(world)
         before = await world.backend.webhooks.webhook("hook")
         await subscribe(world)
@@ -104,7 +104,7 @@ class TestWebhooks:
         assert await world.backend.webhooks.webhook("hook") == before
 
     async def test_subscriptions_are_bounded_and_come_in_pages(self, world: World) -> None:
-        """A tenant has at most MAX_WEBHOOKS subscriptions. Those to all tenants are counted apart."""
+        """A tenant has at most MAX_WEBHOOKS subscriptions. Subscriptions to all tenants are counted separately."""
         store, names = world.backend.webhooks, [f"hook-{n:03}" for n in range(MAX_WEBHOOKS)]
         for name in names:
             await subscribe(world, name)
@@ -125,8 +125,8 @@ class TestWebhooks:
         await subscribe(world)
 
     async def test_the_secrets_of_runs_are_rotated_by_tenant(self, world: World) -> None:
-        """R11: The secret of a tenant's runs is rotated. Each try is signed with the current version, and during the overlap
-        also with the previous one."""
+        """R11: The secret of a tenant's runs can be rotated. Each try is signed with the current version. During the overlap,
+        the previous version also signs."""
         other = World(await world.factory(tenant="other"), world.factory)
         for each in (world, other):
             await each.turn("r1", options=OWN)
@@ -164,7 +164,7 @@ class TestWebhooks:
 
     @pytest.mark.parametrize("hook", [None, "hook"])
     async def test_a_rotation_repeated_is_one(self, world: World, hook: str | None) -> None:
-        """A repetition under the id of the last rotation changes nothing. A call without an id always rotates."""
+        """A call with the id of the last rotation changes nothing. A call without an id always rotates."""
         await subscribe(world)
         store = world.backend.webhooks
         first = await store.rotate(hook, overlap=60.0, rotation_id="once")
@@ -177,7 +177,8 @@ class TestWebhooks:
         assert await store.rotate("none", overlap=1.0, rotation_id="once") is None
 
     async def test_delivery_that_is_not_settled_is_taken_again(self, world: World) -> None:
-        """E5: A delivery whose outcome was not stored is taken again with the same id, as one more try."""
+        """E5: If the outcome of a delivery was not stored, the delivery is taken again with the same id. This is another
+        try."""
         await world.turn("r1", options=OWN)
         (first,) = await take(world, lease=0.0)
         (second,) = await take(world)
@@ -241,8 +242,8 @@ class TestWebhooks:
         assert await take(world) == [] == await deliveries(world)
 
     async def test_no_endpoint_waits_behind_another(self, world: World) -> None:
-        """``each`` limits the deliveries of one endpoint, those under way (``busy``) included. ``take`` begins after the
-        endpoint ``after``."""
+        """``each`` limits the deliveries of one endpoint, including the ``busy`` ones that are being sent. ``take`` begins
+        after the endpoint ``after``."""
         for n in range(4):
             for place in "abc":
                 await world.turn(f"{place}{n}", options=RunOptions(webhook=f"https://{place}.example/x"))
@@ -273,8 +274,8 @@ class TestWebhooks:
         assert await world.backend.webhooks.oldest() is None
 
     async def test_the_feed_is_kept_for_who_has_not_read_it(self, world: World) -> None:
-        """E5: Entries without a delivery for each webhook are not pruned. Finished deliveries are pruned after the retention of
-        the feed."""
+        """E5: An entry is not pruned before each webhook has its delivery. Finished deliveries are pruned after the retention
+        of the feed."""
         await subscribe(world)
         await world.turn("r1")
         await world.count()
@@ -302,7 +303,7 @@ class TestWebhooks:
         await other.backend.close()
 
     async def test_deletion_ends_nothing_that_is_to_be_told(self, world: World) -> None:
-        """Deleting a thread keeps its deliveries, which hold ids only. The run is read when a delivery is sent."""
+        """Deleting a thread keeps its deliveries, which contain only ids. The run is read when a delivery is sent."""
         await world.turn("r1", options=OWN)
         await world.threads.delete_thread(T)
         assert told(await take(world)) == [("run.completed", "r1")]

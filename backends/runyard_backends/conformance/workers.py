@@ -40,7 +40,8 @@ class TestWorkers:
         assert await world.workers.workers() == []
 
     async def test_a_blocked_main_loop_is_named_until_it_turns_or_in_the_attempts_that_it_cost(self, world: World) -> None:
-        """R12: ``explain`` names the place while the worker lives. After its death, it is the error of the lost attempts."""
+        """R12: ``explain`` names the place of the block while the worker lives. After the worker's death, the errors of the
+        lost attempts name it."""
         blocked = BlockedLoop(12.0, "app.py:26", "Stack")
         await world.start("r1")
         await world.accept("r2", thread="u")
@@ -68,7 +69,8 @@ class TestWorkers:
         )
 
     async def test_a_queued_run_waits_for_redis_while_no_worker_reaches_it(self, world: World) -> None:
-        """R12: ``explain`` names Redis if no worker that could take the run reaches it. The time of the first report stays."""
+        """R12: ``explain`` names Redis if no worker that could claim the run reaches Redis. The time of the first report is
+        kept."""
         await world.hire("w")
         await world.accept("r1")
         await world.workers.report_redis("w", "no answer in time")
@@ -88,7 +90,7 @@ class TestWorkers:
         await world.workers.report_redis("nobody", "away")
 
     async def test_repeated_register_is_one_worker(self, world: World) -> None:
-        """A repeated registration, after a lost answer, is one worker."""
+        """A repeated registration, after a lost reply, is one worker."""
         info = WorkerInfo(worker_id="w", queues=["a"], slots=4)
         await world.workers.register(info)
         await world.workers.register(info)
@@ -99,7 +101,7 @@ class TestWorkers:
             await world.workers.register(info)
 
     async def test_death_is_final(self, world: World) -> None:
-        """A declared death is final, and only a worker whose heartbeat did not change can be declared dead."""
+        """A declared death is final. Only a worker whose heartbeat has not changed can be declared dead."""
         await world.hire()
         (seen,) = await world.workers.workers()
         assert seen.heartbeat_at is not None
@@ -115,8 +117,8 @@ class TestWorkers:
         assert not await world.workers.mark_dead("nobody", fresh.heartbeat_at)
 
     async def test_a_worker_leaves_a_run_to_those_that_have_its_agent(self, world: World) -> None:
-        """R12: A claim by a worker that lacks the agent makes no attempt, however often it is repeated. A run that has no agent
-        yet runs anywhere."""
+        """R12: A claim by a worker that lacks the agent makes no attempt, however often it is repeated. Any worker can execute
+        a run that has no agent yet."""
         await world.hire("writers", agents={"writer": "default"})
         await world.hire("readers", agents={"reader": "default"})
         await world.accept("r1", agent="writer")
@@ -128,7 +130,8 @@ class TestWorkers:
         await world.take("r1", thread="u", worker="readers")
 
     async def test_explain_knows_whom_a_worker_serves(self, world: World) -> None:
-        """R12: Each worker serves a run that has no agent yet, one that names no agent serves all, a draining one none."""
+        """R12: Each worker serves runs that have no agent yet. A worker that lists no agents serves all agents. A draining
+        worker serves no run."""
         await world.hire("readers", agents={"reader": "default"})
         for n, agent in enumerate((None, "reader")):
             await world.accept("r1", thread=f"u{n}", agent=agent)
@@ -170,7 +173,8 @@ class TestWorkers:
         assert await world.workers.running("other") == []
 
     async def test_orphans_are_the_running_runs_of_dead_and_missing_workers(self, world: World) -> None:
-        """W2: Neither a run of a live worker, nor a queued, suspended or ended run, is an orphan."""
+        """W2: Only running runs of dead and missing workers are orphans. Runs of live workers, and queued, suspended or ended
+        runs are not."""
         await world.start("dead")
         await world.accept("behind")
         await world.accept("queued", thread="u")
@@ -192,7 +196,7 @@ class TestWorkers:
         assert await orphans() == [("dead", "w"), ("left", "w3")]
 
     async def test_a_page_of_orphans_ends_with_a_whole_worker(self, world: World) -> None:
-        """W2: A page has all orphans of each of its workers, so that the name of a worker is a cursor."""
+        """W2: A page has all orphans of each of its workers. Therefore the id of the last worker can be the cursor."""
         for n, worker in enumerate(("w1", "w2", "w1", "w3", "w2")):
             await world.accept("r", thread=f"t{n}")
             await world.take("r", thread=f"t{n}", worker=worker)
@@ -217,7 +221,7 @@ class TestWorkers:
         assert (await world.workers.waiting(unchanged=ZERO)).jobs == []
 
     async def test_the_heads_of_lanes_wait(self, world: World) -> None:
-        """W2: ``waiting`` returns no run that has a worker, is not due, or is not the first of its lane."""
+        """W2: ``waiting`` returns no run that has a worker, is not due, or is not the head of its lane."""
         await world.start("running")
         await world.accept("behind")
         await world.accept("first", thread="u")
@@ -239,8 +243,8 @@ class TestWorkers:
         assert await waiting(within=timedelta(milliseconds=1)) == []
 
     async def test_a_page_of_waiting_runs_ends_after_the_examined_runs(self, world: World) -> None:
-        """W2: ``limit`` counts examined runs, including those that are not the first of their lanes. A long lane thus does not
-        make a read long. The order is that of the last changes."""
+        """W2: ``limit`` counts examined runs, including runs that are not the heads of their lanes. Therefore a long lane does
+        not make a read long. Runs are examined in the order of their last changes."""
         for thread in ("a", "b"):
             for n in range(3):
                 await world.accept(f"{thread}{n}", thread=thread)
@@ -258,7 +262,7 @@ class TestWorkers:
         assert [job.run_id for job in page.jobs] == ["p"]
 
     async def test_still_waiting_are_the_given_runs_that_wait(self, world: World) -> None:
-        """W2: A run that ended or runs has no job in Redis, and must not be submitted again."""
+        """W2: ``still_waiting`` omits runs that are running or have ended, because such runs need no job."""
         for n in range(3):
             await world.accept("r", thread=f"t{n}")
         await world.accept("behind", thread="t0")
@@ -295,8 +299,8 @@ class TestWorkers:
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_orphans_say_which_wait_for_their_cancel(self, world: World, dies: str) -> None:
-        """R10: If the cancel of an orphaned run was requested, a claim ends the run, even in a paused queue. The order of
-        cancel and death does not matter."""
+        """R10: A claim ends an orphaned run with a requested cancel, even in a paused queue. The order of the cancel and the
+        death does not matter."""
         await world.start("cancelled")
         await world.start("lost", thread="u")
         await world.backend.queues.pause("default")

@@ -1,4 +1,4 @@
-"""Helpers for the suite's tests: short names for the operations, on one thread by default."""
+"""Helpers for the suite's tests: short names for the operations, by default on one thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(text: str, **fields: Any) -> Message:
 
 
 def call(*ids: str, text: str | None = None) -> Message:
-    """Make an assistant message that calls a tool once per id."""
+    """Make an assistant message with one tool call per id."""
     return Message(
         role="assistant", content=[ToolCallPart(id=i, name="look", arguments={}) for i in ids], metadata={"text": text}
     )
@@ -81,7 +81,7 @@ class World:
         return claim
 
     async def take(self, run_id: str, *, thread: str = T, worker: str = "w") -> AttemptToken:
-        """Claim a run that can be claimed."""
+        """Claim a run. The claim must succeed."""
         claim = await self.claim(run_id, thread=thread, worker=worker)
         assert claim.outcome == "claimed" and claim.attempt is not None, claim
         return claim.attempt
@@ -91,8 +91,8 @@ class World:
         return await self.take(run_id, thread=thread)
 
     async def crash(self, run_id: str, times: int, *, thread: str = T, worker: str = "crashing") -> None:
-        """Claim the run and declare its worker dead, ``times`` times. If an attempt must be executed alone, it is marked with
-        ``isolate`` before its crash."""
+        """Claim the run and declare its worker dead, ``times`` times. Mark an attempt that must run alone with ``isolate``
+        before its crash."""
         for n in range(times):
             claim = await self.claim(run_id, thread=thread, worker=f"{worker}{n}")
             assert claim.attempt is not None, claim
@@ -107,7 +107,7 @@ class World:
         return ended
 
     async def turn(self, run_id: str, *, thread: str = T, extra: Any = None, usage: Usage | None = None, **fields: Any) -> None:
-        """Execute a whole run: the user's message is ``<run>?``, the assistant's ``<run>!``."""
+        """Execute a whole run. The user's message is ``<run>?``, and the assistant's message is ``<run>!``."""
         attempt = await self.start(run_id, f"{run_id}?", thread=thread, **fields)
         ended = await self.finish(attempt, said(f"{run_id}!"), extra=extra, usage=usage)
         assert ended.status is RunStatus.COMPLETED
@@ -171,7 +171,7 @@ class World:
         return await self.runs.suspend(Write(attempt=attempt, messages=messages, **fields), requests)
 
     async def count(self) -> None:
-        """Count the usage of all runs that have ended."""
+        """Add the usage of all ended runs to the totals."""
         begun, today = now(), now().date()
 
         async def counted() -> bool:
@@ -217,7 +217,7 @@ class CheckpointWorld(World):
 
 
 async def proved(runs: RunStore, ref: RunRef) -> list[Event]:
-    """Return all events that the store proves of a run, from every page."""
+    """Return all proven events of a run, from all pages."""
     found = list[Event]()
     while page := await runs.run_events(ref, found[-1].id if found else None):
         found += page

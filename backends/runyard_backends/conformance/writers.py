@@ -46,7 +46,7 @@ class TestWritersWithoutWorkers:
 
 class TestWriters(TestWritersWithoutWorkers):
     async def test_m5_of_a_prompt_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
-        """M5: Only content and metadata of a prompt are stored, even if a caller sets other fields. Metadata stays
+        """M5: Of a prompt, only content and metadata are stored, even if a caller sets other fields. Metadata stays
         unchanged."""
         prompt = user("hi", provider_details=DETAILS, metadata=SAYS)
         accepted = await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=prompt))
@@ -65,8 +65,8 @@ class TestWriters(TestWritersWithoutWorkers):
         assert [m.provider_details for m in claim.fork.fan.messages] == [None, None]
 
     async def test_m5_what_an_attempt_appends_keeps_what_its_provider_said(self, world: World) -> None:
-        """M5, R9: The details of a provider in an attempt's messages are kept for the next attempt, for readers, and for forks
-        of forks."""
+        """M5, R9: The provider details in an attempt's messages are kept. The next attempt, readers, and forks of forks get
+        them."""
         attempt = await world.start("r")
         turns = (call("c"), result("c"), said("done"))
         own = [message.model_copy(update={"provider_details": DETAILS}) for message in turns]
@@ -114,7 +114,7 @@ class TestOriginalsWithoutWorkers:
     """The tests of :class:`TestOriginals` that a store without workers passes, too."""
 
     async def test_m2_erasing_takes_the_original_along(self, world: World) -> None:
-        """M2: The original is content."""
+        """M2: An erasure also erases the original, because it has content."""
         await world.threads.store_message(T, user("hi", source=ORIGINAL))
         await world.turn("r")
         await world.fork("child", after_run_id="r")
@@ -122,7 +122,7 @@ class TestOriginalsWithoutWorkers:
         assert {message.source for message in await world.messages("child")} == {None}
 
     async def test_a2_the_bounds_of_a_message_hold_for_its_original(self, world: World) -> None:
-        """A2: The values, the nesting and the bytes of the original count."""
+        """A2: The limits on values, nesting and bytes also apply to the original."""
         deep: JsonObject = {}
         for _ in range(MAX_NESTING):
             deep = {"a": deep}
@@ -150,7 +150,8 @@ class TestOriginals(TestOriginalsWithoutWorkers):
             assert [message.source for message in await world.messages(thread)] == [ORIGINAL] * 3
 
     async def test_b1_another_original_is_another_message(self, world: World) -> None:
-        """B1, R2: A message with the same id, or a prompt with the same run id, and another original is refused."""
+        """B1, R2: A message with the same id but another original is refused. So is a prompt with the same run id but another
+        original."""
         message = user("hi", source=ORIGINAL)
         stored = await world.threads.store_message(T, message)
         assert await world.threads.store_message(T, message) == stored
@@ -163,8 +164,8 @@ class TestOriginals(TestOriginalsWithoutWorkers):
 
 class TestCheckpointedWriters:
     async def test_m5_what_a_host_appends_is_an_agents(self, world: World) -> None:
-        """M5: Messages that a host appends count as an agent's, because the in-process agent stores its model's answers in this
-        way."""
+        """M5: Messages that a host appends count as an agent's messages, because an in-process agent appends the answers of its
+        model in this way."""
         await world.checkpointer.claim_run(T, "r")
         await world.checkpointer.append(T, [user("hi", run_id="r"), said("done", run_id="r", provider_details=DETAILS)])
         data = await world.checkpointer.load(T) or CheckpointData()

@@ -42,11 +42,11 @@ async def open_source(url: str) -> Source:
 async def import_threads(url: str, backend: Backend, *, threads: Iterable[str] = (), dry_run: bool = False) -> Report:
     """Import the threads of the database at ``url`` into ``backend``, by default all threads.
 
-    ``threads``: import only these threads and their ancestors. ``dry_run``: only read the database and return a report. An
-    import can be repeated. Data that is imported already stays unchanged.
+    ``threads``: import only these threads and their ancestors. ``dry_run``: True to read the database and only return the
+    report. An import can be repeated. Data that was imported before stays unchanged.
 
-    Raises the errors of :func:`open_source`, ThreadNotFoundError for an id in ``threads`` that the database does not have, and
-    BackendUnavailableError. A thread that cannot be imported raises no error. The report has a note about it.
+    Raises the errors of :func:`open_source`, and BackendUnavailableError. Raises ThreadNotFoundError if the database lacks one
+    of ``threads``. A thread that cannot be imported raises no error. The report has a note about it.
     """
     source = await open_source(url)
     try:

@@ -1,12 +1,12 @@
-"""The import of threads, one after the other, through the ports of the connected deployment (any store).
+"""Import threads, one after the other, through the ports of the connected deployment. Any store can be the target.
 
-Every step can be repeated. The id of a message is derived from its row, a claimed run is not claimed again, and a completed run
-is skipped. An import that was interrupted therefore continues, and a repeated import changes nothing. An imported thread has a
-tag with the state of the import.
+Every step can be repeated. The id of a message is derived from its row. A claimed run is not claimed again, and a completed run
+is skipped. Therefore an interrupted import continues when it is repeated. A repeated import of the same data changes nothing.
+An imported thread has a tag with the state of the import.
 
-The messages of a thread are appended in the order of their rows. A run is claimed before its first message. It is completed
-after its last message and after the runs with lower completion numbers. Contexts and forks therefore show the same messages as
-in the source.
+The messages of a thread are appended in the order of their rows. A run is claimed before its first message. The run is
+completed after its last message, and after the runs with lower completion numbers. Contexts and forks therefore show the same
+messages as in the source.
 """
 
 from __future__ import annotations
@@ -83,11 +83,12 @@ class Import:
                 self.report.count("unchanged")
             else:
                 await _ThreadImport(self, thread, stored, mark or Mark(0, origin), origin).run()
-        except Exception as error:  # a row that no check foresaw must not end the import of the other threads
+        except Exception as error:  # an unexpected row must not end the import of the other threads
             self._failed(thread.thread_id, error)
 
     async def _origin(self, thread: SourceThread) -> str:
-        """Return a digest of the first message of a thread. Threads of two databases with the same id have different ones."""
+        """Return a digest of the first message of a thread. The digest distinguishes threads of two databases that have the
+        same id."""
         first = await self.source.page(thread.thread_id, 0, min((each.first_row for each in thread.bounds.values()), default=0))
         return digest([first[0].row, first[0].fields]) if first else NO_MESSAGE
 
@@ -196,7 +197,7 @@ class _ThreadImport:
             return None
 
     async def _begins_with(self, shown: Sequence[Message]) -> bool:
-        """Return whether the first messages of the thread are ``shown``."""
+        """Return True if the thread begins with the messages ``shown``."""
         expected = [_said(fields) for fields in decode(shown)]
         at = 0
         async for message in self._messages():
@@ -254,8 +255,8 @@ class _ThreadImport:
         self._report.runs += len(self._runs)
 
     def _message_id(self, message: SourceMessage) -> str:
-        """Return the id under which a message is stored. This is the message's id if it is a UUID that no earlier message has.
-        Otherwise the id is derived from the row."""
+        """Return the id under which a message is stored. A message keeps its id if the id is a UUID that no earlier message
+        has. Any other id is derived from the row."""
         own: str | None = None
         with suppress(ValueError, TypeError, AttributeError):
             own = str(UUID(message.fields.get("id")))
@@ -301,8 +302,8 @@ class _ThreadImport:
             await self._backend.checkpointer.mark_run_complete(self._id, run_id)
 
     async def _save_requests(self, again: bool) -> None:
-        """Carry over the pending request and the answers. A repeated import carries over those of runs that have not ended in
-        the deployment, unless the deployment has a request or an answer in their place."""
+        """Save the pending request and the answers. A repeated import saves those of runs that have not ended in the
+        deployment. It saves none if the deployment has another pending request, or an answer of its own."""
         thread, ledger = self._thread, RequestLedger(self._backend)
         if thread.request is not None and not (again and await self._has_request(thread.request)):
             self._report.requests += 1
@@ -318,14 +319,14 @@ class _ThreadImport:
                 await ledger.save_answer(self._id, answer.question_id, answer.answer, answer.run_id, asked_at="imported")
 
     async def _has_request(self, request: JsonObject) -> bool:
-        """Return whether the deployment has the request, has another pending one, or has ended its run."""
+        """Return True if the deployment has this request, has another pending request, or has ended the request's run."""
         run_id = self._thread.request_run_id
         if run_id in self._done or await self._backend.checkpointer.load_pending(self._id) is not None:
             return True
         return await self._backend.runs.request(to_request(self._id, request, run_id).request_id) is not None
 
     def _extra_changed(self) -> bool:
-        """Return whether the thread's extra has changed in the deployment since the last import."""
+        """Return True if the thread's extra has changed in the deployment since the last import."""
         return self._stored is None or _extra_digest(self._stored) != self._mark.extra
 
     def _note_losses(self, cut: SourceRun | None, again: bool) -> None:

@@ -1,5 +1,5 @@
-"""The tag of an imported thread. It has the state of the import, and digests that show what changed since then. The
-importer compares them."""
+"""The tag of an imported thread. The tag has the state of the import, and digests of the imported data. A later import compares
+the digests to find changes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FORM: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """``inherited``: the number of messages that the thread inherited. ``origin``: a digest of the first message of the source.
-    ``extra``: a digest of the thread's extra after the import. ``data``: a digest of the source's data. The last two are None
-    until the import has ended."""
+    """The value of the tag. ``inherited``: the number of messages that the thread inherited. ``origin``: a digest of the first
+    message of the source. ``extra``: a digest of the thread's extra after the import. ``data``: a digest of the source's data.
+    ``extra`` and ``data`` are None until the import has ended."""
 
     inherited: int
     origin: str
@@ -36,7 +36,7 @@ class Mark:
 
     @property
     def ended(self) -> bool:
-        """Whether an import of the thread has ended."""
+        """True if an import of the thread has ended."""
         return self.data is not None
 
     @property
@@ -46,5 +46,5 @@ class Mark:
         return f"{self.inherited}:{self.origin}{ended}"
 
     def is_of(self, origin: str) -> bool:
-        """Return whether the thread was imported from a source with this first message."""
+        """Return True if the thread was imported from a source with this first message."""
         return self.origin in (NO_MESSAGE, origin)

@@ -32,8 +32,8 @@ class PostgresSource:
     async def open(cls, url: str) -> PostgresSource:
         """Connect to ``url``.
 
-        Raises BackendUnavailableError, SchemaUninitialized for a database without cubepi's tables, SchemaMismatch for a version
-        of cubepi's schema that cannot be imported.
+        Raises BackendUnavailableError. Raises SchemaUninitialized for a database without cubepi's tables. Raises SchemaMismatch
+        for a version of cubepi's schema that cannot be imported.
         """
         try:
             connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS)
@@ -103,7 +103,7 @@ class PostgresSource:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[None]:
-        """Open a transaction in which all reads see one state."""
+        """Open a transaction whose reads all see one state."""
         try:
             async with self._connection.transaction(isolation="repeatable_read", readonly=True):
                 yield

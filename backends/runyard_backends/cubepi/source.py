@@ -1,4 +1,4 @@
-"""The threads of a database of cubepi or cubeloop. The form is the same for SQLite and Postgres."""
+"""The data of threads in a database of cubepi or cubeloop. These classes are the same for SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SourceRun:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The number of messages of one run, and their first and last row. Messages without a run also have such an entry."""
+    """The number of messages of one run, and their first and last row. The messages without a run have one entry too."""
 
     messages: int
     first_row: int
@@ -72,8 +72,8 @@ class SourceThread:
 
     @property
     def digest(self) -> str:
-        """A digest of all imported data. Only the number of messages and the last row count, because the source never changes
-        messages."""
+        """A digest of all imported data. It contains the number of messages and the last row, but no content of messages,
+        because the source never changes messages."""
         said = [
             [self.extra, self.parent_thread_id, self.request, self.request_run_id],
             [[run.run_id, run.completion_seq] for run in self.runs],

@@ -33,7 +33,8 @@ class SqliteSource:
     async def open(cls, url: str) -> SqliteSource:
         """Open ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
 
-        Raises InvalidInputError for a file that does not exist, SchemaUninitialized for a database without cubepi's tables.
+        Raises InvalidInputError for a file that does not exist. Raises SchemaUninitialized for a database without cubepi's
+        tables.
         """
         path = path_of(url)
         if not await asyncio.to_thread(path.is_file):
@@ -115,5 +116,5 @@ def _with(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def _text(stored: bytes) -> str:
-    """Return a stored text. A text that is not UTF-8 gets a lone surrogate, which no store of runyard takes."""
+    """Return a stored text. A text that is not UTF-8 gets a lone surrogate. A store of runyard then refuses the text."""
     return stored.decode("utf-8", "surrogateescape")

@@ -47,7 +47,7 @@ def server_user() -> User:
 
 
 def reachable(path: Path, user: User) -> bool:
-    """Return True if, by owners and modes, `user` can access `path` and every directory above it."""
+    """Return True if the owners and modes allow `user` to access `path` and every directory above it."""
     for directory in (path, *path.parents):
         info = directory.stat()
         shift = 6 if info.st_uid == user.uid else 3 if info.st_gid == user.gid else 0
@@ -58,8 +58,8 @@ def reachable(path: Path, user: User) -> bool:
 
 @dataclass(frozen=True)
 class PostgresInstall:
-    """A directory with `postgres` and `initdb`. A bundled install finds its libraries and data files by their relative
-    paths."""
+    """A directory with `postgres` and `initdb`. A bundled install finds its libraries and data files by paths relative to its
+    own place."""
 
     bin: Path
     bundled: bool
@@ -67,10 +67,10 @@ class PostgresInstall:
     def for_user(self, user: User, target: Path) -> "PostgresInstall":
         """Return this install. If `user` cannot run it, copy the necessary files to `target` and return the copy.
 
-        Another user cannot execute a wheel below a private home directory. initdb and `postgres --single` refuse a user id
-        without a name, which is usual in containers. Their copies are therefore patched to call `getpwent` instead of
-        `getpwuid`. Both names have the same length and symbol version. `getpwent` returns any user. The name of this user is
-        only a default, which `initdb --username` overrides.
+        Another user cannot execute a wheel below a private home directory. In containers, a user id often has no name. `initdb`
+        and `postgres --single` call `getpwuid` and refuse such a user id. The copies are therefore patched to call `getpwent`,
+        which returns any user. Both names have the same length and symbol version. The name of the returned user is only a
+        default, and `initdb --username` overrides it.
         """
         if user.named and (user.uid == os.geteuid() or not self.bundled):
             return self
@@ -86,7 +86,8 @@ class PostgresInstall:
                 shutil.copytree(site / libraries, target / libraries)
             bin_copy = prefix_copy / "bin"
         else:
-            # A directory `bin` would make Postgres look for its files beside the copy instead of in its install directory.
+            # If this directory were named `bin`, Postgres would look for its files beside the copy instead of in its install
+            # directory.
             bin_copy = target / "programs"
         bin_copy.mkdir(parents=True)
         for name in ("postgres", "initdb"):

@@ -13,10 +13,10 @@ from .process import EmbeddedServer
 
 SUPERUSER = "postgres"
 PLACES = ("/var/tmp", "/tmp", tempfile.gettempdir())
-"""Directories to try for a cluster that cannot be in the data directory."""
+"""Directories for a cluster that cannot be in the data directory. The first usable one is taken."""
 PREFIX = "runyard-"
 MEMORY = Path("/dev/shm")
-"""A directory whose files are in memory, on Linux."""
+"""The directory of Linux whose files are in memory."""
 MEMORY_BYTES = 2 << 30
 """Free bytes that MEMORY must have for a cluster."""
 
@@ -24,12 +24,13 @@ MEMORY_BYTES = 2 << 30
 class EmbeddedPostgres(EmbeddedServer):
     """Postgres with UTF8, C locale, scram passwords, TCP on 127.0.0.1 and no unix socket.
 
-    data_dir: see EmbeddedServer. If this process is root, the server gets an unprivileged user id. If that user cannot access
-    `data_dir`, for example below a private home directory, the cluster is in a separate directory in one of PLACES.
-    `data_dir/cluster` is then a link to this directory.
+    data_dir: see EmbeddedServer. If this process is root, the server gets an unprivileged user id. This user cannot access a
+    `data_dir` below a private home directory. The cluster is then in a separate directory in one of PLACES, and
+    `data_dir/cluster` is a link to this directory.
 
-    durable: False turns fsync and synchronous commits off, for tests that do not crash the machine. Without a `data_dir`, the
-    files are then in memory if there is room. max_connections: the maximum number of connections that the server accepts.
+    durable: False turns fsync and synchronous commits off. A crash of the machine can then lose data, which does not matter in
+    tests. If `durable` is False and `data_dir` is None, the files are in memory if there is room. max_connections: the maximum
+    number of connections that the server accepts.
     """
 
     name = "Postgres"
@@ -49,9 +50,9 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def _area(self) -> Path:
-        """The directory of the cluster, which the server's user can access. It contains `data`, which the server's user owns,
-        and `install` if a copy of the install is needed. This process's user owns the directory itself, so that the server's
-        user cannot replace `data` or `install`."""
+        """The directory of the cluster, which the server's user can access. It contains `data`, owned by the server's user. It
+        also contains `install` if a copy of the install is needed. The directory itself belongs to this process's user, so that
+        the server's user cannot replace `data` or `install`."""
         return (self.home / "cluster").resolve()
 
     def _user(self) -> tuple[int | None, int | None]:
@@ -151,8 +152,8 @@ class EmbeddedPostgres(EmbeddedServer):
         return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
 
     def _is_ready(self) -> bool:
-        """Return True if the server is ready. As for pg_ctl, line 1 of postmaster.pid is the process id and line 8 the
-        state."""
+        """Return True if the server is ready. Line 1 of postmaster.pid is the process id, and line 8 the state. pg_ctl reads
+        the same lines."""
         try:
             lines = (self._area / "data" / "postmaster.pid").read_text().splitlines()
         except OSError:
@@ -161,10 +162,10 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def memory_directory() -> Path | None:
-    """Return MEMORY if its file system executes programs and has MEMORY_BYTES free. Return None if it cannot have a cluster.
+    """Return MEMORY if its file system executes programs and has MEMORY_BYTES free, else None.
 
-    Files in memory make a database quicker to create and drop. For each file that it creates, ext4 searches the inodes of all
-    files that were deleted in the last minutes.
+    Files in memory make a database quicker to create and drop. On disk, ext4 searches the inodes of all recently deleted files
+    for each new file.
     """
     try:
         found = os.statvfs(MEMORY)
@@ -177,9 +178,8 @@ def memory_directory() -> Path | None:
 def forget_cluster(home: Path) -> None:
     """Remove the cluster to which the link in ``home`` leads. ``home``: the directory of a server that does not run.
 
-    Removes only a directory that `_make_area` can have made. Such a directory belongs to this user, is directly in one of
-    PLACES, and its name starts with PREFIX. Any other target stays, because another user may have made the link. The link then
-    stays as well.
+    Only a directory that `_make_area` can have made is removed. Such a directory belongs to this user and is directly in one of
+    PLACES. Its name starts with PREFIX. Another user may have made a link to any other target. Such a link and its target stay.
     """
     link = home / "cluster"
     if not link.is_symlink() or link.lstat().st_uid != os.geteuid():

@@ -24,8 +24,7 @@ POLL_SECONDS = 0.005
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1. Another process may take the port before the server does; `start` then tries another
-    port."""
+    """Return a free port of 127.0.0.1. If another process takes the port before the server does, `start` tries another port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -35,8 +34,8 @@ def free_port() -> int:
 class EmbeddedServer(ABC):
     """A server on 127.0.0.1 that ends with its owner. The owner is the process (not the thread) that calls `start`.
 
-    data_dir: the directory that keeps the server's files over several starts. None: a temporary directory, removed by `stop` or
-    after the owner's end.
+    data_dir: the directory that keeps the server's files over several starts. None: a temporary directory, which is removed by
+    `stop` or after the owner's end.
     """
 
     name: str
@@ -77,7 +76,7 @@ class EmbeddedServer(ABC):
         return None
 
     def _removals(self) -> list[Path]:
-        """Return the temporary directories. `stop` removes them, or the supervisor removes them after the owner's end."""
+        """Return the temporary directories, which `stop` removes. After the owner's end, the supervisor removes them."""
         return [self.home] if self._given_dir is None else []
 
     @property
@@ -131,8 +130,8 @@ class EmbeddedServer(ABC):
 
     def stop(self) -> None:
         """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down cleanly. A server
-        without a `data_dir` is stopped at once. Do nothing if the server was not started, or in a child process that the owner
-        forked."""
+        without a `data_dir` is stopped at once. Do nothing if the server was not started. Do nothing in a child process that
+        the owner forked."""
         if self._home is None or os.getpid() != self._owner:
             return
         self._end(f"stop {int(self.immediate if self._given_dir is None else self.graceful)}")
@@ -141,7 +140,7 @@ class EmbeddedServer(ABC):
         self._home = self._port = None
 
     def kill(self) -> None:
-        """Kill the server and its children (SIGKILL), as a power failure would. The data directory stays for `start` or
+        """Kill the server and its children (SIGKILL), to test a sudden end. The data directory stays for `start` or
         `restart`."""
         self._end(f"signal {int(signal.SIGKILL)}")
 
@@ -173,8 +172,8 @@ class EmbeddedServer(ABC):
             self._home = self._given_dir.resolve()
 
     def _launch(self) -> bool:
-        """Try to start the server once. Return False if the server ended before it was ready. Another process may then have
-        taken its port."""
+        """Try to start the server once. Return False if the server ended before it was ready, for example because another
+        process took its port."""
         argv, cwd = self._command()
         uid, gid = self._user()
         (self.home / "log").write_bytes(b"")
@@ -196,7 +195,7 @@ class EmbeddedServer(ABC):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C must reach only the owner. The owner stops its servers.
+                start_new_session=True,  # Ctrl-C must reach only the owner, because the owner itself stops its servers.
             )
         try:
             first = self._answer()

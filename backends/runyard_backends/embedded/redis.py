@@ -13,7 +13,7 @@ class EmbeddedRedis(EmbeddedServer):
     """Valkey with a password, on 127.0.0.1, without eviction.
 
     data_dir: see EmbeddedServer.
-    appendonly: True keeps data over restarts, with an fsync every second. False: every start begins without data.
+    appendonly: True keeps the data over restarts, with an fsync every second. False starts without data every time.
     """
 
     name = "Redis"

@@ -1,4 +1,4 @@
-"""Both embedded servers together. For each of them, an environment variable can name a running server instead.
+"""Both embedded servers together. An environment variable for each of them can name a running server instead.
 
 The caller chooses the directory of the data. ``runyard dev`` chooses FOLDER of ``runyard/support/dev_file.py``.
 """

@@ -1,11 +1,11 @@
 """Supervise a server, so that it never outlives its owner.
 
-The module runs as a script, with the standard library only: `python -I -S supervisor.py <json>`. The owner holds the other end
-of stdin and writes one command per line (`signal <number>`, `stop <number>`). The supervisor answers each command on stdout.
+The module runs as a script, with the standard library only: `python -I -S supervisor.py <json>`. The owner writes one command
+per line to the supervisor's stdin: `signal <number>` or `stop <number>`. The supervisor answers each command on stdout.
 
 The owner has ended if stdin is closed or the parent process has changed. The supervisor then stops the server at once and
-removes its temporary directories. It checks the parent because a process that the owner forked may keep stdin open. The
-supervisor is a separate process because macOS has no parent-death signal.
+removes its temporary directories. The supervisor checks the parent as well, because a process that the owner forked may keep
+stdin open. The supervisor is a separate process because macOS has no parent-death signal.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def descendants(root: int) -> list[int]:
-    """Return the process ids of all descendants of `root`. The process group of `root` does not contain all of them,
-    because Postgres gives every child a session of its own."""
+    """Return the process ids of all descendants of `root`. The process group of `root` is not enough, because Postgres gives
+    every child a session of its own."""
     parents: dict[int, int] = {}
     if Path("/proc/self/stat").exists():
         for entry in Path("/proc").glob("[0-9]*/stat"):
@@ -49,8 +49,8 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_tree(root: int, number: int) -> None:
-    """Send signal `number` to `root` and all its descendants. `root` is stopped meanwhile, so that it cannot start another
-    child that would get no signal."""
+    """Send signal `number` to `root` and all its descendants. `root` is stopped meanwhile, so that it cannot start a child that
+    misses the signal."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)
     for pid in descendants(root):
@@ -88,7 +88,7 @@ class Supervisor:
         return os.getppid() == int(self.order["owner"])
 
     def take_lock(self) -> None:
-        """Lock the server's directory, so that it has one server at a time. The end of this process releases the lock."""
+        """Lock the server's directory, so that only one server at a time uses it. The end of this process releases the lock."""
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:

@@ -22,12 +22,12 @@ async def connect(
     patience: float = 30.0,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Backend:
-    """Connect to the API at ``url``. ``url`` includes the path under which the API is mounted, if any.
+    """Connect to the API at ``url``. If the API is mounted under a path, ``url`` includes this path.
 
     ``api_key``: identifies the caller and the tenant. ``tenant``: must be empty, because the key determines the tenant.
-    ``timeout``: seconds to wait for a reply. ``patience``: seconds for which a request without a reply is repeated, if a
-    repetition has the same effect. A stream waits for a server for the same time. ``transport``: an httpx transport, for
-    proxies, certificates and apps in the same process.
+    ``timeout``: seconds to wait for a reply. ``patience``: seconds for which a request without a reply is repeated. Only
+    requests that have the same effect twice are repeated. A stream waits ``patience`` seconds for a server. ``transport``: an
+    httpx transport, for proxies, certificates and apps in the same process.
 
     Raises InvalidInputError if an argument is invalid, BackendUnavailableError if the API cannot be reached or is not ready,
     and ExtraMissingError if httpx is not installed.

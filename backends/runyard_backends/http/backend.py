@@ -53,7 +53,7 @@ class HttpFeed:
         self._transport = transport
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return the entries after ``page.cursor`` (None: from the oldest entry kept)."""
+        """Return the entries after ``page.cursor``, or from the oldest kept entry if it is None."""
         return read_page(FeedEntry, (await self._transport.ask("GET", "feed", query=paging(page))).data)
 
 
@@ -134,7 +134,7 @@ def _base(url: str) -> httpx.URL:
         base = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise InvalidInputError(f"not a URL: {error}", field="url") from None
-    if base.userinfo:  # httpx would send the user and password instead of the API key
+    if base.userinfo:  # with a user and password in the URL, httpx would not send the API key
         raise InvalidInputError("the URL of an API must not contain a user or a password; give the key as api_key", field="url")
     if not base.host or base.query or base.fragment:
         raise InvalidInputError("the URL of an API is a host with an optional path, without query and fragment", field="url")

@@ -33,7 +33,7 @@ def paging(page: PageRequest) -> dict[str, Any]:
 
 
 def given(**fields: Any) -> JsonObject:
-    """Return the ``fields`` that are not None. A request omits the other fields."""
+    """Return the ``fields`` that are not None. A request has no field for None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

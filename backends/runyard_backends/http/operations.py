@@ -1,4 +1,5 @@
-"""The operator's part of a backend over HTTP: workers, queues, limits, API keys. Needs an API key with the scope admin."""
+"""The operator's part of a backend over HTTP: workers, queues, limits, API keys. Its calls need an API key with the scope
+admin."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class HttpQueueStore(DirectOnly):
         while True:
             data = (await self._transport.ask("GET", "queues", query=query)).data
             found += _QUEUES.validate_python(data["items"])
-            following = data.get("next")  # an older server answers with all queues
+            following = data.get("next")  # an older server ignores the limit and returns all queues
             if page is not None or following is None:
                 return Page(found, following)
             query["cursor"] = following
@@ -65,7 +66,8 @@ class HttpQueueStore(DirectOnly):
         return _TIME.validate_python((await self._transport.ask("POST", "queues", queue, "pause")).data["paused_at"])
 
     async def resume(self, queue: str) -> bool:
-        """End the pause of a queue. Return whether it was paused. After a lost reply, a repetition returns False."""
+        """End the pause of a queue. Return True if the queue was paused. If a reply is lost, the request is repeated and
+        returns False."""
         return bool((await self._transport.ask("POST", "queues", queue, "resume")).data["was_paused"])
 
 
@@ -86,7 +88,7 @@ class HttpLimitStore(DirectOnly):
         await self._transport.ask("PUT", "limits", limit.name, body=body)
 
     async def clear_limit(self, name: LimitName, subject: str | None = None) -> bool:
-        """Remove a limit. Return whether it was set. After a lost reply, a repetition returns False."""
+        """Remove a limit. Return True if the limit was set. If a reply is lost, the request is repeated and returns False."""
         reply = await self._transport.ask("DELETE", "limits", name, query={"subject": subject})
         return bool(reply.data["cleared"])
 
@@ -110,5 +112,6 @@ class HttpKeyStore(DirectOnly):
         return _KEYS.validate_python((await self._transport.ask("GET", "keys")).data["items"])
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key. Return whether this call revoked it. After a lost reply, a repetition returns False."""
+        """Revoke a key. Return True if the key was valid before. If a reply is lost, the request is repeated and returns
+        False."""
         return bool((await self._transport.ask("DELETE", "keys", key_id)).data["revoked"])

@@ -28,15 +28,15 @@ from .unsupported import DirectOnly, only_direct
 
 
 class HttpRunStore(DirectOnly):
-    """The client's part of :class:`runyard.ports.stores.RunStore`. The server applies the effects of a call, and the result has
-    none."""
+    """The client's part of :class:`runyard.ports.stores.RunStore`. The server applies the effects of a call, so that the
+    effects of each result are empty."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__("runs")
         self._transport = transport
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept a run, or a job that forks, probes or fans out. A request whose reply was lost is repeated and finds the
+        """Accept a run, or a job that forks, probes or fans out. If a reply is lost, the request is repeated and finds the
         run."""
         for what, there in {
             "connection=": connection is not None,
@@ -60,7 +60,7 @@ class HttpRunStore(DirectOnly):
             await self._transport.ask(*thread, request.kind, query={"wait": 0}, body=body)
         except (RunConflictError, InvalidInputError, AccessError):
             raise
-        except RunyardError:  # the API raises the job's own error if the job had already ended
+        except RunyardError:  # if the job has already ended without success, the API answers with the error of the job
             run = await self.run(request.thread_id, request.run_id)
             if run is None or not run.ended:
                 raise
@@ -78,12 +78,11 @@ class HttpRunStore(DirectOnly):
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded:
-        """Answer a HITL request. An HTTP request whose reply was lost is repeated, because an equal answer has no further
-        effect."""
+        """Answer a HITL request. If a reply is lost, the call is repeated, because an equal answer has no further effect."""
         check_value(answer, "answer")
         if answered_by is not None:
             raise InvalidInputError("over HTTP the API key is the author of an answer; use on_behalf_of", field="answered_by")
-        if request_id is None:  # without a response id, a repetition could answer a later request
+        if request_id is None:  # without a response id, a repeated call could answer a later request
             response_id = response_id or new_id()
         body = {"answer": answer, **given(response_id=response_id, on_behalf_of=on_behalf_of)}
         if thread_id is not None:
@@ -96,7 +95,8 @@ class HttpRunStore(DirectOnly):
         return Responded(read(HitlRequest, found.data), created=True)
 
     async def signal(self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None) -> Signalled:
-        """Send a signal to a thread. An HTTP request whose reply was lost is repeated, because the signal has an id."""
+        """Send a signal to a thread. If a reply is lost, the call is repeated. The id of the signal prevents a second
+        signal."""
         check_signal(name, value, signal_id, sent_by)
         if sent_by is not None:
             raise InvalidInputError("over HTTP the API key is the sender of a signal", field="sent_by")
@@ -110,21 +110,21 @@ class HttpRunStore(DirectOnly):
         return Changed(read(Run, answer.data))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. Without ``run_id``, a request whose reply was lost is not repeated, because
-        another run may wait meanwhile."""
+        """Cancel the run that waits for a human. Without ``run_id``, the request is not repeated after a lost reply, because it
+        could cancel another run."""
         body = given(reason=reason, run_id=run_id)
         answer = await self._transport.ask("POST", "threads", thread_id, "abort", repeat=run_id is not None, body=body)
         return Aborted(read(Run, answer.data) if answer.data is not None else None)
 
     async def redrive(self, thread_id: str, run_id: str) -> Changed:
-        """Queue a failed or dead run again. A request whose reply was lost is not repeated, because the run may have failed
-        again meanwhile."""
+        """Queue a failed or dead run again. The request is not repeated after a lost reply, because it could redrive the run a
+        second time."""
         answer = await self._transport.ask("POST", "threads", thread_id, "runs", run_id, "redrive", repeat=False)
         return Changed(read(Run, answer.data))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run. A request whose reply was lost is not repeated, because another thread may have the id
-        meanwhile."""
+        """Delete the content of a run. The request is not repeated after a lost reply, because a new thread may have taken the
+        id."""
         await self._transport.ask("DELETE", "threads", thread_id, "runs", run_id, repeat=False)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
@@ -144,7 +144,7 @@ class HttpRunStore(DirectOnly):
         return read_page(Run, (await self._transport.ask("GET", *path, query=query)).data)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Return one sentence that says why the run waits, that it runs, or how it ended."""
+        """Return one sentence about the run: why it waits, that it runs, or how it ended."""
         answer = await self._transport.ask("GET", "threads", thread_id, "runs", run_id, "explain")
         return str(answer.data["explanation"])
 

@@ -28,8 +28,8 @@ FINAL: Final = frozenset({"run.completed", "run.cancelled"})
 
 
 class HttpStreams:
-    """Implements :class:`runyard.ports.streams.Streams` by the streams of the server. ``threads`` and ``runs``: the stores that
-    read the rest of an outcome that the server shortened."""
+    """Implements :class:`runyard.ports.streams.Streams` with the streams of the server. ``threads`` and ``runs``: the stores
+    that read the part of an outcome that the server omitted."""
 
     def __init__(self, transport: Transport, threads: ThreadStore, runs: RunStore) -> None:
         self._transport, self._threads, self._runs = transport, threads, runs
@@ -38,7 +38,7 @@ class HttpStreams:
         self, thread_id: str, run_id: str, last_event_id: str | None = None, *, found: Run | None = None
     ) -> AsyncGenerator[Event]:
         """Yield a run's events after ``last_event_id`` (None: from the start), until the run ends or is suspended. ``found`` is
-        not used, because the server reads the run.
+        ignored, because the server reads the run itself.
 
         Raises RunNotFoundError, and BackendUnavailableError if no server can be reached within ``patience`` seconds.
         """
@@ -54,8 +54,7 @@ class HttpStreams:
 
     async def follow_thread(self, thread_id: str, after: str | None = None) -> AsyncGenerator[ThreadEvent]:
         """Yield the events of a thread's runs after the cursor ``after``, until the thread is deleted. Without a cursor, yield
-        the events of queued and running runs from their beginning, and of later runs. Each event has the cursor that continues
-        after it.
+        all events of queued, running and later runs. Each event has the cursor that continues after it.
 
         Raises ThreadNotFoundError, and BackendUnavailableError if no server can be reached within ``patience`` seconds.
         """
@@ -83,8 +82,8 @@ class HttpStreams:
     async def outcome(self, run: Run, max_bytes: int | None = None) -> Outcome:
         """Wait until the run ends or is suspended and return its outcome. Raises ResultExpiredError.
 
-        The server shortens the outcome to its own limit and ignores ``max_bytes``. If ``max_bytes`` is None, the rest is read
-        with further requests.
+        The server shortens the outcome to its own limit, whatever ``max_bytes`` is. If ``max_bytes`` is None, further requests
+        read the rest.
         """
         while True:
             path = ("threads", run.thread_id, "runs", run.run_id, "wait")
@@ -99,7 +98,7 @@ class HttpStreams:
                 return outcome
 
     async def _frames(self, *path: str, last: str | None) -> AsyncGenerator[Frame | None]:
-        """Yield the frames of a stream, over as many connections as necessary. Yield None after each connection that ended."""
+        """Yield the frames of a stream, and reconnect whenever a connection ends. Yield None between two connections."""
         while True:
             pause = IDLE_RECONNECT_SECONDS
             async with self._transport.stream(*path, last=last) as frames:

@@ -79,8 +79,8 @@ class HttpThreadStore(DirectOnly):
     async def update_thread(
         self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
-        """Set the given fields and clear the fields that are None. ``expected``: the thread's ``updated_at`` that the update
-        requires. With ``expected``, a request whose reply was lost is not repeated, because the request may have changed
+        """Set the given fields, and clear the fields that are None. ``expected``: the ``updated_at`` that the thread must have.
+        With ``expected``, the request is not repeated after a lost reply, because the first request may have changed
         ``updated_at``."""
         for name in ("extra", "config"):
             check_value(changes.get(name), name)
@@ -109,7 +109,7 @@ class HttpThreadStore(DirectOnly):
         return read_page(Branch, (await self._transport.ask("GET", "threads", thread_id, "branches", query=query)).data)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Set a label to the branch of a message, or to the head."""
+        """Give a label to the branch of a message, or to the head."""
         await self._transport.ask("PUT", "threads", thread_id, "labels", label, body=given(message_id=message_id))
 
     async def remove_label(self, thread_id: str, label: str) -> None:
@@ -119,7 +119,7 @@ class HttpThreadStore(DirectOnly):
     async def store_message(
         self, thread_id: str, message: Message, parent_id: str | None = None, *, expected_leaf: str | None = None
     ) -> Message:
-        """Store a message without a run. A request whose reply was lost is repeated and finds the message by its id."""
+        """Store a message without a run. If a reply is lost, the request is repeated and finds the message by its id."""
         body = given(message=codec.message(message), parent_id=parent_id, expected_leaf=expected_leaf)
         return read(Message, (await self._transport.ask("POST", "threads", thread_id, "messages", body=body)).data)
 
@@ -129,14 +129,14 @@ class HttpThreadStore(DirectOnly):
         return Forked(read(Thread, answer.data["thread"]), created=answer.status == 201)
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete a thread. A request whose reply was lost is not repeated, because another thread may have the id meanwhile."""
+        """Delete a thread. The request is not repeated after a lost reply, because a new thread may have taken the id."""
         query = {"cancel": cancel}
         await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete a thread and erase its messages. A request whose reply was lost is not repeated, because another thread may
-        have the id meanwhile."""
+        """Delete a thread and erase its messages. The request is not repeated after a lost reply, because a new thread may have
+        taken the id."""
         query = {"cancel": cancel, "erase": True}
         await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()

@@ -30,7 +30,8 @@ class HttpTimelineStore(DirectOnly):
         return read(Timeline, (await self._transport.ask("GET", *path, query=codec.paging(page))).data)
 
     async def children(self, thread_id: str, limit: int) -> ChildRuns:
-        """Return at most ``limit`` children of the thread's runs, and their children, level by level."""
+        """Return at most ``limit`` descendants of the thread's runs, level by level: first the children, then their
+        children."""
         query = {"limit": limit}
         return read(Lineage, (await self._transport.ask("GET", "threads", thread_id, "lineage", query=query)).data).child_runs
 

@@ -1,8 +1,8 @@
 """Requests to the HTTP API and their replies: typed errors, repetition where it is safe, streams.
 
-A request is always repeated if no server received it, or if a server refused it because the caller exceeded a rate. In both
-cases the request had no effect. If a repetition has the same effect, a request is also repeated when its reply was lost, or
-when the server could not reach Postgres or Redis.
+A request that had no effect is always repeated: no server received it, or a server refused it because the caller exceeded a
+rate. Some requests have the same effect when they are sent twice. Such a request is also repeated when its reply is lost, or
+when the server cannot reach Postgres or Redis.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 MAX_SILENCE_SECONDS: Final = 60.0
-"""Seconds without a byte after which the connection of a stream counts as lost. The server's setting ``heartbeat`` must be
-shorter."""
+"""Maximum seconds of silence in a stream. After this time, the connection counts as lost. The server's setting ``heartbeat``
+must be shorter."""
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Errors that occur before any server received the request."""
 AWAY: Final = frozenset({502, 503, 504, *range(520, 528)})
@@ -51,15 +51,15 @@ class HttpReply(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One frame of a stream. ``id``: the id with which to reconnect after the frame. ``data``: an event as JSON, empty if the
-    server sent an id alone."""
+    """One frame of a stream. ``id``: the id to send when the stream reconnects after this frame. ``data``: an event as JSON, or
+    empty if the server sent only an id."""
 
     id: str | None
     data: bytes
 
 
 class Transport:
-    """Connections to one API. ``http``: the client, with the API's URL and key. ``patience``: maximum seconds for which a
+    """Connections to one API. ``http``: the httpx client, with the API's URL and key. ``patience``: maximum seconds for which a
     request is repeated."""
 
     def __init__(self, http: httpx.AsyncClient, patience: float) -> None:
@@ -67,7 +67,7 @@ class Transport:
 
     @property
     def wait(self) -> float:
-        """Maximum seconds for which a request asks the server to wait, so that the reply comes before the request's timeout."""
+        """Maximum seconds for which a request asks the server to wait. The value is shorter than the request's timeout."""
         return min(SERVER_WAIT_SECONDS, (self._http.timeout.read or SERVER_WAIT_SECONDS) / 2)
 
     async def ask(
@@ -79,9 +79,9 @@ class Transport:
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
-        """Send one request and return its reply. ``path``: the segments below ``/v1``, not quoted. ``query``: parameters,
-        without the values that are None. ``body``: the JSON object to send. ``repeat``: False if a repetition may have another
-        effect.
+        """Send one request and return its reply. ``path``: the segments below ``/v1``, not quoted. ``query``: the parameters;
+        None omits a parameter. ``body``: the JSON object to send. ``repeat``: False if sending the request twice may have
+        another effect.
 
         Raises the error that the server returns, InvalidInputError, or BackendUnavailableError. The details of a
         BackendUnavailableError have ``sent`` False if no server received the request.
@@ -185,8 +185,8 @@ def _path(segments: tuple[str, ...]) -> str:
 
 
 def _header(event_id: str) -> str:
-    """Return the id as the value of a header. Return ``unknown`` for an id that a header cannot contain, because no server
-    issues such an id."""
+    """Return the id as the value of a header. No server issues an id that a header cannot contain. For such an id, return
+    ``unknown``."""
     return event_id if event_id.isascii() and event_id.isprintable() else "unknown"
 
 
@@ -195,7 +195,8 @@ def _words(error: Exception) -> str:
 
 
 def _error(response: httpx.Response) -> RunyardError:
-    """Return the error for a response of a server, or of a proxy before it, that is not a success."""
+    """Return the error for a response that is not a success. The response comes from a server or from a proxy before the
+    server."""
     try:
         found = json.loads(response.content)
     except ValueError:
@@ -235,8 +236,8 @@ def _strange(response: httpx.Response) -> RunyardError:
 
 
 async def _frames(response: httpx.Response) -> AsyncGenerator[Frame]:
-    """Yield the frames of a stream until it ends or its connection is lost. Lines are split at newlines only, because encoded
-    JSON never contains a newline but may contain other line separators."""
+    """Yield the frames of a stream until the stream ends or its connection is lost. Lines are split at newlines only. The JSON
+    of an event contains no newline, but may contain other line separators."""
     rest = b""
     try:
         async for chunk in response.aiter_bytes():

@@ -19,8 +19,8 @@ class HttpUsageStore(DirectOnly):
         self._transport = transport
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included.
-        ``until`` is by default today, ``since`` 29 days before ``until``. ``agent``: count runs of this agent only."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. ``until``: by
+        default today. ``since``: by default 29 days before ``until``. ``agent``: count runs of this agent only."""
         query = {"since": _text(since), "until": _text(until), "agent": agent}
         return read(UsageReport, (await self._transport.ask("GET", "usage", query=query)).data)
 

@@ -17,15 +17,15 @@ from .unsupported import DirectOnly
 
 
 class HttpWebhookStore(DirectOnly):
-    """The client's part of :class:`runyard.ports.webhooks.WebhookStore`. The API derives secrets from the deployment's secret,
-    which the client does not have."""
+    """The client's part of :class:`runyard.ports.webhooks.WebhookStore`. The server derives the secrets of webhooks, because
+    the client does not have the deployment's secret."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__("webhooks")
         self._transport = transport
 
     async def add(self, webhook: Webhook) -> Webhook:
-        """Subscribe to events that are committed after this call. The server chooses the id. A request whose reply was lost is
+        """Subscribe to events that are committed after this call. The server chooses the id. If a reply is lost, the request is
         repeated and finds the subscription by its ``Idempotency-Key``."""
         body: JsonObject = {"url": webhook.url, "events": list(webhook.events), "all_tenants": webhook.tenant is None}
         headers = {"Idempotency-Key": derived_id("webhook", webhook.webhook_id)}
@@ -42,7 +42,8 @@ class HttpWebhookStore(DirectOnly):
         return read_page(Webhook, (await self._transport.ask("GET", "webhooks", query=paging(page))).data)
 
     async def remove(self, webhook_id: str) -> bool:
-        """Remove a webhook. Return whether it existed. After a lost reply, a repetition returns False."""
+        """Remove a webhook. Return True if the webhook existed. If a reply is lost, the request is repeated and returns
+        False."""
         with suppress(WebhookNotFoundError):
             await self._transport.ask("DELETE", "webhooks", webhook_id)
             return True
@@ -56,14 +57,15 @@ class HttpWebhookStore(DirectOnly):
         return read_page(WebhookDelivery, (await self._transport.ask("GET", "webhook_deliveries", query=query)).data)
 
     async def redeliver(self, delivery_id: str) -> bool:
-        """Schedule a delivery again. After a lost reply, a repetition returns False."""
+        """Schedule a delivery again. If a reply is lost, the request is repeated and returns False."""
         with suppress(WebhookDeliveryNotFoundError):
             await self._transport.ask("POST", "webhook_deliveries", delivery_id, "redeliver")
             return True
         return False
 
     async def key(self, webhook_id: str | None = None) -> SigningKey | None:
-        """Return the signing key of a webhook, or with None the key of the tenant's runs, with its secret."""
+        """Return the signing key of a webhook with its secret. If ``webhook_id`` is None, return the key of the tenant's
+        runs."""
         with suppress(WebhookNotFoundError):
             return _key(read(WebhookSecret, (await self._transport.ask("GET", *_secret_of(webhook_id))).data))
         return None
@@ -71,8 +73,8 @@ class HttpWebhookStore(DirectOnly):
     async def rotate(
         self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
     ) -> SigningKey | None:
-        """Replace the signing key of a webhook, or with None the key of the tenant's runs. Return the new key. ``overlap``:
-        seconds for which the old key also signs."""
+        """Replace the signing key of a webhook and return the new key. If ``webhook_id`` is None, replace the key of the
+        tenant's runs. ``overlap``: seconds for which the old key also signs."""
         body: JsonObject = {"overlap": float(overlap), "rotation_id": rotation_id or new_id()}
         with suppress(WebhookNotFoundError):
             reply = await self._transport.ask("POST", *_secret_of(webhook_id), "rotate", body=body)
@@ -81,7 +83,8 @@ class HttpWebhookStore(DirectOnly):
 
 
 def _secret_of(webhook_id: str | None) -> tuple[str, ...]:
-    """Return the path of the secret of a webhook, or with None of the tenant's runs."""
+    """Return the path of the secret of a webhook. If ``webhook_id`` is None, return the path of the secret of the tenant's
+    runs."""
     return ("webhook_secret",) if webhook_id is None else ("webhooks", webhook_id, "secret")
 
 

@@ -1,8 +1,8 @@
 """The memory backend: the executable specification of the stores, and a backend for tests in one process.
 
-Forks and branches copy the messages that they see. The store keeps no cuts, which makes the rules easy to read in the code.
-Each method is atomic, because no method awaits between reading and writing. ``memory://`` opens a new database.
-``memory://name`` opens a database that all connections of the process to ``memory://name`` share.
+Forks and branches copy the messages that they see, because copies make the rules easy to read in the code. Each method is
+atomic, because no method awaits between reading and writing. ``memory://`` opens a new database. All connections of the process
+to ``memory://name`` share one database.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ __all__ = ["MemoryBackend", "MemoryWorld", "connect"]
 class MemoryWorld:
     """The state that the connections to one database share.
 
-    ``now``: the clock, which a test may control. ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of
-    its own. ``events`` and ``scheduler``: the event log and the scheduler; by default both are in memory.
+    ``now``: the clock, which a test may control. ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is
+    a page of its own. ``events`` and ``scheduler``: the event log and the scheduler, by default in memory.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MemoryWorld:
 
 
 class MemoryBackend:
-    """One tenant's backend on the state of a database in memory."""
+    """One tenant's backend on a database in memory."""
 
     def __init__(self, world: MemoryWorld, tenant: str) -> None:
         self.tenant, self.remote = tenant, False
@@ -105,7 +105,7 @@ class MemoryBackend:
         """Do nothing, because memory is always reachable."""
 
     async def notifications(self) -> AsyncGenerator[Effects]:
-        """Yield empty effects at the start. Then yield the effects of each call that does not return them to its caller."""
+        """Yield empty effects at the start. Then yield the effects of calls that do not return their effects."""
         with self.world.db.listen() as told:
             yield Effects()
             while True:
@@ -129,10 +129,10 @@ async def connect(
 ) -> Backend:
     """Connect to ``memory://`` (a new database) or ``memory://name`` (a database shared in this process).
 
-    ``tenant``: the tenant of the backend. ``now``: the clock of a new database. ``page_bytes``: maximal bytes of a page of a
-    list; a larger entry is a page of its own. ``world``: an existing database to connect to. ``redis``: the URL of a Redis
-    server that schedules the runs of a new database and stores their events; ``fakeredis://`` is a server inside this process.
-    By default, the scheduler and the events are in memory. Close a backend with ``redis`` to close its connections.
+    ``tenant``: the tenant of the backend. ``now``: the clock of a new database. ``page_bytes``: maximum number of bytes of a
+    page of a list. A larger entry is a page of its own. ``world``: an existing database to connect to. ``redis``: the URL of a
+    Redis server that schedules the runs of a new database and stores their events. ``fakeredis://`` is a server inside this
+    process. By default, the scheduler and the events are in memory. Close a backend with ``redis`` to close its connections.
 
     Raises InvalidInputError if ``redis`` is given for a shared or existing database. Raises ExtraMissingError if ``redis`` is
     ``fakeredis://`` and fakeredis is not installed.
@@ -141,7 +141,7 @@ async def connect(
         if world is not None or urlsplit(url).netloc:
             message = "redis is for a new database only, with the URL memory://; a shared database has a scheduler of its own"
             raise InvalidInputError(message, field="redis")
-        from .on_redis import MemoryOnRedis  # imported here because importing the driver takes time
+        from .on_redis import MemoryOnRedis  # imported here because the import of the driver takes time
 
         return MemoryOnRedis(redis, tenant, now or wall_clock, page_bytes)
     if world is None:

@@ -1,4 +1,5 @@
-"""The agents of runs: named by the request, or that of the thread, or the default agent of a namespace."""
+"""Choose the agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of a
+namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .state import Database, RunState, ThreadState
 def agent_of(db: Database, wanted: str | None, of_thread: str | None) -> str | None:
     """Return the agent of a run. ``wanted``: the agent of the request. ``of_thread``: the agent of the thread.
 
-    If no worker of the namespace was ever registered, return a name that stands for its default agent, or None.
+    If no worker of the namespace was ever registered, its default agent is unknown. Then return the name that stands for the
+    default agent of a namespace, or None for programs without a namespace.
     """
     if is_agent(wanted):
         return wanted
@@ -34,8 +36,9 @@ def note_agent(thread: ThreadState, run: Run) -> None:
 
 
 def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
-    """Give a run that names no agent that of its thread, or else the default agent of the worker that claims the run. A prompt
-    gives it to its thread. The run keeps its name for a default agent if the worker does not serve its namespace."""
+    """Choose the agent of a run that names none, when ``worker`` claims the run. Take the agent of the thread, or else the
+    default agent of the worker. The thread of a prompt takes the same agent. If the worker does not serve the run's namespace,
+    change nothing."""
     if is_agent(run.run.agent) or run.run.kind == "fork":
         return
     if is_agent(thread.thread.agent):
@@ -48,8 +51,8 @@ def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
 def choose_default(db: Database, changed: WorkerInfo) -> None:
     """Choose the default agent of a worker's namespace after the worker was registered, left or died.
 
-    The agent is kept while a live worker has it as its default agent. Otherwise it is that of the worker that was registered
-    last. Without a live worker it is kept.
+    The namespace keeps its default agent while a live worker has the same default agent. If no live worker has it, take the
+    default agent of the live worker that was registered last. Without any live worker, change nothing.
     """
     namespace = namespace_of(changed.default_agent)
     live = [worker.default_agent for worker in db.workers.values() if worker.dead_at is None]

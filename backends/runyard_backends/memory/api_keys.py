@@ -10,7 +10,7 @@ from .state import Database
 
 
 class MemoryKeyStore:
-    """API keys of one tenant. ``find_key`` alone searches all tenants."""
+    """API keys of one tenant. Only ``find_key`` searches all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant

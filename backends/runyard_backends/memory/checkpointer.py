@@ -26,8 +26,8 @@ class MemoryCheckpointer(StoredThreads):
         self.db, self.tenant = db, tenant
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Return the thread's data: the visible messages of the head's path, and the messages of live external runs and of runs
-        that were never claimed. Return None if the thread does not exist."""
+        """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
+        It also has the messages of live external runs, and of runs that were never claimed."""
         thread = self.db.find(self.tenant, thread_id)
         if thread is None:
             return None
@@ -37,7 +37,7 @@ class MemoryCheckpointer(StoredThreads):
         return CheckpointData(messages, copied(data.extra), data.parent_thread_id, copied(data.config))
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. A message with an id that is stored already is skipped."""
+        """Store all ``messages`` or none, each under its own run id. Skip a message whose id is stored already."""
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)
@@ -66,7 +66,7 @@ class MemoryCheckpointer(StoredThreads):
         thread.thread.updated_at = self.db.now()
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Set the thread's own pending request. ``request``: None to clear it."""
+        """Set the thread's own pending request. ``request``: the request, or None to remove it."""
         if run_id is not None:
             check_id(run_id, "run_id")
         if request is not None:
@@ -112,7 +112,7 @@ class MemoryCheckpointer(StoredThreads):
             hitl_answers.add(self.db, thread, request, run_id)
 
     async def remove_request(self, thread_id: str, request_id: str) -> bool:
-        """Remove a pending request that a checkpointer stored. Return whether this call removed it."""
+        """Remove a pending request that a checkpointer stored. Return True if this call removed the request."""
         thread = self.db.find(self.tenant, thread_id)
         state = self.db.requests.get((self.tenant, request_id))
         if thread is None or state is None or state.thread_key != thread.key or not (state.saved and state.pending):
@@ -149,8 +149,8 @@ class MemoryCheckpointer(StoredThreads):
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
-        the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
+        tool calls, and of the run's last message (H8)."""
         done = await MemoryRunStore(self.db, self.tenant).abort_pending(thread_id, reason, run_id=run_id)
         self.db.tell(done.effects)
         return done
@@ -201,8 +201,8 @@ class MemoryCheckpointer(StoredThreads):
 
 
 def _loads(thread: ThreadState, entry: Entry) -> bool:
-    """Return True if ``load`` returns the message. Its run must be completed, never claimed, or external and live; a message
-    without a run is always returned."""
+    """Return True if ``load`` returns the message. ``load`` returns messages of a run that is completed, was never claimed, or
+    is external and live. It also returns messages without a run."""
     run = thread.runs.get(entry.run_id or "")
     if run is None or run.branch is None:
         return True
@@ -216,9 +216,8 @@ def _taken(run: RunState) -> RunAlreadyClaimedError | RunAlreadyCompletedError:
 
 
 def _check_writable(thread: ThreadState, run_id: str | None) -> None:
-    """Raise RunAlreadyClaimedError or RunAlreadyCompletedError if a checkpointer must not write messages of the run. A
-    checkpointer may write messages without a run, messages of a run that was never claimed, and messages of a live external
-    run."""
+    """Raise RunAlreadyClaimedError or RunAlreadyCompletedError if a checkpointer must not write messages of the run. It may
+    write messages without a run, messages of a run that was never claimed, and messages of a live external run."""
     if run_id is None:
         return
     lanes.check_id_free(thread, run_id)

@@ -18,7 +18,9 @@ from .state import Database, RunState, ThreadState
 
 
 def check(db: Database, tenant: str, parent: RunState, request: AcceptRequest) -> None:
-    """Raise if the child would wait for its own parent, if there are too many children, or if another run has its id."""
+    """Check that the child may start. Raises ChildDeadlockError if the child would wait for its own parent. Raises
+    TooManyChildrenError if there are too many children or too many levels. Raises RunConflictError if another run has the
+    id."""
     above: RunState | None = parent
     depth = 1
     while above is not None:
@@ -43,7 +45,7 @@ def check(db: Database, tenant: str, parent: RunState, request: AcceptRequest) -
 
 
 def starter_of(db: Database, run: RunState) -> RunState | None:
-    """Return the run that started ``run``, also on a deleted thread, or None."""
+    """Return the run that started ``run``, even if its thread is deleted. Return None if no run started it."""
     thread = db.threads.get(run.job.thread_key) if run.job is not None else None
     return thread.runs.get(run.job.run_id) if thread is not None and run.job is not None else None
 
@@ -65,7 +67,8 @@ def end(db: Database, child: RunState) -> None:
 
 
 def doomed(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the live runs of the thread whose parents were cancelled. A run without a place in its lane is left out."""
+    """Return the live runs of the thread whose parents were cancelled. Omit runs that are not admitted, and runs with a
+    requested cancel."""
     found = []
     for run in thread.runs.values():
         admitted = run.live and run.lane_seq is not None and run.run.cancel_requested_at is None
@@ -84,7 +87,7 @@ def cancel_doomed(db: Database, thread: ThreadState) -> Effects:
 
 
 def below(db: Database, thread: ThreadState, limit: int) -> ChildRuns:
-    """Return at most ``limit`` children of the thread's runs, and their children, level by level."""
+    """Return at most ``limit`` descendants of the thread's runs, level by level: first the children, then their children."""
     started: defaultdict[RunRef, list[tuple[ThreadState, RunState]]] = defaultdict(list)
     for at in db.of(thread.tenant):
         for run in at.runs.values():

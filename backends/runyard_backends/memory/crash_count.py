@@ -12,8 +12,8 @@ from .state import Database, RunState, ThreadState
 
 
 def count(run: RunState, *, crashed: bool = False) -> int:
-    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. The crash of an
-    attempt that still waits to run alone does not count."""
+    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. After all crashes but
+    one, an attempt must run alone. Its crash does not count while it waits for its own process."""
     if run.progress:
         return int(crashed)
     waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated
@@ -21,9 +21,8 @@ def count(run: RunState, *, crashed: bool = False) -> int:
 
 
 def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str) -> Effects | None:
-    """End a run for which a cancel was requested, or which has crashed MAX_CRASHES times, and return the effects. Return None
-    if the run continues. ``crashes``: the result of :func:`count`. ``how``: the description of the last crash, for the run's
-    error."""
+    """End the run if a cancel was requested or if it has crashed MAX_CRASHES times. Return the effects, or None if the run
+    continues. ``crashes``: the result of :func:`count`. ``how``: the description of the last crash, for the run's error."""
     if run.run.cancel_requested_at is not None:
         run.run.crash_count = crashes
         return lanes.end_outside(db, thread, run, RunStatus.CANCELLED)
@@ -36,7 +35,7 @@ def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str
 
 
 def blocked_error(db: Database, worker_id: str | None) -> ErrorInfo | None:
-    """Return the error of the attempts of a worker whose main loop was blocked when it died, or None."""
+    """Return the error for the attempts of a dead worker whose main loop was blocked. Return None for any other worker."""
     worker = db.workers.get(worker_id or "")
     if worker is None or worker.blocked is None:
         return None

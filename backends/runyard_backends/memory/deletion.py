@@ -12,7 +12,7 @@ from .state import Database, Entry, RunState, ThreadState
 
 def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
     """Delete the run's content. ``run.request`` stays, because a repeated request is compared with it. Raises RunInUseError if
-    the run is live or completed, or if another run may still need one of this run's messages."""
+    the run is live or completed. Raises RunInUseError if another run may still need one of this run's messages."""
     details = {"thread_id": thread.id, "run_id": run.id, "status": str(run.run.status)}
     if run.live:
         raise RunInUseError(f"run {run.id!r} of thread {thread.id!r} is {run.run.status}; cancel it first", **details)
@@ -40,8 +40,8 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def hide_runs(thread: ThreadState, *, erase: bool) -> None:
-    """Delete the content of the runs of a deleted thread. A fork that inherited a run reads the rest: its status, its usage,
-    its last attempt and, unless it is erased, its input, which is one of the messages that the fork shows."""
+    """Delete the content of the runs of a deleted thread. ``erase``: True to delete the inputs of completed runs as well. The
+    status, the usage and the last attempt of a run stay, because forks that inherited the run read them."""
     for run in thread.runs.values():
         run.request = run.fork = run.words = None
         completed = run.run.completion_seq is not None
@@ -58,8 +58,8 @@ def _empty(run: RunState) -> None:
 
 
 def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:
-    """Return the id of a run that may still need one of the messages ``doomed``, or None. Such a run continues after one of
-    these messages, or is a live fork job with a cut at one of them."""
+    """Return the id of a run that may still need one of the messages ``doomed``, or None. A prompt may continue after one of
+    these messages. A live fork job may have its cut at one of them."""
     ids, numbers = {entry.id for entry in doomed}, {entry.seq for entry in doomed}
     for run in thread.runs.values():
         continues = run.branch is None and run.run.status != "cancelled" and run.run.parent_id in ids

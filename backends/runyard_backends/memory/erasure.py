@@ -1,5 +1,4 @@
-"""Erasing a thread: the tombstones of its messages, and the removal of its extra from the thread and from those that inherited
-it."""
+"""Erase a thread: make the tombstones of its messages, and remove its extra from all threads that have it."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from .state import Branch, Entry, ThreadState
 ERASED: Final = "[erased]"
 """Text of the tombstone of an erased message."""
 Values = dict[str, set[str]]
-"""Values as JSON, for each key of an extra."""
+"""The values of each key of an extra, as JSON."""
 
 
 def erase_extra(thread: ThreadState, threads: Iterable[ThreadState]) -> None:
-    """Erase the values that ``thread`` ever had in its extra, except inherited values. The values are removed from ``thread``
-    and from all threads that inherit from ``thread``. A fork keeps its own metadata, which is under the key ``fork``."""
+    """Erase every value that ``thread`` ever had in its extra, except inherited values. Remove the values from ``thread``, and
+    from those of ``threads`` that inherited messages from it. A fork keeps its own metadata under the key ``fork``."""
     own = _own_extra(thread)
     _remove(thread, own)
     in_forks = {key: values for key, values in own.items() if key != "fork"}
@@ -69,7 +68,7 @@ def _json(value: object) -> str:
 
 
 def erased(entry: Entry) -> Entry:
-    """Return the tombstone that replaces an erased message. It has the ids of the tool calls and of the results, because
+    """Return the tombstone that replaces an erased message. The tombstone keeps the ids of tool calls and results, because
     providers refuse a call without a result."""
     calls, results = entry.message.tool_calls, entry.message.tool_results
     parts: list[Part] = [ToolResultPart(call_id=part.call_id, content=ERASED, is_error=True) for part in results]

@@ -13,14 +13,15 @@ from runyard.ports.scheduling import StreamUsage
 
 
 def place(event_id: str | None) -> tuple[int, int]:
-    """Parse an event id ``"<fence>-<n>"`` into numbers. Return (0, 0), which sorts before every id, for any other text."""
+    """Parse an event id ``"<fence>-<n>"`` into its two numbers. Return (0, 0) for any other text. This place is before every
+    id."""
     fence, _, n = (event_id or "").partition("-")
     return (int(fence), int(n)) if fence.isdecimal() and n.isdecimal() else (0, 0)
 
 
 class MemoryEventLog:
-    """Implements :class:`runyard.ports.scheduling.EventLog` with unbounded lists of events. An event whose id is not above the
-    last id of its run is dropped, so that a superseded attempt cannot publish."""
+    """Implements :class:`runyard.ports.scheduling.EventLog` with unbounded lists of events. The log drops an event whose id is
+    not higher than the last id of its run. Therefore a superseded attempt cannot publish events."""
 
     def __init__(self) -> None:
         self._streams: dict[RunRef, list[Event]] = {}
@@ -42,15 +43,15 @@ class MemoryEventLog:
             await self.append(ref.thread_key, events)
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
-        """Return all events after the id ``after`` (None: from the start). ``page`` has no effect, because the events are in
-        memory already."""
+        """Return all events after the id ``after`` (None: from the start). ``page`` is ignored, because the events are in
+        memory."""
         return [e for e in self._streams.get(ref, []) if after is None or place(e.id) > place(after)]
 
     async def holds(self, ref: RunRef, event_id: str) -> bool:
         return any(event.id == event_id for event in self._streams.get(ref, []))
 
     async def begins(self, thread_key: int) -> AsyncIterator[bool]:
-        """Yield True at once, and again whenever an event numbered 1 is added to a run of the thread."""
+        """Yield True at once. Then yield True whenever an attempt of a run of the thread adds its first event."""
         seen = -1
         while True:
             async with self._changed:
@@ -62,8 +63,8 @@ class MemoryEventLog:
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None]:
-        """Yield the events after the id ``after`` (None: from the start), up to an event of STREAM_ENDS. Yield None each time
-        ``silence`` seconds passed without an event."""
+        """Yield the events after the id ``after`` (None: from the start), up to an event of STREAM_ENDS. Yield None after each
+        ``silence`` seconds without an event."""
         while True:
             events: list[Event] = []
             with suppress(TimeoutError):

@@ -20,7 +20,7 @@ from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
 from .values import check_json, check_messages, copied, merged
 
 INPUT_EVENT = 2
-"""Number of the event of the run's input. Number 1 is the attempt's first event, such as ``run.started``."""
+"""Number of the event for the run's input. The attempt's first event, such as ``run.started``, has the number 1."""
 
 
 def claim(db: Database, worker_id: str, ref: RunRef) -> Claim:
@@ -67,9 +67,8 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. The attempt starts if the run's worker is dead, has left, or is ``worker_id``
-    itself (which has lost the run's task). In any other case the claim is ``busy``. Only the death of a worker counts as a
-    crash."""
+    """Start another attempt of a running run. The run's worker must be dead or have left, or it must be ``worker_id`` itself
+    and have lost the run's task. In any other case the claim is ``busy``. Only the death of a worker counts as a crash."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -137,8 +136,8 @@ def _first_claim(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def _gather(thread: ThreadState, run: RunState, branch: Branch) -> None:
-    """Move the messages of the run that were stored before its claim to the run's branch. No reader has seen these messages on
-    their old branch."""
+    """Move the messages that were stored before the run's claim to the run's branch. No reader has seen these messages on their
+    old branch."""
     for other in thread.branches:
         early = [entry for entry in other.own if entry.run_id == run.id]
         if not early or other is branch:
@@ -162,7 +161,7 @@ def _branch_for(db: Database, thread: ThreadState, run: RunState) -> Branch:
 
 
 def branch_at(db: Database, thread: ThreadState, parent_id: str, lane: str) -> Branch:
-    """Return the branch of ``lane`` that ends at the message ``parent_id``. If there is none, open a branch there. In the main
+    """Return the branch of ``lane`` that ends at the message ``parent_id``. If no branch ends there, open one. In the main
     lane, the branch becomes the head."""
     branch = tree.branch_ending_at(thread, parent_id)
     if branch is None or branch.lane != lane:
@@ -179,15 +178,14 @@ def open_branch(db: Database, thread: ThreadState, cut: tree.CutAt, lane: str) -
 
 
 def freeze(thread: ThreadState, run: RunState) -> None:
-    """Fix the messages that the run will see, so that concurrent changes do not affect it."""
+    """Fix the messages that the run will see, so that concurrent changes do not affect the run."""
     assert run.branch is not None
     run.cutoff = thread.next_completion - 1
     run.context = tuple(tree.view(thread, run.branch))
 
 
 def holder(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
-    """Return the thread and the run of an attempt. Raises StaleFenceError if the attempt does not hold the run any more
-    (I2)."""
+    """Return the thread and the run of an attempt. Raises StaleFenceError if the attempt is over (I2)."""
     thread, run = reader(db, attempt)
     if run.run.status is not RunStatus.RUNNING:
         raise StaleFenceError(f"run {run.id!r} is {run.run.status}; this attempt is over", run_id=run.id, fence=attempt.fence)
@@ -195,7 +193,8 @@ def holder(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def reader(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
-    """Return the thread and the run of an attempt, also of an ended one. Raises StaleFenceError after a newer claim."""
+    """Return the thread and the run of an attempt, even if the attempt has ended. Raises StaleFenceError after a newer
+    claim."""
     thread, run = _found(db, attempt)
     if run.run.fence != attempt.fence:
         raise StaleFenceError(
@@ -221,8 +220,8 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 
 def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
-    """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. A
-    message with an id that the run has already is skipped, so that a repetition after a lost reply stores nothing twice."""
+    """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. Skip a
+    message whose id the run has already, so that a call can be repeated after a lost reply."""
     if not messages:
         return []
     limits.check_size(db, messages)
@@ -248,8 +247,8 @@ def _say(db: Database, thread: ThreadState, run: RunState, message: Message, eve
 
 
 def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | None = None) -> Ended:
-    """Complete or fail the run, as ``status`` says. Store the last write and the end in one step. If a cancel was requested,
-    cancel the run instead. If a tool cycle of the run is open, fail the run instead of completing it."""
+    """End the run with ``status``: completed or failed. Store the last write and the end in one step. If a cancel was
+    requested, cancel the run instead. A run with an open tool cycle fails instead of completing."""
     if before := repeated(db, write.attempt):
         return before
     thread, run = holder(db, write.attempt)
@@ -274,7 +273,8 @@ def _ended(
 
 
 def repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return the end of an attempt that has ended, or None. The end means that the reply of an earlier call was lost."""
+    """Return the end of an attempt that has ended, or None. An attempt that has ended calls again only if it lost the reply of
+    an earlier call."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -282,7 +282,7 @@ def repeated(db: Database, attempt: AttemptToken) -> Ended | None:
 
 
 def cancelled(db: Database, thread: ThreadState, run: RunState, n: int, usage: Usage | None) -> Ended:
-    """Cancel the run. ``usage``: the usage of its last attempt, which counts. Nothing else of the write is stored."""
+    """Cancel the run and add ``usage``, the usage of its last attempt. Store no other part of the attempt's last write."""
     _use(run, usage)
     return _ended(db, thread, run, RunStatus.CANCELLED, n)
 
@@ -313,15 +313,15 @@ def apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int
 
 
 def isolate(db: Database, attempt: AttemptToken) -> None:
-    """Record that the attempt runs alone in its process. Later crashes of the attempt count, because no other run can have
-    caused them."""
+    """Record that the attempt runs alone in its process. From here on, its crash counts, because no other run can have caused
+    the crash."""
     holder(db, attempt)[1].isolated = True
 
 
 def bury(db: Database, attempt: AttemptToken, how: str) -> Ended:
-    """Handle the death of a process in which the run was executed alone, and count the crash. If a cancel was requested,
-    cancel the run. If the run has crashed MAX_CRASHES times without progress, end it as dead. In any other case queue the run
-    again. ``how``: the description of the crash, for the run's error."""
+    """Count the crash of a process in which the run was executed alone. If a cancel was requested, cancel the run. If the run
+    has crashed MAX_CRASHES times without progress, end it as dead. In any other case queue the run again. ``how``: the
+    description of the crash, for the run's error."""
     if before := repeated(db, attempt):
         return before
     thread, run = holder(db, attempt)
@@ -343,9 +343,10 @@ def release(
     until_fewer: int | None = None,
     usage: Usage | None = None,
 ) -> Ended:
-    """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error after which the run is
-    retried; None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``:
-    the job waits until fewer than this number of the runs that it started are live. ``usage``: added to the run's usage."""
+    """Release the run and queue it again. ``delay``: seconds until the run is due. ``error``: the error that causes the retry,
+    or None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: a
+    bound on the live runs that this job has started. The job waits until fewer are live. ``usage``: added to the run's
+    usage."""
     if before := repeated(db, attempt):
         return before
     thread, run = holder(db, attempt)
@@ -366,7 +367,7 @@ def release(
 
 
 def _again(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """Return the effects of queuing the run again. The effects also offer the run's permits to other runs."""
+    """Return the effects of queuing the run again: its job, and offers of its permits to other runs."""
     effects = Effects(jobs=[] if lanes.waits_for_started(db, thread, run) else [job(thread, run, db.now())])
     effects += limits.offers(db, limits.permits_of(db, thread, run.run))
     return effects

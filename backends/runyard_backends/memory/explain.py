@@ -1,4 +1,4 @@
-"""Explain why a run waits (R12), and make the proven events of a run: the events that its stored state proves."""
+"""Explain why a run waits (R12). Make the proven events of a run: the events that follow from its stored state."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .events import place
 from .state import Database, Entry, RequestState, RunState, ThreadState, queued
 
 Proof: TypeAlias = Entry | RequestState | Event
-"""The stored object from which a proven event is made, or the event itself."""
+"""The stored object of a proven event, or the event itself."""
 
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
-    """Return one sentence that says why the run waits, that it runs, or how it ended."""
+    """Return one sentence about the run: why it waits, that it runs, or how it ended."""
     reason, facts = _reason(db, thread, run)
     versions = {worker.app_version for worker in _serving(db, run.run.queue)}
     return explanation(run.run, reason, {"workers": versions} | facts)
 
 
 def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
-    """Return the reason why the run waits, or that it runs or has ended, and the facts that the sentence needs."""
+    """Return the key of the sentence about the run, and the facts that the sentence needs."""
     r = run.run
     if r.status is RunStatus.SUSPENDED:
         waiting = [x.request for x in db.requests_of(thread) if x.pending and x.request.run_id == run.id]
@@ -51,7 +51,7 @@ def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict
 
 
 def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
-    """Return the reason why a queued run waits, and its facts."""
+    """Return the key of the sentence about a queued run, and the facts that the sentence needs."""
     r = run.run
     if run.lane_seq is None:
         return "not_due", {"due_at": run.due_at}
@@ -75,7 +75,8 @@ def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[
 
 
 def _blocked(workers: Sequence[WorkerInfo]) -> dict[str, Any]:
-    """Return for how long and where user code blocks the main loops of all ``workers``, or no facts."""
+    """Return the time and the place of the longest block, if user code blocks the main loop of every one of ``workers``. Return
+    {} if one of them is not blocked."""
     found = [worker.blocked for worker in workers if worker.blocked is not None]
     if len(found) < len(workers):
         return {}
@@ -88,7 +89,8 @@ def _serving(db: Database, queue: str) -> list[WorkerInfo]:
 
 
 def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
-    """Return the reason why no live worker serves the run, and its facts. Return None as the reason if a worker serves it."""
+    """Return the reason why no live worker serves the run, and the facts of the sentence. The reason is None if a worker serves
+    the run."""
     r = run.run
     serving = _serving(db, r.queue)
     if not serving:
@@ -108,7 +110,7 @@ def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
 
 
 def _fitting(db: Database, run: RunState) -> list[WorkerInfo]:
-    """Return the live workers that have the agent of the run, and that do not leave the run to another version."""
+    """Return the live workers that may claim the run: they have its agent, and do not leave it to another version."""
     return [worker for worker in _serving(db, run.run.queue) if worker.takes(run.run)]
 
 
@@ -117,21 +119,21 @@ def _paused(db: Database, queue: str) -> dict[str, Any]:
 
 
 def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:
-    """Return the events that the run's stored state proves, in the order of their ids, after the id ``after`` (None: from the
-    start). They are the events of its messages, of its HITL requests and of its end, and ``run.queued`` until an attempt
-    begins. ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their size."""
+    """Return the proven events of the run after the id ``after`` (None: from the start), in the order of their ids. These are
+    the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include ``run.queued``.
+    ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their size."""
     asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id and s.event_id]
     found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
     found += [(s.event_id, s) for s in asked]
     found += [(e.id, e) for e in (_end(thread, run, asked), queued(thread, run)) if e]
-    places = {place(each[0]): each for each in found}  # of two events with one number, the last in `found` is used
+    places = {place(each[0]): each for each in found}  # if two events have one number, the last in `found` is used
     following = [places[at] for at in sorted(places) if after is None or at > place(after)]
     part = within(following[:limit], lambda each: _bytes(each[1]), EVENT_BYTES_PER_READ)
     return [_event(thread, run, event_id, proof) for event_id, proof in part]
 
 
 def _end(thread: ThreadState, run: RunState, asked: Sequence[RequestState]) -> Event | None:
-    """Return the event with which the run ended or was suspended, or None."""
+    """Return the event of the run's end or suspension, or None."""
     r = run.run
     if r.event_id is None or not (r.ended or r.status is RunStatus.SUSPENDED):
         return None

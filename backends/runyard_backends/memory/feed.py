@@ -12,13 +12,13 @@ from .state import Database, Note
 
 
 class MemoryFeed:
-    """The feed of one tenant. A cursor holds the number of the last entry that was read."""
+    """The feed of one tenant. A cursor contains the number of the last entry that was read."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return up to ``page.limit`` entries after ``page.cursor`` (None: from the oldest entry kept)."""
+        """Return up to ``page.limit`` entries after ``page.cursor``, or from the oldest kept entry if it is None."""
         seen = 0
         if (cursor := page.cursor) is not None:
             [seen] = cursors.numbers(cursor, 1, below=2**63)

@@ -1,4 +1,5 @@
-"""The checkpoints of graphs in memory (F13). A copy of a line copies its rows, and a mark keeps a copy of its line."""
+"""The checkpoints of graphs in memory (F13). A line is the history of a graph's state. A mark is a copy of the line at a
+message."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ CheckpointKey = tuple[str, str]
 
 @dataclass
 class Line:
-    """A line. ``values``: values by namespace, channel and version. ``writes``: pending writes by task and idx. ``owners``: the
-    keys of the threads whose runs wrote a part of the line. ``holder``: the last run that began or continued the line.
-    ``began``: whether this run has written. ``base_id``: the last message that the state contained when the run began.
-    ``changes``: the number of writes."""
+    """The checkpoints of one graph on one thread or run. ``values``: values by namespace, channel and version. ``writes``:
+    pending writes by task and idx. ``owners``: the keys of the threads whose runs wrote a part of the line. ``holder``: the
+    last run that began or continued the line. ``began``: True if this run has written. ``base_id``: the last message that the
+    state contained when the run began. ``changes``: the number of writes."""
 
     checkpoints: dict[CheckpointKey, tuple[NewCheckpoint, list[Value]]] = field(default_factory=dict)
     values: dict[tuple[str, str, str], Value | None] = field(default_factory=dict)
@@ -62,7 +63,8 @@ class Line:
         )
 
     def newest(self, namespace: str, checkpoint_id: str | None = None) -> CheckpointKey | None:
-        """Return the key of the newest checkpoint of a namespace, or of the checkpoint with the id, or None."""
+        """Return the key of the checkpoint with this id. Without an id, return the key of the namespace's newest checkpoint.
+        Return None if there is no such checkpoint."""
         keys = [key for key in self.checkpoints if key[0] == namespace and checkpoint_id in (None, key[1])]
         return max(keys, default=None)
 
@@ -112,7 +114,7 @@ class MemoryGraphCheckpointStore:
         return any(self.db.threads[owner].erased for owner in line.owners)
 
     async def put(self, line: LineRef, checkpoint: NewCheckpoint) -> dict[str, StoredList] | None:
-        """Store a checkpoint. Return the stored lists, or None if a stream or a version does not exist any more."""
+        """Store a checkpoint. Return the stored lists. Return None if a stream or a version is deleted."""
         of = self._line(line)
         new = {(value.channel, value.version) for value in checkpoint.values}
         if any(pair not in new and (checkpoint.namespace, *pair) not in of.values for pair in checkpoint.versions.items()):
@@ -173,7 +175,8 @@ class MemoryGraphCheckpointStore:
         of.began, of.changes = True, of.changes + 1
 
     async def latest(self, line: LineRef, namespace: str, checkpoint_id: str | None = None) -> StoredCheckpoint | None:
-        """Return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None."""
+        """Return the checkpoint with ``checkpoint_id``. Without it, return the newest checkpoint of the namespace. Return None
+        if there is no such checkpoint."""
         of = self.graphs.lines.get((self.tenant, line.owner_key, line.graph_id))
         key = of.newest(namespace, checkpoint_id) if of is not None else None
         return of.stored(line.graph_id, key) if of is not None and key is not None else None
@@ -271,7 +274,7 @@ class MemoryGraphCheckpointStore:
         return GraphStart(LineRef(name, attempt), False, line.base_id, self._unseen(thread, line.base_id))
 
     async def mark(self, line: LineRef, message_id: str) -> None:
-        """Bind the present state of the line to a message."""
+        """Store the present state of the line as the mark of a message."""
         of = self._line(line)
         self.graphs.marks[line.owner_key, message_id] = Mark(line.graph_id, line.owner_key, of.copy(), message_id)
 
@@ -284,7 +287,7 @@ class MemoryGraphCheckpointStore:
         return GraphState(mark.base_id, checkpoints, self._unseen(thread, mark.base_id))
 
     def _unseen(self, thread: ThreadState, base_id: str | None) -> frozenset[str]:
-        """Return messages before a message that the run of the message did not see when it began."""
+        """Return the messages before a message that the message's run did not see when it began."""
         for key in _family(thread):
             for run in self.db.threads[key].runs.values():
                 own = run.own()

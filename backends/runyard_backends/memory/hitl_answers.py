@@ -30,7 +30,7 @@ def pending_of(db: Database, thread: ThreadState) -> list[RequestState]:
 
 
 def waiting(db: Database, thread: ThreadState) -> list[str]:
-    """Return the ids of the runs that have pending requests, by the age of their first request."""
+    """Return the ids of the runs that have pending requests, the run with the oldest request first."""
     return list(dict.fromkeys(state.request.run_id for state in pending_of(db, thread) if state.request.run_id is not None))
 
 
@@ -39,8 +39,8 @@ def _order(request: RequestState) -> tuple[Any, str]:
 
 
 def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | None, event: str | None = None) -> RequestState:
-    """Store a request and return it. A stored request with the same id stays unchanged. ``event``: the id of its event; None
-    for a request of a checkpointer."""
+    """Store a request and return it. A stored request with the same id stays unchanged. ``event``: the id of the request's
+    event, or None for a request of a checkpointer."""
     key = (thread.tenant, request.request_id)
     if key not in db.requests:
         run = thread.runs.get(run_id or "")
@@ -57,8 +57,7 @@ def add(db: Database, thread: ThreadState, request: HitlRequest, run_id: str | N
 def record(
     db: Database, thread: ThreadState, state: RequestState, answer: Any, by: str | None, response_id: str | None
 ) -> Effects:
-    """Store the answer. If the run of the request is suspended, queue the run, which is still the head of its lane. ``by``: the
-    author of the answer."""
+    """Store the answer. If the run of the request is suspended, queue the run. ``by``: the author of the answer."""
     request = state.request
     request.answer, request.answered_at, request.answered_by, request.response_id = (
         check_json(answer, "answer"),
@@ -70,15 +69,15 @@ def record(
 
 
 def receive(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Record that the attempt of the run has the answers that no earlier attempt had."""
+    """Record that the present attempt is the first to have the answers that no earlier attempt had."""
     for state in db.requests_of(thread):
         if state.request.run_id == run.id and state.request.answered_at is not None:
             state.received_by = state.received_by or run.run.fence
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
-    """Return the overdue requests whose default can be applied at present. A default that fails a worker's run is not applied
-    while this run is queued or running."""
+    """Return the overdue requests whose default can be applied at present. A default can fail the run. Such a default is not
+    applied while a worker's run is queued or running."""
     return [
         state
         for state in pending_of(db, thread)
@@ -94,8 +93,8 @@ def _applies(thread: ThreadState, request: HitlRequest) -> bool:
 
 
 def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
-    """End the waits that are due. Apply the default of each overdue request: store the default answer, or fail the run. If the
-    default is a failure and the request has no live run, close the request."""
+    """End the waits that are due, and apply the default of each overdue request. The default is an answer or the failure of the
+    run. If the run to fail is not live, close the request."""
     effects = waits.end(db, thread)
     for state in overdue(db, thread):
         request = state.request
@@ -113,7 +112,7 @@ def fire_deadlines(db: Database, thread: ThreadState) -> Effects:
 
 
 def thread_of(db: Database, tenant: str, thread_id: str | None, request_id: str | None) -> ThreadState:
-    """Return the thread ``thread_id``, or without it the thread of the request ``request_id``."""
+    """Return the thread ``thread_id``. Without it, return the thread of the request ``request_id``."""
     if thread_id is not None:
         return db.get(tenant, thread_id)
     if request_id is None:
@@ -128,12 +127,12 @@ def thread_of(db: Database, tenant: str, thread_id: str | None, request_id: str 
 def choose(db: Database, thread: ThreadState, request_id: str | None, response_id: str | None) -> RequestState:
     """Return the request that an answer is for.
 
-    If the answer is a repetition, this is the request that was answered under ``response_id`` before, provided that
-    ``request_id`` is None or names this request. For a new answer, it is the request ``request_id``, or without ``request_id``
+    An answer with a known ``response_id`` is a repetition, if ``request_id`` is None or names the same request. The result is
+    then the request that was answered before. A new answer is for the request ``request_id``. Without ``request_id``, it is for
     the only pending request.
 
-    Raises HitlAmbiguousError if several requests are pending and none is named, HitlNoPendingRequestError if none is pending,
-    and HitlStaleAnswerError if the named request takes no answer.
+    Raises HitlAmbiguousError if several requests are pending and none is named. Raises HitlNoPendingRequestError if no request
+    is pending. Raises HitlStaleAnswerError if the named request takes no answer.
     """
     pending = pending_of(db, thread)
     if response_id is not None:
@@ -175,8 +174,8 @@ def respond(
     by: str | None,
     on_behalf_of: str | None = None,
 ) -> Responded:
-    """Store an answer once (I6). Return an equal answer that was stored before. Raises HitlAlreadyAnsweredError if another
-    answer was stored before."""
+    """Store an answer once (I6). If an equal answer is stored already, return it. Raises HitlAlreadyAnsweredError if another
+    answer is stored already."""
     check_value(answer, "answer")
     check_names(answered_by=by, on_behalf_of=on_behalf_of)
     request = state.request

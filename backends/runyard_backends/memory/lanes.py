@@ -36,7 +36,7 @@ _ENDS: dict[RunStatus, FeedType] = {
 
 
 def new_run(db: Database, thread: ThreadState, request: AcceptRequest, parent_id: str | None) -> RunState:
-    """Make the run of ``request``, without a place in a lane."""
+    """Make the run of ``request``, which is not admitted yet."""
     now, agent = db.now(), agents.agent_of(db, request.agent, thread.thread.agent)
     run = Run(
         thread_id=thread.id,
@@ -111,19 +111,19 @@ def admit_run(db: Database, thread: ThreadState, run: RunState) -> Effects:
 
 
 def expired(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the admitted runs that were not started by their ``expires_at``, in the order of admission."""
+    """Return the admitted runs whose ``expires_at`` is over and that had no attempt, in the order of admission."""
     runs = [r for r in thread.runs.values() if r.lane_seq is not None and is_late(db, r)]
     return sorted(runs, key=lambda r: r.lane_seq or 0)
 
 
 def is_late(db: Database, run: RunState) -> bool:
-    """Return True if the run's first attempt has not started by its ``expires_at``."""
+    """Return True if the time ``expires_at`` is over and the run had no attempt."""
     r = run.run
     return r.status is RunStatus.QUEUED and r.attempt == 0 and r.expires_at is not None and r.expires_at <= db.now()
 
 
 def expire(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """Fail a run that was not started by its ``expires_at``."""
+    """Fail a run that has expired."""
     message = f"run {run.id} did not start in time"
     return end_outside(db, thread, run, RunStatus.FAILED, ErrorInfo(code=RunExpiredError.code, message=message))
 
@@ -136,13 +136,14 @@ def may_start(thread: ThreadState, run: RunState) -> bool:
 
 
 def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
-    """Return the live run for which the fork job ``run`` waits: the run of its cut. Return None if ``run`` waits for none."""
+    """Return the run for which the fork job ``run`` waits: the run of its cut, while that run is live. Return None for any
+    other run."""
     cut = thread.runs.get(run.run.after_run_id or "")
     return cut if cut and cut.live else None
 
 
 def must_wait(db: Database, thread: ThreadState, run: RunState) -> bool:
-    """Return True if the fork job must wait for the end of another run, or for runs that it started."""
+    """Return True if the fork job must wait for the run of its cut, or for runs that it started."""
     return waits_for(thread, run) is not None or waits_for_started(db, thread, run)
 
 
@@ -158,7 +159,8 @@ def waits_for_started(db: Database, thread: ThreadState, run: RunState) -> bool:
 
 
 def wake_starter(db: Database, run: RunState) -> Effects:
-    """Offer the job that started the ended ``run`` to the workers again. The claim then checks whether the job may continue."""
+    """Return the effects that offer the starter of the ended ``run`` to the workers. The starter is a fork job or a suspended
+    parent. Its claim checks that it may continue."""
     thread = db.by_key(run.job.thread_key) if run.job else None
     waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
     if thread is None or waiting is None or not waiting.live:
@@ -169,13 +171,13 @@ def wake_starter(db: Database, run: RunState) -> Effects:
 
 
 def due(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the runs that are due and not admitted, in the order in which to admit them."""
+    """Return the due runs that are not admitted, in the order of their future admission."""
     runs = [r for r in thread.runs.values() if r.lane_seq is None and r.run.status is RunStatus.QUEUED]
     return sorted((r for r in runs if r.due_at <= db.now()), key=lambda r: (r.due_at, r.accept_no))
 
 
 def admit_thread(db: Database, thread: ThreadState) -> Effects:
-    """Admit the due runs of the thread in order. A run that is refused here fails, because its ``accept`` has already
+    """Admit the due runs of the thread in order. A run that cannot be admitted fails, because its ``accept`` has already
     returned."""
     effects = Effects()
     for run in due(db, thread):
@@ -193,7 +195,7 @@ def admit_thread(db: Database, thread: ThreadState) -> Effects:
 
 
 def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunStatus, error: ErrorInfo | None = None) -> Effects:
-    """End a run that no attempt holds. The event of the end gets a new fence, because no attempt can give it one."""
+    """End a run that no attempt holds. The event of the end gets a new fence, because the run has no attempt with a fence."""
     event = f"{db.next_fence()}-1"
     effects = end_run(db, thread, run, status, event, error)
     data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
@@ -204,7 +206,7 @@ def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunSta
 def end_run(
     db: Database, thread: ThreadState, run: RunState, status: RunStatus, event: str, error: ErrorInfo | None = None
 ) -> Effects:
-    """End the run in one step and return the effects: jobs for the next run of the lane and for other runs that may start.
+    """End the run in one step. Return the effects: jobs for the next run of the lane, and for other runs that may start.
     ``event``: the id of the event of the end."""
     kept = (
         status is RunStatus.CANCELLED and run.keep and (bool(run.own()) or (run.words is not None and run.branch is not None))
@@ -242,7 +244,7 @@ def end_run(
 
 
 def count(thread: ThreadState, run: RunState) -> None:
-    """Give the run its completion number, which makes its messages visible. Add its usage and its extra to the thread."""
+    """Give the run its completion number, which makes its messages visible. Add the run's usage and extra to the thread."""
     assert run.branch is not None
     run.run.completion_seq = thread.next_completion
     thread.next_completion += 1
@@ -258,8 +260,8 @@ def cycles_closed(run: RunState) -> bool:
 
 
 def repair(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Close the run's open tool calls with error results, because providers refuse messages with an open tool call. An abort
-    also adds a last message (H8)."""
+    """Close the run's open tool calls with error results, because providers refuse messages with an open tool call. After an
+    abort, also store the last message (H8)."""
     assert run.branch is not None
     messages = closing(open_tool_calls(e.message for e in run.own()), run.words or CANCELLED)
     for message in [*messages, *([farewell(run.words)] if run.words is not None else [])]:
@@ -268,8 +270,8 @@ def repair(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) -> Effects:
-    """Cancel a live run. If a worker executes the run, record the request. If not, end the run. ``keep``: True to keep its
-    messages in the context; the first cancel decides."""
+    """Cancel a live run. If a worker executes the run, only record the request. If no worker executes it, end the run.
+    ``keep``: True to keep its messages in the context. Later cancels do not change ``keep``."""
     if run.run.cancel_requested_at is None:
         run.run.cancel_requested_at, run.keep, run.changed_at = db.now(), keep, db.now()
     if run.lane_seq is None:
@@ -293,8 +295,8 @@ def live_runs(thread: ThreadState) -> list[RunState]:
 
 
 def check_something_to_run(thread: ThreadState, run: RunState) -> None:
-    """Raise NothingToRunError if a run without a message has nothing to answer. On a busy lane, do not raise, because an
-    earlier run may still add a message to answer."""
+    """Raise NothingToRunError if a run without a message finds no message to answer. On a busy lane, raise nothing, because an
+    earlier run may still add a message."""
     if (parent := run.run.parent_id) is not None:
         leaf: Message | None = None if parent == ROOT_ID else tree.find(thread, message_id=parent)[1].message
     elif thread.lane(lane_for(thread, run.run)):

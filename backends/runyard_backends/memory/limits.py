@@ -25,8 +25,8 @@ class MemoryLimitStore:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, in the order of their names. The limit without a subject comes first under each
-        name."""
+        """Return all limits that are set, in the order of their names. Of the limits with one name, the limit without a subject
+        comes first."""
         found = [Limit(name=name, subject=subject, most=most) for (name, subject), most in self.db.limits.items()]
         return sorted(found, key=lambda limit: (limit.name, limit.subject is not None, limit.subject or ""))
 
@@ -42,13 +42,14 @@ class MemoryLimitStore:
 
 
 def limit_of(db: Database, name: LimitName, subject: str | None = None) -> int | None:
-    """Return the limit ``name`` of ``subject``, or else the limit ``name`` without a subject. Return None if neither is set."""
+    """Return the value of the limit ``name`` for ``subject``. If it is not set, return the value of ``name`` without a subject,
+    or None."""
     return db.limits.get((name, subject), db.limits.get((name, None)))
 
 
 def check_size(db: Database, messages: Iterable[Message]) -> None:
-    """Raise MessageTooLargeError if a message has more bytes than the limit, and InvalidInputError if a field of a message is
-    invalid or too large."""
+    """Check the size of messages. Raises MessageTooLargeError if a message has more bytes than the limit. Raises
+    InvalidInputError if a field of a message is invalid or too large."""
     most = limit_of(db, "message_bytes")
     most = MESSAGE_BYTES if most is None else most
     size = 0
@@ -63,7 +64,7 @@ def check_size(db: Database, messages: Iterable[Message]) -> None:
 
 
 def check_room(db: Database, thread: ThreadState, run: RunState, lane: str) -> None:
-    """Raise QueueFullError if the run would exceed a limit on queued runs. The limit of a lane also counts runs that are not
+    """Raise QueueFullError if the run would exceed a limit on queued runs. The limit per lane also counts runs that are not
     admitted."""
     queued = [(t, r) for t, r in _runs(db) if r.run.status is RunStatus.QUEUED]
     ahead = [r for t, r in queued if t is thread and (r.lane_seq is None or r.run.lane == lane)]
@@ -87,8 +88,8 @@ def permits_of(db: Database, thread: ThreadState, run: Run) -> list[Permit]:
 
 
 def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit | None:
-    """Return a permit for which the run must wait, or None. The run must wait if the runs before it in the permit's line are at
-    least as many as the free permits."""
+    """Return a permit for which the run must wait, or None. The free permits go to the first runs in the permit's line. All
+    later runs must wait."""
     for permit in permits_of(db, thread, run.run):
         line = [r for _, r in _line(db, permit)]
         before = line.index(run) if run in line else len(line)
@@ -98,8 +99,8 @@ def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit |
 
 
 def wait_for_permit(db: Database, thread: ThreadState, run: RunState, permit: Permit) -> Effects:
-    """Put the run into the line of ``permit``. If the run's tenant has no run in the line, the tenant joins behind the other
-    tenants."""
+    """Add the run to the line of ``permit``. A tenant without a run in the line takes the last turn. If the run leaves the line
+    of another permit, offer that permit to other runs."""
     left = run.permit
     if left == permit:
         return offers(db, [permit])
@@ -110,22 +111,22 @@ def wait_for_permit(db: Database, thread: ThreadState, run: RunState, permit: Pe
 
 
 def take_turn(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Take the run out of the line, because it gets its permit. The run's tenant moves behind the other tenants."""
+    """Remove a run from the line, because the run gets its permit. The run's tenant takes the last turn."""
     if run.permit is not None:
         db.turns[run.permit, thread.tenant] = db.number()
         run.permit = None
 
 
 def leave_line(db: Database, run: RunState) -> Effects:
-    """Take the run out of the line: something other than a missing permit prevents its claim. Offer the permit to the runs
-    behind it."""
+    """Remove a run from the line, because its claim was refused for another reason than a missing permit. Offer the permit to
+    the runs behind it."""
     left, run.permit = run.permit, None
     return offers(db, [left] if left else [])
 
 
 def offers(db: Database, permits: Iterable[Permit]) -> Effects:
-    """Return the jobs of the first runs of each permit's line, as many as there are free permits. The runs stay in the line
-    until a worker claims them."""
+    """Return one job for each free permit, for the first runs of the permit's line. The runs stay in the line until a worker
+    claims them."""
     effects = Effects()
     for permit in sorted(permits):
         effects.jobs += [job(t, r, db.now()) for t, r in _line(db, permit)[: _free(db, permit)]]
@@ -141,8 +142,8 @@ def _free(db: Database, permit: Permit) -> int:
 
 
 def _line(db: Database, permit: Permit) -> list[tuple[ThreadState, RunState]]:
-    """Return the runs that wait for the permit, in the order of the line. The first run of each tenant comes first, in the
-    order of their turns, then the second run of each tenant, and so on. Runs of one tenant are ordered by priority, then by
+    """Return the runs that wait for the permit, in the order of the line. The tenants take turns: the line begins with one run
+    of each tenant, and then has the second run of each tenant. Runs of one tenant are ordered by priority, then by
     admission."""
     tenants: defaultdict[str, list[tuple[ThreadState, RunState]]] = defaultdict(list)
     for thread, run in _runs(db):

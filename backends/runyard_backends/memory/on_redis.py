@@ -8,10 +8,11 @@ from .state import Clock
 
 
 class MemoryOnRedis(MemoryBackend):
-    """One tenant's connection to a new database in memory. The Redis server at the URL ``redis`` schedules its runs and stores
+    """One tenant's backend on a new database in memory. The Redis server at the URL ``redis`` schedules the runs and stores
     their events.
 
-    Backends of :meth:`for_tenant` share the connections to Redis. Closing this backend closes the connections of all of them.
+    The backends that :meth:`for_tenant` returns share the connections to Redis. Closing this backend closes the connections of
+    all of them.
     """
 
     def __init__(self, redis: str, tenant: str, now: Clock, page_bytes: int) -> None:

@@ -69,12 +69,13 @@ class MemoryQueueStore:
 
 
 def _since(run: RunState) -> datetime:
-    """Return the earliest time at which the run could have started, if a worker and its lane had been free."""
+    """Return the time since which the run could have started with a free worker and a free lane."""
     return max(moment for moment in (run.changed_at, run.run.run_at, run.not_before, run.run.accepted_at) if moment is not None)
 
 
 def _needs_a_worker(db: Database, thread_key: int, run: RunState) -> bool:
-    """Return whether the due run needs nothing but a worker: it leads its lane, and waits for no permit and no other run."""
+    """Return True if the due run waits only for a worker. Such a run is the head of its lane. It waits for no permit and no
+    other run."""
     if run.lane_seq is None or run.permit is not None:
         return False
     thread = db.threads[thread_key]

@@ -22,7 +22,7 @@ def redrive(db: Database, thread: ThreadState, run: RunState) -> Changed:
     if run.external:
         message = f"run {run.id!r} is external and {r.status}; no worker can take it up, claim a new one"
         raise RunEndedError(message, run_id=run.id, status=str(r.status))
-    for request in db.requests_of(thread):  # the run may store a new request with the id of an unanswered one
+    for request in db.requests_of(thread):  # the run may store a request with the same id again
         if request.request.run_id == run.id and request.request.answered_at is None:
             del db.requests[thread.tenant, request.request.request_id]
     r.status, r.finished_at, r.error, r.error_count, r.crash_count = RunStatus.QUEUED, None, None, 0, 0

@@ -59,8 +59,8 @@ class MemoryRunStore:
         self.db, self.tenant = db, tenant
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept the run of ``request``, and admit it in the same step if it is due. Return the run of an equal request that
-        was accepted before."""
+        """Accept the run of ``request``. If the run is due, admit it in the same step. If an equal request was accepted before,
+        return its run."""
         if connection is not None:
             raise CapabilityMissingError(
                 "the memory backend has no transactions of a host", backend="memory", method="accept(connection=)"
@@ -72,7 +72,7 @@ class MemoryRunStore:
         if thread and (run := _existing_run(thread, request)):
             return Accepted(copy_run(run.run), False, effects)
         if thread is None:
-            # Check the request on a temporary thread first, because a refusal must not leave a new thread behind.
+            # Check the request on a temporary thread first, because a refused request must not create a thread.
             self._judge(Database(self.db.now).create(self.tenant, request.thread_id), request)
             thread = self.db.create(self.tenant, request.thread_id)
         run = self._judge(thread, request)
@@ -111,8 +111,8 @@ class MemoryRunStore:
         return run
 
     def _refuse_asking(self, run: RunState) -> None:
-        """Raise HitlNotAllowedError if the agent of a probe can ask humans, because nobody can answer a probe (F9). Workers
-        report at their registration which agents ask."""
+        """Raise HitlNotAllowedError if the agent of a probe can ask humans, because no human can answer a probe (F9). Workers
+        report such agents at their registration."""
         fan = run.fork.fan if run.fork else None
         probes = run.run.kind == "fork_once" or (fan is not None and not fan.threads)
         for agent in (run.run.agent if probes else None, fan.judge if fan else None):
@@ -120,7 +120,7 @@ class MemoryRunStore:
                 raise HitlNotAllowedError(f"agent {agent!r} asks humans; nobody can answer a probe", agent=agent)
 
     def _fix_cut(self, thread: ThreadState, run: RunState) -> None:
-        """Determine the cut of a fork job when the job is accepted, and check the id of its new thread (F4, F5)."""
+        """Determine the cut of a fork job when the job is accepted (F4). Check the id of its new thread (F5)."""
         fork = run.fork
         if fork is None:
             raise InvalidInputError(f"a run of kind {run.run.kind!r} needs a fork request", field="fork")
@@ -139,9 +139,8 @@ class MemoryRunStore:
             raise ThreadAlreadyExistsError(f"thread {fork.new!r} exists", thread_id=fork.new)
 
     async def admit(self, limit: int = 1000) -> Admitted:
-        """Admit the due runs, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
-        ``expires_at``. One call covers at most ``limit`` threads. The result has the seconds until the next due time, deadline
-        or expiry."""
+        """Admit the due runs, apply the deadlines of HITL requests and waits, and fail the expired runs. One call covers at
+        most ``limit`` threads. The result has the seconds until the next due time, deadline or expiry."""
         effects = Effects()
         threads = [t for t in self.db.threads.values() if not t.deleted]
         due_kinds = (lanes.due, hitl_answers.overdue, waits.overdue, children.doomed, lanes.expired)
@@ -236,7 +235,7 @@ class MemoryRunStore:
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> Responded:
-        """Answer the request ``request_id``. Without ``request_id``, answer the thread's only pending request (H3)."""
+        """Answer the request ``request_id``. Without it, answer the thread's only pending request (H3)."""
         thread = hitl_answers.thread_of(self.db, self.tenant, thread_id, request_id)
         effects = lanes.admit_thread(self.db, thread)
         effects += hitl_answers.fire_deadlines(self.db, thread)
@@ -279,8 +278,8 @@ class MemoryRunStore:
         return Changed(copy_run(run.run), effects)
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
-        the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
+        tool calls, and of the run's last message (H8)."""
         words = check_json(aborted(reason), "reason")
         thread = self.db.get(self.tenant, thread_id)
         effects = lanes.admit_thread(self.db, thread)
@@ -303,7 +302,7 @@ class MemoryRunStore:
         return redrive.redrive(self.db, *self._get(thread_id, run_id))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that no later run sees. Messages that another branch or a fork shows stay."""
+        """Delete the content of an ended run that no later run sees. Keep the messages that another branch or a fork shows."""
         deletion.delete_run(self.db, *self._get(thread_id, run_id))
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
@@ -357,7 +356,7 @@ class MemoryRunStore:
         return next((r.model_copy(deep=True) for r in asked if r.response_id == response_id), None)
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
-        """Return at most ``limit`` events after the id ``after`` that the run's stored state proves."""
+        """Return at most ``limit`` proven events of the run after the id ``after``."""
         thread = self.db.by_key(ref.thread_key)
         run = thread.runs.get(ref.run_id) if thread is not None else None
         return explain.events(self.db, thread, run, after, limit) if thread is not None and run is not None else []

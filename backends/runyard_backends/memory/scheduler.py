@@ -18,7 +18,7 @@ from .state import Clock
 LOCK = timedelta(seconds=3)
 """Time after which a lock expires if its worker does not renew it."""
 SOON = timedelta(minutes=1)
-"""If a run is due in the store and its job is offered with a due time later than this, the job counts as not offered."""
+"""The job of a due run must be due within this time. Otherwise the job counts as missing."""
 
 
 @dataclass
@@ -74,13 +74,14 @@ class MemoryScheduler:
             self._changed.notify_all()
 
     async def end_wait(self, worker_id: str) -> None:
-        """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim."""
+        """End the wait of the worker's current claim. If no claim of the worker waits, its next claim does not wait."""
         self._ended_waits.add(worker_id)
         async with self._changed:
             self._changed.notify_all()
 
     async def _wait(self, worker_id: str, queues: Sequence[str], timeout: float) -> None:
-        """Wait until a job of ``queues`` is due, :meth:`end_wait` is called for the worker, or ``timeout`` seconds are over."""
+        """Wait until a job of ``queues`` is due or :meth:`end_wait` is called for the worker, for at most ``timeout``
+        seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         async with self._changed:
@@ -97,8 +98,8 @@ class MemoryScheduler:
         return sorted(due, key=lambda w: (PRIORITIES.index(w.job.priority), w.due, w.number))
 
     def _by_turns(self, queues: Sequence[str]) -> Iterator[_Waiting]:
-        """Yield the due jobs by turns: from the queue that was served longest ago, the first job of the tenant whose turn it
-        is. A tenant without due jobs loses its turn, and a tenant with new due jobs gets the last turn."""
+        """Yield the due jobs. The queue that was served longest ago comes first. The tenants of a queue take turns. A tenant
+        without due jobs loses its turn. A tenant whose first job becomes due gets the last turn."""
         due = self._due(queues)
         waiting = {(w.job.queue, w.job.tenant): None for w in sorted(due, key=lambda w: w.number)}
         for gone in [name for name in self._turns if name[0] in queues and name not in waiting]:
@@ -111,8 +112,8 @@ class MemoryScheduler:
             yield following
 
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
-        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. A
-        job of a locked lane becomes due when the lock expires."""
+        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues``, and lock their lanes. A job
+        of a locked lane is due again when the lock expires."""
         if wait > 0:
             await self._wait(worker_id, queues, wait)
         taken: list[Delivery] = []
@@ -156,9 +157,8 @@ class MemoryScheduler:
         await self.submit(submit)
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return the jobs of ``jobs`` that are missing. The store says that all ``jobs`` are due. A job is missing if two
-        things hold: its run does not hold the lane's lock, and no offer of the job is due within SOON. Locks of the workers
-        ``dead`` do not count."""
+        """Return those of ``jobs`` that are missing. All ``jobs`` are due in the store. A job is missing if its run does not
+        hold the lane's lock and the job is not due within SOON. Locks of the workers ``dead`` do not count."""
         now = self.now()
         offered = {id_ for id_, waiting in self._jobs.items() if waiting.due <= now + SOON}
         locks = [(key, lock) for key, lock in self._locks.items() if lock.until > now and lock.worker_id not in dead]

@@ -1,4 +1,4 @@
-"""The state of the memory store. It keeps no cuts, because a fork or a branch copies the messages that it sees."""
+"""The state of the memory store. A fork or a branch has copies of the messages that it sees."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def wall_clock() -> datetime:
 class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
-    The other fields are of a copied prefix, with the values at the time of the copy. ``completion``: the completion number of
-    the message's run. ``cutoff``: a cut at this message shows no later completion. ``extra``: the extra at that cutoff.
+    Only copies in a prefix have the other fields, which are fixed at the copy. ``completion``: the completion number of the
+    message's run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the extra then.
     """
 
     owner: int
@@ -87,9 +87,9 @@ class Entry:
 class Ancestral:
     """A run that a fork inherited: a completed run, or the run inside which the cut was made.
 
-    ``owner``: the key of the run's thread. ``completion``: the completion number; None for a run that is not completed.
-    ``snapshot``: the messages that were visible after the run, as far as the fork shows them. ``extra``: the thread's extra
-    after the run. ``whole``: True if the fork shows all messages of the run.
+    ``owner``: the key of the run's thread. ``completion``: the completion number, or None for a run that is not completed.
+    ``snapshot``: the messages that were visible after the run and that the fork shows. ``extra``: the thread's extra after the
+    run. ``whole``: True if the fork shows all messages of the run.
     """
 
     run_id: str
@@ -102,7 +102,7 @@ class Ancestral:
 
 @dataclass
 class Branch:
-    """A branch of messages. ``prefix``: copies of the messages that were visible where the branch was opened. ``own``: the
+    """A branch of messages. ``prefix``: copies of the messages that were visible at the branch's first parent. ``own``: the
     messages that were stored on the branch. ``ancestral``: the inherited runs, by id."""
 
     number: int
@@ -176,8 +176,8 @@ class RunState:
 
 @dataclass
 class RequestState:
-    """A HITL request. ``event_id``: the id of its event; None if a checkpointer stored it. ``closed``: True if its run ended
-    without an answer to it. ``received_by``: the fence of the first attempt that had the answer."""
+    """A HITL request. ``event_id``: the id of the request's event, or None if a checkpointer stored the request. ``closed``:
+    True if the run ended before an answer. ``received_by``: the fence of the first attempt that had the answer."""
 
     request: HitlRequest
     thread_key: int
@@ -247,7 +247,7 @@ class Note:
 
 
 class Database:
-    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximal bytes of a page."""
+    """The state of all tenants. ``now``: the clock, which a test may control. ``page_bytes``: maximum bytes of a page."""
 
     def __init__(self, now: Clock = wall_clock, page_bytes: int = PAGE_BYTES) -> None:
         self.now, self.page_bytes = now, page_bytes
@@ -278,7 +278,7 @@ class Database:
 
     @contextmanager
     def listen(self) -> Iterator[asyncio.Queue[Effects]]:
-        """Return a queue that receives the effects that :meth:`tell` publishes inside the block."""
+        """Return a queue. Inside the block, the queue receives the effects that :meth:`tell` publishes."""
         queue: asyncio.Queue[Effects] = asyncio.Queue()
         self._listeners.append(queue)
         try:
@@ -287,7 +287,7 @@ class Database:
             self._listeners.remove(queue)
 
     def tell(self, effects: Effects) -> None:
-        """Publish the effects of a call that does not return them to its caller, so that a worker applies them."""
+        """Publish the effects of a call that does not return its effects. A worker applies them."""
         if effects:
             for queue in self._listeners:
                 queue.put_nowait(effects)
@@ -383,7 +383,7 @@ def job(thread: ThreadState, run: RunState, now: datetime) -> Job:
 
 
 def queued(thread: ThreadState, run: RunState) -> Event | None:
-    """Return the event ``run.queued``, or None if an attempt has begun since the run was accepted or redriven."""
+    """Return the event ``run.queued`` of a run. Return None if an attempt has begun since the run was accepted or redriven."""
     waits = (run.run.fence or 0) < run.queued_fence
     return queued_event(thread.id, run.id, run.queued_fence, run.run.attempt + 1) if waits else None
 

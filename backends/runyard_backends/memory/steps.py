@@ -15,8 +15,8 @@ from .values import check_json
 
 
 def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step | None:
-    """Start the step ``key``. If the step is finished, or an earlier attempt started it, return its record. If not, return
-    None: this attempt may execute the step."""
+    """Start the step ``key``. Return None if this attempt may execute the step. Return the step's record if the step is
+    finished, or if an earlier attempt started it."""
     known = run.steps.get(key)
     if known is None or not known.done:
         if known is None or known.fence != attempt.fence:

@@ -27,7 +27,7 @@ def suspend(db: Database, write: Write, requests: Sequence[HitlRequest], new_wai
     check_waits(new_waits)
     new = [request for request in requests if request.created_at is None]
     event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(new)}"
-    if run.run.event_id != event:  # an equal id shows a repetition after a lost reply
+    if run.run.event_id != event:  # the same event id means that the call is a repetition after a lost reply
         execution.apply(db, thread, run, write)
     n = write.first_event + len(write.messages)
     for number, request in enumerate(new, n):

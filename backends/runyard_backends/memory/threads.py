@@ -55,7 +55,7 @@ class MemoryThreadStore:
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
         """Return threads, the oldest first."""
         parent = self.db.find(self.tenant, where.parent_thread_id) if where.parent_thread_id is not None else None
-        # The forks of a deleted thread are no forks of a later thread with the same id.
+        # A new thread may have the id of a deleted thread, but does not have its forks.
         states = [t for t in self.db.of(self.tenant) if parent is None or t.key > parent.key]
         found = [t.thread for t in states if where.parent_thread_id in (None, t.thread.parent_thread_id)]
         found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
@@ -96,7 +96,7 @@ class MemoryThreadStore:
     async def update_thread(
         self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
-        """Set the given fields and clear the fields that are None. A given ``extra`` or ``config`` is merged."""
+        """Set the given fields, and clear the fields that are None. Merge a given ``extra`` or ``config``."""
         state = self.db.get(self.tenant, thread_id)
         _check_unchanged(state, expected)
         thread = state.thread
@@ -111,8 +111,8 @@ class MemoryThreadStore:
         return thread.model_copy(deep=True)
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return the path to the end of the thread's current branch (the
-        head). This includes the messages of a run that executes on the branch (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the path to the end of the head. The path to the end of
+        the head includes the messages of a live run (B2)."""
         thread = self.db.get(self.tenant, thread_id)
         branch, entries = thread.head, tree.shown(thread, thread.head)
         after: int | None = None
@@ -188,7 +188,7 @@ class MemoryThreadStore:
         return [branch.number for branch in self.db.get(self.tenant, thread_id).branches]
 
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return messages that the branch has itself, of all runs, in order."""
+        """Return the branch's own messages of all runs, in order."""
         thread = self.db.get(self.tenant, thread_id)
         own = (e for b in thread.branches if b.number == branch for e in b.own if e.seq > after)
         return tree.copies(within(list(own)[:limit], lambda e: message_bytes(e.message), self.db.page_bytes))
@@ -202,7 +202,7 @@ class MemoryThreadStore:
         return MemoryImportLock(self.db, self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Set a label to the branch of a message, or to the head (B9)."""
+        """Give a label to the branch of a message, or to the head (B9)."""
         thread = self.db.get(self.tenant, thread_id)
         label = check_label(label)
         branch = thread.head if message_id is None else tree.branch_of(thread, check_uuid(message_id, "message_id"))
@@ -247,7 +247,7 @@ class MemoryThreadStore:
         return tree.copies([entry])[0]
 
     async def fork(self, request: ForkRequest) -> Forked:
-        """Copy the messages that ``request.cut`` shows into a new thread (F1 to F8)."""
+        """Make a new thread with copies of the messages that ``request.cut`` shows (F1 to F8)."""
         existing = self.db.find(self.tenant, request.new)
         if existing is not None and existing.fork_hash == request.fork_hash:
             return Forked(existing.thread.model_copy(deep=True), False)
@@ -314,7 +314,7 @@ class MemoryThreadStore:
         return effects
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete the thread and replace its messages by tombstones wherever a fork sees them."""
+        """Delete the thread. Replace its messages in forks by tombstones."""
         thread = self.db.get(self.tenant, thread_id)
         effects = await self.delete_thread(thread_id, cancel=cancel, expected=expected)
         thread.erased = True
@@ -337,8 +337,8 @@ def _check_unchanged(thread: ThreadState, expected: datetime | None) -> None:
 
 
 def _known(thread: ThreadState, message: Message, parent_id: str | None) -> Entry | None:
-    """Return the stored message with the id of ``message``, or None. Raises InvalidInputError if it belongs to a run, or has
-    another content or parent."""
+    """Return the stored message with the id of ``message``, or None. Raises InvalidInputError if the stored message belongs to
+    a run, or has another content or parent."""
     if (known := tree.holder_of(thread, message.id)) is None:
         return None
     elsewhere = parent_id not in (None, known.message.parent_id or ROOT_ID)

@@ -32,7 +32,7 @@ class MemoryTimelineStore:
         self.db, self.tenant = db, tenant
 
     async def find(self, prefix: str) -> Sequence[tuple[str, str]]:
-        """Return the thread ids and run ids of the runs whose ids begin with ``prefix``, or are exactly it."""
+        """Return the thread ids and run ids of the runs whose ids are ``prefix`` or begin with it."""
         there = [
             (run.id, run.accept_no, thread.id)
             for thread in self.db.of(self.tenant)
@@ -43,8 +43,8 @@ class MemoryTimelineStore:
         return [(thread_id, run_id) for run_id, _, thread_id in sorted(exact or there)[:FOUND_RUNS]]
 
     async def children(self, thread_id: str, limit: int) -> ChildRuns:
-        """Return at most ``limit`` children of the thread's runs, and their children, level by level. Raises
-        ThreadNotFoundError."""
+        """Return at most ``limit`` descendants of the thread's runs, level by level: first the children, then their children.
+        Raises ThreadNotFoundError."""
         return children.below(self.db, self.db.get(self.tenant, thread_id), limit)
 
     async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline:
@@ -97,7 +97,7 @@ class MemoryTimelineStore:
 
 
 def _key(name: str) -> str:
-    """Return the part of a place that a name has. A long name is hashed, because a cursor has a maximal length."""
+    """Return the name for the use in a place. A long name is hashed, because a cursor has a maximum length."""
     encoded = name.encode(errors="surrogatepass")
     return sha256(encoded).hexdigest() if len(encoded) > 255 else name
 

@@ -16,7 +16,8 @@ from .state import Ancestral, Branch, Database, Entry, RunState, ThreadState
 @dataclass
 class CutAt:
     """A copy of the content of a cut. ``entries``: its messages. ``ancestral``: its runs, by id. ``extra``: the thread's extra
-    at the cut. ``run_id``: the run after which the cut is, or None. ``open_calls``: the ids of the open tool calls."""
+    at the cut. ``run_id``: the run at whose end the cut is, or None for a cut at a message. ``open_calls``: the ids of the open
+    tool calls."""
 
     entries: tuple[Entry, ...]
     ancestral: dict[str, Ancestral]
@@ -37,8 +38,8 @@ def view(thread: ThreadState, branch: Branch) -> list[Entry]:
 
 
 def shown(thread: ThreadState, branch: Branch) -> list[Entry]:
-    """Return all messages that are visible on a branch, and the messages of the run under way there. The run under way is the
-    first run of the branch's lane that has not ended, once an attempt has begun it."""
+    """Return all messages that are visible on a branch, and the messages of the live run of the branch. This run is the head of
+    the branch's lane, if an attempt has begun."""
     first = next(iter(thread.lane(branch.lane)), None)
     live = first.id if first is not None and first.branch is branch else None
     own = (e for e in branch.own if e.run_id in (None, live) or completion(thread, e) is not None)
@@ -50,8 +51,8 @@ def last_visible(thread: ThreadState, branch: Branch) -> Entry | None:
 
 
 def branch_ending_at(thread: ThreadState, message_id: str) -> Branch | None:
-    """Return a branch whose last visible message has this id, or with ROOT_ID a branch without visible messages, or None. If
-    there are several such branches, return the head, or else the oldest."""
+    """Return a branch whose last visible message has this id, or None. ROOT_ID finds a branch without visible messages. If
+    several branches match, return the head, or else the oldest."""
     for branch in sorted(thread.branches, key=lambda b: (b is not thread.head, b.number)):
         last = last_visible(thread, branch)
         if (last.id if last else ROOT_ID) == message_id:
@@ -61,7 +62,7 @@ def branch_ending_at(thread: ThreadState, message_id: str) -> Branch | None:
 
 def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None = None) -> tuple[Branch, Entry]:
     """Return the branch and the entry of a message. The branch of an inherited message is the root. Raises MessageNotFoundError
-    if there is no such message, or if its run was never claimed."""
+    if there is no such message. Raises MessageNotFoundError if the message's run was never claimed."""
     for branch in thread.branches:
         for entry in branch.own:
             if message_id == entry.id or seq == entry.seq:
@@ -77,8 +78,8 @@ def find(thread: ThreadState, *, message_id: str | None = None, seq: int | None 
 
 
 def branch_of(thread: ThreadState, message_id: str) -> Branch:
-    """Return the branch on which :func:`shown` shows a message as the branch's own. For an inherited message, return the root.
-    Raises MessageNotFoundError, and RunNotCompletedError if the message's run is on no path of the branch."""
+    """Return the branch that stores a message. For an inherited message, return the root. Raises MessageNotFoundError. Raises
+    RunNotCompletedError if :func:`shown` does not show the message on its branch."""
     branch, entry = find(thread, message_id=message_id)
     if entry.owner == thread.key and entry not in shown(thread, branch):
         status = thread.runs[entry.run_id or ""].run.status
@@ -88,13 +89,14 @@ def branch_of(thread: ThreadState, message_id: str) -> Branch:
 
 
 def holder_of(thread: ThreadState, message_id: str) -> Entry | None:
-    """Return the thread's own or inherited message with this id, or None."""
+    """Return the message with this id, own or inherited, or None."""
     own = (entry for branch in thread.branches for entry in branch.own)
     return next((entry for entry in chain(own, thread.root.prefix) if entry.id == message_id), None)
 
 
 def check_id_free(thread: ThreadState, message_id: str, run_id: str | None) -> None:
-    """Raise InvalidInputError if a message with this id exists and belongs to another run than ``run_id`` (None: no run)."""
+    """Raise InvalidInputError if another run than ``run_id`` has a message with this id. ``run_id``: None for a message without
+    a run."""
     if (error := id_error(thread, message_id, run_id)) is not None:
         raise error
 
@@ -110,9 +112,9 @@ def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
-    """Return the path from the root to ``entry``. It begins with all messages that were visible where the entry's branch was
-    opened. Messages of the branch follow: messages without a run, messages of the entry's run, and messages of runs that a cut
-    at ``entry`` shows as completed."""
+    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Messages of the branch
+    follow: messages without a run, messages of the entry's run, and messages of the runs that a cut at ``entry`` shows as
+    completed."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -127,7 +129,7 @@ def _counts(entry: Entry, number: int | None, leaf: Entry, limit: int) -> bool:
 
 
 def cutoff_of(thread: ThreadState, entry: Entry) -> int:
-    """Return the limit of a cut at one of the thread's own messages. The cut shows no run with a higher completion number."""
+    """Return the highest completion number that a cut at ``entry`` shows. ``entry``: one of the thread's own messages."""
     if entry.run_id is None:
         return thread.next_completion - 1
     run = thread.runs[entry.run_id]
@@ -135,8 +137,8 @@ def cutoff_of(thread: ThreadState, entry: Entry) -> int:
 
 
 def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
-    """Return the messages that are visible after a run that has just got its completion number. The last of them is the last
-    message that a completed run of the branch stored, or saw at its claim (F1, F10)."""
+    """Return the messages that are visible after a run that has just completed. The snapshot ends at the last message that a
+    completed run of the branch stored, or saw at its claim (F1, F10)."""
     assert run.branch is not None
     done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
     high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)
@@ -144,8 +146,8 @@ def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
 
 
 def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[Entry, ...]:
-    """Return copies of ``entries``, the messages that a cut shows. Later changes of their runs cannot affect the copies.
-    ``limit``: the cut shows no run with a higher completion number."""
+    """Return copies of ``entries``, the messages that a cut shows. Later changes of the runs cannot affect the copies.
+    ``limit``: the highest completion number that the cut shows."""
 
     def freeze(entry: Entry) -> Entry:
         if entry.cutoff is not None:
@@ -159,8 +161,8 @@ def frozen(thread: ThreadState, entries: Iterable[Entry], limit: int) -> tuple[E
 
 
 def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], limit: int) -> dict[str, Ancestral]:
-    """Return the runs that a cut of ``branch`` shows, by id. ``entries``: the messages that the cut shows. ``limit``: the cut
-    shows no run with a higher completion number."""
+    """Return the runs that a cut of ``branch`` shows, by id. ``entries``: the messages that the cut shows. ``limit``: the
+    highest completion number that the cut shows."""
     seen = {e.place for e in entries}
     kept: dict[str, Ancestral] = {}
     for run in branch.ancestral.values():
@@ -189,7 +191,7 @@ def whole_branch(thread: ThreadState, branch: Branch) -> CutAt:
 
 
 def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
-    """Return the cut at a message, which includes the message. The cut has ``open_calls`` if it is inside a tool cycle."""
+    """Return the cut at a message. The cut includes the message. The cut has ``open_calls`` if it is inside a tool cycle."""
     inherited = entry.owner != thread.key
     limit = (entry.cutoff or 0) if inherited else cutoff_of(thread, entry)
     entries = frozen(thread, path(thread, branch, entry), limit)
@@ -198,8 +200,8 @@ def cut_at(thread: ThreadState, branch: Branch, entry: Entry) -> CutAt:
 
 
 def cut_after(thread: ThreadState, run_id: str) -> CutAt:
-    """Return the cut after a completed run, which may be inherited. Raises RunNotCompletedError, and ForkBoundaryError if the
-    thread shows only a part of the run."""
+    """Return the cut after a completed run of the thread or of an ancestor. Raises RunNotCompletedError. Raises
+    ForkBoundaryError if the thread shows only a part of the run."""
     if run := thread.runs.get(run_id):
         if run.run.completion_seq is not None and run.branch is not None:
             limit = run.run.completion_seq
@@ -223,7 +225,7 @@ def not_completed(thread: ThreadState, run_id: str | None) -> RunNotCompletedErr
 
 
 def last_completed(thread: ThreadState) -> str:
-    """Return the id of the last completed run of the head's path. The default cut is after this run. Raises
+    """Return the id of the last completed run of the head's path. The end of this run is the default cut. Raises
     RunNotCompletedError."""
     runs = {run.run_id: run.completion for run in thread.head.ancestral.values() if run.completion is not None}
     for state in thread.runs.values():
@@ -248,14 +250,15 @@ def resolve(thread: ThreadState, cut: Cut) -> CutAt:
 
 
 def usage_of(db: Database, cut: CutAt) -> Usage:
-    """Return the usage of the runs that the cut contains whole."""
+    """Return the usage of the runs all of whose messages the cut contains."""
     last = {(e.owner, e.run_id): e.seq for e in cut.entries}
     found = [(db.threads[a.owner].runs.get(a.run_id), last.get((a.owner, a.run_id), 0)) for a in cut.ancestral.values()]
     return sum((r.run.usage for r, seq in found if r is not None and all(e.seq <= seq for e in r.own())), start=Usage())
 
 
 def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadState, RunState]:
-    """Return a run and its thread. It is the thread's own run, or a completed run of an ancestor that the thread shows whole.
+    """Return a run and its thread. The run is the thread's own run, or a completed run of an ancestor. The thread must show all
+    messages of the ancestor's run.
 
     Raises RunNotFoundError.
     """
@@ -269,15 +272,15 @@ def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadStat
 
 
 def cut_at_parent(thread: ThreadState, message_id: str) -> CutAt:
-    """Return the cut at the message after which a branch begins. With ROOT_ID the cut shows nothing."""
+    """Return the cut at the parent message of a branch. For ROOT_ID, the cut shows no messages."""
     if message_id == ROOT_ID:
         return CutAt((), {}, {})
     return cut_at(thread, *find(thread, message_id=message_id))
 
 
 def check_parent(thread: ThreadState, message_id: str) -> None:
-    """Check the id of the message that a prompt continues. Raises MessageNotFoundError, and ForkBoundaryError if the message is
-    inside an open tool cycle."""
+    """Check the parent message of a prompt. Raises MessageNotFoundError. Raises ForkBoundaryError if the message is inside an
+    open tool cycle."""
     if message_id == ROOT_ID:
         return
     branch, entry = find(thread, message_id=message_id)
@@ -307,8 +310,8 @@ def _whole_path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry
 
 
 def side_leaves(thread: ThreadState) -> list[tuple[Branch, Entry]]:
-    """Return the last message of every run that is not completed, with its branch. The tree shows these messages as leaves, but
-    no context contains them."""
+    """Return the last message of every run that is not completed, with the run's branch. The tree shows these messages as
+    leaves. No context contains them."""
     unsuccessful = [run for run in thread.runs.values() if run.run.completion_seq is None and run.run.deleted_at is None]
     return [(run.branch, own[-1]) for run in unsuccessful if run.branch and (own := run.own())]
 

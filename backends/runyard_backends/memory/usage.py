@@ -1,4 +1,4 @@
-"""The memory store of usage. It counts each run when the run ends."""
+"""The memory store of usage. The store counts each run when the run ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class MemoryUsageStore:
         self.db, self.tenant = db, tenant
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included.
-        ``until`` is by default today, ``since`` 29 days before ``until``. ``agent``: count runs of this agent only."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. ``until``: by
+        default today. ``since``: by default 29 days before ``until``. ``agent``: count runs of this agent only."""
         if until is None:
             until = self.db.now().astimezone(UTC).date()
         since = first_day(since, until)
@@ -36,7 +36,8 @@ class MemoryUsageStore:
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Add the run's usage since its last end to the totals of the day, for its agent and for all agents together (None)."""
+    """Add the run's usage since its last end to the totals of the day. There is a total for each agent, and one for all agents
+    together (None)."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()
     for agent in (None, run.run.agent or "default") if run.run.fence is not None else (None,):

@@ -1,4 +1,4 @@
-"""Checks and copies of the values that the memory store stores. The checks are those of Postgres."""
+"""Check and copy the values that the memory store stores. The checks are the same as in Postgres."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def check_messages(messages: Iterable[Message]) -> list[Message]:
 
 
 def check_json(value: Any, name: str) -> Any:
-    """Return a copy of ``value``. Raises InvalidInputError if it exceeds a limit, or if a string contains NUL, which jsonb
-    cannot store."""
+    """Return a copy of ``value``. Raises InvalidInputError if the value exceeds a limit. Raises InvalidInputError for the
+    character NUL, because jsonb cannot store it."""
     check_value(value, name)
     return _copied(value, name)
 
 
 def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObject:
-    """Return ``before`` merged with ``more``. A key of ``more`` replaces an equal key of ``before``. ``name``: the field of a
+    """Return ``before`` merged with ``more``. The values of ``more`` replace those of ``before``. ``name``: the field of a
     thread, ``extra`` or ``config``. Raises InvalidInputError if the result has more than MAX_EXTRA bytes."""
     both = {**before, **more}
     size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))

@@ -36,8 +36,8 @@ class SignalState:
 
 
 def add(db: Database, thread: ThreadState, run: RunState, waits: Sequence[Wait]) -> bool:
-    """Store the waits of an attempt's run, and end those that are due. A stored wait with the same id stays unchanged. Return
-    True if one of them has ended."""
+    """Store the waits of an attempt's run, and end the waits that are due. A stored wait with the same id stays unchanged.
+    Return True if one of ``waits`` has ended."""
     known = {state.wait.wait_id: state for state in of_run(db, thread, run.id)}
     for wait in waits:
         if wait.wait_id in known:
@@ -56,7 +56,7 @@ def add(db: Database, thread: ThreadState, run: RunState, waits: Sequence[Wait])
 
 
 def _take(db: Database, state: WaitState) -> None:
-    """Let an open wait take the oldest signal that came before."""
+    """Give an open wait the oldest open signal of its name."""
     for signal in open_signals(db, state.thread_key):
         if state.wait.kind == "signal" and state.wait.ended_at is None and signal.signal.name == state.wait.name:
             _match(db, state, signal)
@@ -74,8 +74,8 @@ def open_signals(db: Database, thread_key: int) -> list[SignalState]:
 
 
 def send(db: Database, thread: ThreadState, new: Signal) -> Signalled:
-    """Send a new signal. The oldest wait of the thread for its name takes it, unless its run was asked to cancel. Without such
-    a wait the signal stays until a run waits for it."""
+    """Send a new signal. The oldest open wait for the signal's name takes it. Waits of runs with a requested cancel take no
+    signal. Without such a wait, the signal stays until a run waits for it."""
     waiting = [s for s in open_of(db, thread) if s.wait.kind == "signal" and s.wait.name == new.name]
     takers = {run.id for run in thread.runs.values() if run.live and run.run.cancel_requested_at is None}
     waiting = [s for s in waiting if s.run_id in takers]
@@ -108,14 +108,14 @@ def open_of(db: Database, thread: ThreadState) -> list[WaitState]:
 
 
 def waits_for(db: Database, thread: ThreadState, run: RunState) -> WaitsFor:
-    """Return what a suspended run waits for: a human, or the end of its oldest open wait."""
+    """Return the kind of event that resumes a suspended run: the answer of a human, or the end of its oldest open wait."""
     kinds: dict[WaitKind, WaitsFor] = {"sleep": "timer", "signal": "signal", "child": "child"}
     waits = [state.wait for state in open_of(db, thread) if state.run_id == run.id]
     return "human" if run.run.waiting_for == "answer" or not waits else kinds[waits[0].kind]
 
 
 def overdue(db: Database, thread: ThreadState) -> list[WaitState]:
-    """Return the waits of the thread that are due and have not ended. A wait for a child that lives is not due."""
+    """Return the open waits of the thread that are due. A wait for a live child is not due."""
     due = [state for state in open_of(db, thread) if state.wait.due_at is not None and state.wait.due_at <= db.now()]
     return [state for state in due if not _child_lives(db, thread, state)]
 
@@ -133,7 +133,7 @@ def for_child(db: Database, child: RunState) -> list[WaitState]:
 
 
 def reopen(db: Database, child: RunState) -> None:
-    """Let the parent of a redriven child wait for its next end."""
+    """Open the wait of the parent again after a redrive of its child."""
     for state in for_child(db, child):
         state.wait.due_at = state.wait.ended_at = None
 
@@ -148,7 +148,7 @@ def end(db: Database, thread: ThreadState) -> Effects:
 
 
 def wake(db: Database, thread: ThreadState, run_id: str | None) -> Effects:
-    """Queue a suspended run, which is still the head of its lane. Return no effects for any other run."""
+    """Queue a suspended run again. Return no effects for any other run."""
     run = thread.runs.get(run_id or "")
     if run is None or run.run.status is not RunStatus.SUSPENDED:
         return Effects()

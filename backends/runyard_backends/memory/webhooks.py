@@ -27,7 +27,8 @@ from .state import Database, Note
 
 @dataclass
 class Subscription:
-    """A webhook with its signing key. ``seen``: the number of the last feed entry that was made into a delivery or skipped."""
+    """A webhook with its signing key. ``seen``: the number of the last feed entry that the webhook has handled, by a delivery
+    or by skipping it."""
 
     webhook: Webhook
     seen: int
@@ -40,7 +41,7 @@ class Subscription:
 
 @dataclass
 class DeliveryState:
-    """A delivery with its number and the tenant of its event. ``owner``: the tenant that sees it."""
+    """A delivery with its number and the tenant of its event. ``owner``: the tenant that sees the delivery."""
 
     number: int
     tenant: str
@@ -162,9 +163,9 @@ class MemoryWebhookStore:
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
-        """Take up to ``limit`` due deliveries, in the order of their endpoints' names, beginning after the endpoint ``after``.
-        An endpoint gets at most ``each`` deliveries minus its number in ``busy``. A delivery whose outcome is not stored within
-        ``lease`` seconds is due again."""
+        """Take up to ``limit`` due deliveries, in the order of their endpoints' names, from the endpoint after ``after``. Each
+        endpoint may have ``each`` deliveries at a time. ``busy``: the number of deliveries that an endpoint already has. A
+        delivery whose outcome is not stored within ``lease`` seconds is due again."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()
@@ -235,7 +236,7 @@ class MemoryWebhookStore:
 
 
 def add_delivery(db: Database, note: Note, url: str, webhook: Webhook | None = None) -> None:
-    """Add a delivery of the feed entry ``note``. It is due at once. ``webhook``: None if ``url`` is the run's."""
+    """Add a delivery of the feed entry ``note``, due at once. ``webhook``: None if ``url`` is the webhook of a single run."""
     delivery = WebhookDelivery(
         delivery_id=f"msg_{new_id().replace('-', '')}",
         webhook_id=webhook.webhook_id if webhook is not None else None,

@@ -1,4 +1,4 @@
-"""The memory store of workers, the leader's lease, and the reads of the reconciler."""
+"""The memory store of workers, of the leader's lease, and of the reconciler's queries."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class MemoryWorkerStore:
         self.db.workers[worker_id] = replace(self._alive(worker_id), draining=True)
 
     async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
-        """Record that user code blocks the worker's main loop; None: no longer."""
+        """Record that user code blocks the worker's main loop. None ends the block."""
         worker = self.db.workers.get(worker_id)
         if worker is not None and worker.dead_at is None:
             self.db.workers[worker_id] = replace(worker, blocked=blocked)
 
     async def report_redis(self, worker_id: str, reason: str | None) -> None:
-        """Record why the worker does not reach Redis; None: it does."""
+        """Record the reason why the worker does not reach Redis. None means that the worker reaches Redis."""
         worker = self.db.workers.get(worker_id)
         if worker is not None and worker.dead_at is None:
             since = worker.redis_outage.since if worker.redis_outage else self.db.now()
@@ -110,8 +110,8 @@ class MemoryWorkerStore:
         return [RunRef(t.key, r.run_id) for t, r in asked if r.worker_id == worker_id]
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers, worker by worker. The page ends after the worker with which it
-        reaches ``limit`` runs. ``after``: the worker after which to continue."""
+        """Return the running runs of dead and missing workers, worker by worker. The page ends when it has at least ``limit``
+        runs and all runs of its last worker. ``after``: the last worker of the page before."""
         found: dict[str, list[Orphan]] = {}
         for thread, run in self._live():
             holder = run.run.worker_id
@@ -134,9 +134,9 @@ class MemoryWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs. Return the lane heads among them that wait only for a worker. ``unchanged``: the
-        shortest time since the last change of an examined run. ``within``: the longest time since this change; None for no
-        bound."""
+        """Examine up to ``limit`` queued runs. Return the jobs of the lane heads that wait only for a worker. ``unchanged``:
+        the shortest time since the last change of an examined run. ``within``: the longest time since this change, or None for
+        no bound."""
         found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
         if within is not None:
             found = [each for each in found if each[0][0] >= self.db.now() - within]
@@ -145,13 +145,13 @@ class MemoryWorkerStore:
         return WaitingPage(jobs, found[-1][0] if len(found) == limit else None)
 
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
-        """Return the jobs of those runs of ``refs`` that ``waiting`` would return."""
+        """Return the jobs of the runs ``refs`` that ``waiting`` would return."""
         found = [(t, r) for t, r in self._live() if RunRef(t.key, r.id) in refs and self._queued(r, unchanged)]
         return [job(t, r, self.db.now()) for t, r in found if self._waits(t, r, unchanged)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete data whose retention has passed: at most ``limit`` entries of each kind, but all dead workers. Return True if
-        there may be more."""
+        """Delete data whose retention has passed: all dead workers, and at most ``limit`` entries of every other kind. Return
+        True if more data may be left to delete."""
         now = self.db.now()
         active = [each for each in self.db.webhooks.values() if each.webhook.disabled_at is None]
         old = [note for note in self.db.notes if note.at < now - retention.feed]
@@ -195,12 +195,13 @@ class MemoryWorkerStore:
         return run.changed_at is None or run.changed_at <= self.db.now() - unchanged
 
     def _queued(self, run: RunState, unchanged: timedelta) -> bool:
-        """Return True for an admitted, queued run that did not change for ``unchanged`` and waits for no permit."""
+        """Return True if the run is queued and admitted, waits for no permit, and was not changed for the time
+        ``unchanged``."""
         queued = run.run.status is RunStatus.QUEUED and run.lane_seq is not None and run.permit is None
         return queued and self._settled(run, unchanged)
 
     def _waits(self, thread: ThreadState, run: RunState, unchanged: timedelta) -> bool:
-        """Return True if the queued run is due, is the first of its lane, and waits for no other run."""
+        """Return True if the queued run is due, is the head of its lane, and waits for no other run."""
         since = run.not_before or run.run.admitted_at
         due = since is None or since <= self.db.now() - unchanged
         return due and not must_wait(self.db, thread, run) and thread.lane(run.run.lane or "")[0] is run

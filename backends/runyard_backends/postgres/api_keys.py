@@ -9,15 +9,15 @@ from .database import Database
 
 
 class PostgresKeyStore:
-    """API keys of one tenant. ``find_key`` alone searches all tenants."""
+    """API keys of one tenant. Only ``find_key`` searches all tenants."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey:
-        """Store a key of this tenant. ``digest``: the digest of its secret. ``lifetime``: seconds until it expires; None:
-        never. It expires at ``key.expires_at`` at the latest. Raises InvalidInputError if the tenant has MAX_VALID_KEYS
-        valid keys."""
+        """Store a key of this tenant. ``digest``: the digest of its secret. ``lifetime``: seconds until the key expires, or
+        None. The key also expires at ``key.expires_at``. Raises InvalidInputError if the tenant has MAX_VALID_KEYS valid
+        keys."""
         expiry = (lifetime, MAX_VALID_KEYS, key.expires_at)
         row = await self.db.row("create_key", key.key_id, self.tenant, key.name, key.scopes, digest, *expiry)
         if row is None:

@@ -1,4 +1,4 @@
-"""The backend behind ``postgresql://``: Postgres for the state, Redis for the jobs and the event streams."""
+"""The backend for ``postgresql://``: Postgres has the state, and Redis the jobs and the event streams."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ LISTEN_CHECK_SECONDS: Final = 10.0
 """Seconds without a notification after which the connection is checked."""
 
 MAX_TENANTS: Final = 1_000
-"""Maximum number of tenants with a kept backend. Concurrent calls of a tenant share the batches of its backend."""
+"""Maximum number of tenants whose backends are kept. Concurrent calls of a tenant share the batches of its backend."""
 
 
 class PostgresBackend:
-    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN, which must not go through PgBouncer.
+    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN. It must not lead through PgBouncer.
     ``stream_limits``: the limits of the event streams."""
 
     def __init__(
@@ -113,8 +113,8 @@ class PostgresBackend:
         await check_schema(self.db)
 
     async def notifications(self) -> AsyncGenerator[Effects]:
-        """Yield the effects of calls that do not return them to their caller. Yield empty effects when a host's transaction
-        accepted a run, and after each connection, because earlier notifications may have been missed."""
+        """Yield the effects of calls that do not return their effects. Yield empty effects when a host's transaction has
+        accepted a run. Yield empty effects after each connection as well, because earlier notifications may be lost."""
         heard = asyncio.Event()
         told: list[str] = []
         url, _ = split_url(self.listen_url)
@@ -171,7 +171,7 @@ async def _listening(connect: Connector, receive: Callable[..., None]) -> asyncp
 
 
 async def _answers(connection: asyncpg.Connection) -> bool:
-    """Return True if the server still answers. A server that lost its power closes no connection."""
+    """Return True if the server still answers. A query is needed, because a server that lost its power closes no connection."""
     try:
         async with asyncio.timeout(LISTEN_TIMEOUT_SECONDS):
             await connection.execute("SELECT 1")
@@ -204,15 +204,15 @@ async def connect(
 ) -> Backend:
     """Connect to Postgres at ``url`` and to Redis at ``redis``.
 
-    ``redis``: a URL (:mod:`runyard_backends.redis.connecting`); with None, only the stores work. ``tenant``: the tenant of the
+    ``redis``: a URL (:mod:`runyard_backends.redis.connecting`), or None to use only the stores. ``tenant``: the tenant of the
     backend. ``min_pool_size`` and ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a
-    direct connection to Postgres, if ``url`` goes through PgBouncer. ``statement_cache_size``: the number of prepared
-    statements of a connection, 0 behind PgBouncer in transaction mode. None leaves it to the URL and the driver.
-    ``command_timeout``: seconds that a call may take. ``page_bytes``: maximal bytes of a page of a list; a larger entry is a
-    page of its own. ``stream_limits``: the limits of the event streams, the same in every process. ``name``: the name under
-    which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError. Raises
-    InvalidInputError for ``fakeredis://``: the server inside this process would
-    not be seen by the other processes that use Postgres.
+    direct connection to Postgres, if ``url`` leads through PgBouncer. ``statement_cache_size``: the number of prepared
+    statements of a connection. It must be 0 behind PgBouncer in transaction mode. None takes the value of the URL or the
+    driver's default. ``command_timeout``: seconds that a call may take. ``page_bytes``: maximum number of bytes of a page of a
+    list. A larger entry is a page of its own. ``stream_limits``: the limits of the event streams, the same in every process.
+    ``name``: the name under which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch,
+    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``, because the other processes that use Postgres cannot
+    reach a server inside this process.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")

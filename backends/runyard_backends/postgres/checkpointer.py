@@ -25,23 +25,23 @@ class PostgresCheckpointer(StoredThreads):
         self.db, self.tenant = db, tenant
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Return the thread's data: the visible messages of the head's path, and the messages of live external runs and of runs
-        that were never claimed. Return None if the thread does not exist."""
+        """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
+        It also has the messages of live external runs, and of runs that were never claimed."""
         async with self.db.snapshot() as db:
             row = await db.row("thread", self.tenant, thread_id)
             if row is None:
                 return None
             rows = await db.rows("load", self.tenant, thread_id)
-        # Sort here and not in SQL. Without a sort, Postgres sends the first rows before it has found the last ones. The
-        # rows arrive almost in order, so that sorting them here is cheap.
+        # The rows are sorted here, so that Postgres sends the first rows before it has found the last ones. Sorting is cheap,
+        # because the rows arrive almost in order.
         rows.sort(key=itemgetter("seq"))
         messages = await history.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id, thread.config)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. A message with an id that is stored already is skipped.
-        Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        """Store all ``messages`` or none, each under its own run id. Skip a message whose id is stored already. Raises
+        RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)
         new = codec.many(messages)
@@ -54,7 +54,7 @@ class PostgresCheckpointer(StoredThreads):
         await self.db.row("save_extra", self.tenant, check_id(thread_id, "thread_id"), codec.to_json(extra))
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Set the thread's own pending request. ``request``: None to clear it."""
+        """Set the thread's own pending request. ``request``: the request, or None to remove it."""
         if run_id is not None:
             check_id(run_id, "run_id")
         new = codec.new_request(request) if request else None
@@ -73,7 +73,7 @@ class PostgresCheckpointer(StoredThreads):
         await self.db.row("save_requests", self.tenant, check_id(thread_id, "thread_id"), new, run_id)
 
     async def remove_request(self, thread_id: str, request_id: str) -> bool:
-        """Remove a pending request that a checkpointer stored. Return whether this call removed it."""
+        """Remove a pending request that a checkpointer stored. Return True if this call removed the request."""
         return bool(await self.db.value("remove_request", self.tenant, thread_id, request_id))
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
@@ -96,14 +96,14 @@ class PostgresCheckpointer(StoredThreads):
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a part of the error results of the run's open tool calls, and of
-        the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
+        tool calls, and of the run's last message (H8)."""
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
         await self._notify(row["effects"])
         return Aborted(codec.run_entry(row) if row["run_id"] is not None else None)
 
     async def _notify(self, effects: str | None) -> None:
-        """Notify the workers of the effects, because the caller of a checkpointer's method does not apply them."""
+        """Send the effects to the workers, because the caller of a checkpointer's method does not apply them."""
         if effects is not None:
             await self.db.row("tell", effects)
 

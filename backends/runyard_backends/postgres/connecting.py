@@ -1,7 +1,7 @@
 """Open connections to the Postgres server that takes writes, with the timeouts of a session.
 
-A URL may name several hosts. While one host does not answer, the other hosts are tried. A server that takes no writes is
-refused, because its data may be old. It is read-only or a standby, for example the old primary after a failover.
+A URL may name several hosts. While one host does not answer, the other hosts are tried. A server that is read-only or a standby
+is refused, because its data may be old. An example is the old primary after a failover.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from runyard.support.connect_pause import ConnectPause
 from .driver_errors import DRIVER_ERRORS
 
 NEXT_HOST_SECONDS: Final = 0.3
-"""Seconds to wait for the answer of a host before the next host of the URL is tried at the same time."""
+"""Seconds to wait for the answer of a host before the next host of the URL is tried as well."""
 IDLE_IN_TRANSACTION_SECONDS: Final = 10.0
-"""Seconds after which Postgres ends a transaction whose client sends nothing: a frozen client must not hold locks."""
+"""Seconds after which Postgres ends a transaction whose client sends nothing. Without this limit, a frozen client would hold
+locks."""
 LOCK_WAIT_SECONDS: Final = 0.1
 """Seconds for which a statement waits for a lock. Then the statement is undone, and its connection is free for other calls."""
 MARGIN_SECONDS: Final = 1.0
-"""Seconds by which Postgres waits longer than the caller, who cancels a late statement first."""
+"""Seconds by which the timeout of Postgres is longer than that of the caller. The caller cancels a late statement first."""
 TARGET: Final = "target_session_attrs"
 TAKES_WRITES: Final = ("read-write", "primary")
-"""Values of TARGET that name a server which takes writes. This is the default of a Connector."""
+"""Values of TARGET that select a server that takes writes, which is the default of a Connector."""
 CACHE_SIZE: Final = "statement_cache_size"
 
 FORM: Final = "postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE"
 TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 """Parameters of the URL that are paths of files."""
 SYSTEM: Final = "system"
-"""Value of sslrootcert for the authorities of the system."""
+"""Value of sslrootcert that selects the certificate authorities of the system."""
 
 TAKES_NO_WRITES: Final = """
     SELECT pg_catalog.pg_is_in_recovery() OR pg_catalog.current_setting('default_transaction_read_only')::bool
@@ -48,8 +49,8 @@ log = structlog.get_logger("runyard.postgres")
 
 
 def session_timeouts(command_timeout: float) -> dict[str, str]:
-    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a call. The timeouts bound the
-    statements and locks of a caller that has vanished, and the time for which a connection waits for a lock."""
+    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a call. They limit the waits for
+    locks. They also end the statements and release the locks of a caller that has vanished."""
     seconds = {
         "lock_timeout": LOCK_WAIT_SECONDS,
         "statement_timeout": command_timeout + MARGIN_SECONDS,
@@ -62,9 +63,9 @@ class Connector:
     """Opens connections to ``url``. An instance can be the argument ``connect`` of asyncpg's pool.
 
     ``name``: the name under which Postgres lists the connections. ``timeouts``: settings of the session. A parameter of the URL
-    with the same name takes precedence. ``target_session_attrs`` in the URL selects the servers. With ``read-write`` or
-    ``primary`` the instance does what it does without the parameter. With another value, asyncpg tries the hosts one after
-    another, and the instance also accepts a server that takes no writes.
+    with the same name takes precedence. ``target_session_attrs`` in the URL selects the servers. ``read-write`` and ``primary``
+    are the default. With another value, asyncpg tries the hosts one after another, and a server that takes no writes may be
+    accepted.
     """
 
     def __init__(self, url: str, name: str, timeouts: Mapping[str, str]) -> None:
@@ -74,7 +75,8 @@ class Connector:
         self._any_server = target not in (None, *TAKES_WRITES)
         self._hosts = [url] if self._any_server else hosts(url)
         self.servers = tuple(self._hosts)
-        # asyncpg itself parses hosts in the query of the URL. This parameter makes it connect to a host that takes writes.
+        # asyncpg itself parses hosts in the query of the URL. With this parameter, asyncpg connects to a host that takes
+        # writes.
         self._target = {TARGET: target} if self._any_server else {TARGET: "read-write"} if "," in query.get("host", "") else {}
         self._name = name
         self._timeouts = {setting: value for setting, value in timeouts.items() if setting not in query}
@@ -85,24 +87,25 @@ class Connector:
         self._pause.check()
         try:
             return await self._first({**self._target, **options})
-        except TimeoutError:  # no pause: calls that end at a time limit do not flood the server
+        except TimeoutError:  # calls that end at a time limit do not flood the server
             raise
         except DRIVER_ERRORS as error:
             self._pause.failed(str(error))
             raise
 
     def refuse(self, error: Exception) -> None:
-        """Begin a pause, because a connection that was open cannot be used."""
+        """Begin a pause, because an open connection can no longer be used."""
         self._pause.failed(str(error))
 
     async def _first(self, options: Mapping[str, Any]) -> asyncpg.Connection:
-        """Return the connection of the first host that takes writes. Raises the error of the last host if none does."""
+        """Return a connection to the first host that takes writes. If there is none, raise the error of the last host."""
         left = list(self._hosts)
         trying: set[asyncio.Task[asyncpg.Connection]] = set()
         try:
             while True:
                 if left:
-                    # A connection outlives the run that needed it, and must not keep the run's context.
+                    # The task gets an empty context, because a connection outlives the run that opens it and must not keep the
+                    # run's context.
                     trying.add(asyncio.create_task(self._open(left.pop(0), options), context=Context()))
                 done, trying = await asyncio.wait(
                     trying, timeout=NEXT_HOST_SECONDS if left else None, return_when=asyncio.FIRST_COMPLETED
@@ -176,9 +179,9 @@ def _without_target(url: str) -> tuple[str, str | None]:
 def split_url(url: str) -> tuple[str, dict[str, Any]]:
     """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
 
-    If the setting stayed in the URL, asyncpg would send it to the server. Processes behind PgBouncer need the setting. They
-    read only their URL from the environment, so the setting must be in the URL. Raises InvalidInputError if the setting is not
-    a number, if the URL cannot be parsed, or if a file that it names cannot be read.
+    Processes behind PgBouncer need this setting. It is in the URL, because they read only the URL from the environment. asyncpg
+    would send the setting to the server, so it is removed here. Raises InvalidInputError if the setting is not a number, if the
+    URL cannot be parsed, or if a file of the URL cannot be read.
     """
     parts = _parts(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -197,8 +200,8 @@ def split_url(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _parts(url: str) -> SplitResult:
-    """Return the parts of ``url``. Raises InvalidInputError without the text of ``url``, which may have a password. The
-    driver's error would have it."""
+    """Return the parts of ``url``. Raises InvalidInputError. Its message does not contain ``url``, because the URL may have a
+    password. The driver's error would contain it."""
     try:
         parts = urlsplit(url)
         for address in parts.netloc.rpartition("@")[2].split(","):

@@ -24,10 +24,11 @@ from .driver_errors import DRIVER_ERRORS, translated, undone_again
 DEFAULT_COMMAND_SECONDS: Final = 30.0
 """Seconds that a call of Postgres may take."""
 CONNECT_SECONDS: Final = 10.0
-"""Shortest time limit for opening a connection, in seconds. With a shorter limit, a machine under load might never open a
-connection. A call whose own time limit is shorter ends before this limit."""
+"""Minimum time limit for opening a connection, in seconds. With a shorter limit, a machine under load might never open a
+connection. A call with a shorter time limit of its own ends earlier."""
 CONNECTIONS_PER_LOCKED_CALL: Final = 4
-"""The pool size divided by this number is the maximum number of calls that wait for a lock after their first try."""
+"""The size of the pool is divided by this number. The result is the maximum number of calls that wait for a lock again after
+their first wait."""
 RELEASE_SECONDS: Final = 0.5
 """Seconds within which a cancelled statement must end. After this time its connection is closed."""
 
@@ -41,8 +42,8 @@ def statements() -> dict[str, str]:
 
 
 class _PlainConnection(asyncpg.Connection):
-    """A connection that is not reset when it returns to the pool, which saves a round trip. No statement changes the
-    session."""
+    """A connection that is not reset when it returns to the pool. No statement changes the session, and a reset would cost a
+    round trip."""
 
     def get_reset_query(self) -> str:
         return ""
@@ -51,17 +52,17 @@ class _PlainConnection(asyncpg.Connection):
 class Database:
     """A pool of connections that sends the named statements.
 
-    Calls get connections in the order in which they asked for them. The pool of asyncpg alone may give a free connection to a
-    new call while another one waits.
+    Calls get connections in the order in which they asked for them. asyncpg's pool alone may give a free connection to a new
+    call while an older call waits.
 
     A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, its connection is free
-    for calls for other threads. The call raises LockedError after LOCKED_SECONDS, or after half of ``command_timeout`` if that
-    is shorter.
+    for calls for other threads. The call raises LockedError after LOCKED_SECONDS. If half of ``command_timeout`` is shorter,
+    the call raises LockedError after that time.
 
-    ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximal
-    bytes of a page of a list; a larger entry is a page of its own. ``locked_calls``: maximal number of calls that are sent
-    again at once because of a lock. The attribute ``decoding`` is the lock to hold while decoding a page of a run's events,
-    so that other tasks get their turn between the pages of many readers.
+    ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximum
+    number of bytes of a page of a list. A larger entry is a page of its own. ``locked_calls``: maximum number of calls that at
+    the same time wait again for a lock. The attribute ``decoding`` is the lock to hold while decoding a page of a run's events.
+    It lets other tasks run between the pages of many readers.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Database:
 
     @property
     def servers(self) -> Hashable:
-        """What tells these servers from those of other deployments."""
+        """A value that identifies these servers among the servers of several deployments."""
         return self._connector.servers
 
     @classmethod
@@ -106,7 +107,7 @@ class Database:
                 pool = await asyncpg.create_pool(
                     min_size=min_pool_size,
                     max_size=max_pool_size,
-                    max_cached_statement_lifetime=0,  # a timer of the cache would keep the contextvars of its first run
+                    max_cached_statement_lifetime=0,  # a timer of the cache would keep the context of the run that starts it
                     connection_class=_PlainConnection,
                     connect=connector,
                     **{"timeout": connect_timeout} | in_url | settings,
@@ -163,13 +164,13 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
-        """Return a database whose reads, inside the block, all see one state."""
+        """Return a database. Inside the block, all its reads see one state."""
         async with self._transaction(isolation="repeatable_read", readonly=True) as bound:
             yield bound
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Database]:
-        """Return a database whose calls, inside the block, are one transaction."""
+        """Return a database. Inside the block, all its calls are one transaction."""
         async with self._transaction() as bound:
             yield bound
 
@@ -189,15 +190,15 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """Return a connection of the pool for a block that is one call."""
+        """Return a connection of the pool for one call."""
         with translated():
             async with asyncio.timeout(self._command_timeout), self._acquired() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Connection]:
-        """Return a connection of the pool. After an error, wait until the connection can be used again. Close it after
-        RELEASE_SECONDS, or at once if the server takes no writes."""
+        """Return a connection of the pool. After an error, wait until the connection can be used again, and close it after
+        RELEASE_SECONDS. If the server takes no writes, close the connection at once."""
         async with self._free:
             connection = await self.pool.acquire()
             try:
@@ -209,9 +210,8 @@ class Database:
                 with contextlib.suppress(*DRIVER_ERRORS):
                     await self.pool.release(connection, timeout=RELEASE_SECONDS)
                 raise
-            # pool.release would do this in a task of its own, so that a cancel of the caller cannot interrupt it. Each call
-            # would wait for that task. Here nothing waits: the last statement was not interrupted, and the connection is not
-            # reset.
+            # pool.release would do this in a separate task, which protects it from a cancel of the caller. No task is needed
+            # here, because nothing waits: the last statement has ended, and the connection is not reset.
             if connection._con is not None:  # type: ignore[attr-defined]  # a connection that was lost has left the pool
                 await connection._holder.release(None)
 
@@ -229,11 +229,11 @@ class Database:
 
 
 _open: Final[WeakSet[Database]] = WeakSet()
-"""The databases of this process, for its metrics."""
+"""The databases of this process, for the metrics of the process."""
 
 
 def _pool_sizes() -> tuple[int, int]:
-    """Return the most connections of the open pools of this process, and the number of those that calls use."""
+    """Return the maximum number of connections of all open pools of this process, and the number of connections in use."""
     pools = [database.pool for database in _open if not database.pool.is_closing()]
     return sum(pool.get_max_size() for pool in pools), sum(pool.get_size() - pool.get_idle_size() for pool in pools)
 
@@ -243,7 +243,7 @@ metrics.POOL_IN_USE.set_function(lambda: _pool_sizes()[1])
 
 
 async def _undo(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
-    """Roll back, or close the connection if the rollback takes longer than RELEASE_SECONDS."""
+    """Roll back. If the rollback takes longer than RELEASE_SECONDS, close the connection."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
             await transaction.rollback()
@@ -264,7 +264,7 @@ class _Bound(Database):
         self._bound = connection
 
     async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
-        return await self._send(method, name, args)  # an error ends the transaction, so that nothing can be sent again
+        return await self._send(method, name, args)  # a retry is useless, because an error ends the transaction
 
     async def _send(self, method: str, name: str, args: Sequence[Any]) -> Any:
         return await getattr(self._bound, method)(statements()[name], *args)

@@ -1,8 +1,8 @@
-"""Which errors of asyncpg are transient, and which error of runyard replaces an error of asyncpg.
+"""Map errors of asyncpg to errors of runyard, and decide which of them are transient.
 
-A transient error becomes BackendUnavailableError, which :mod:`runyard.support.store_retries` repeats. A refusal by a stored
-function becomes the typed error that the function names. A statement that Postgres undid because of a deadlock is repeated
-by :func:`undone_again`.
+A transient error becomes BackendUnavailableError, and :mod:`runyard.support.store_retries` repeats the call. A refusal by a
+stored function becomes the typed error that the function names. :func:`undone_again` repeats a statement that Postgres has
+undone because of a deadlock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 _DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait before a statement that a deadlock undid is repeated. In this time, other statements get the locks."""
+"""Seconds to wait after a deadlock before the statement is repeated. In this time, other statements get the locks."""
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
@@ -39,7 +39,8 @@ REFUSED = "RY000"
 
 
 def translate(error: BaseException) -> RunyardError | None:
-    """Return runyard's error for an error of the driver. Return None for a defect, whose error should be raised unchanged."""
+    """Return runyard's error for an error of the driver. Return None for an error that shows a defect. The caller raises such
+    an error unchanged."""
     match error:
         case asyncpg.PostgresError() if error.sqlstate == REFUSED:
             return from_dict({"code": error.hint, "message": error.args[0], "details": json.loads(error.detail or "{}")})
@@ -68,7 +69,7 @@ def translate(error: BaseException) -> RunyardError | None:
         case (
             asyncpg.PostgresConnectionError()
             | asyncpg.InterfaceError()
-            | asyncpg.InternalClientError()  # a connection that was cut during a statement
+            | asyncpg.InternalClientError()  # the connection was lost during a statement
             | asyncpg.AdminShutdownError()
             | asyncpg.CannotConnectNowError()
             | asyncpg.CrashShutdownError()
@@ -86,7 +87,7 @@ def translate(error: BaseException) -> RunyardError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise runyard's errors instead of the driver's inside the block."""
+    """Replace errors of the driver in the block by runyard's errors."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -97,8 +98,7 @@ def translated() -> Iterator[None]:
 
 
 async def undone_again(send: Callable[[], Awaitable[T]]) -> T:
-    """Send a statement that is a transaction of its own. Repeat it, at most twice, if Postgres undid it because of a
-    deadlock."""
+    """Send a statement that is a whole transaction. If Postgres undoes it because of a deadlock, repeat it at most twice."""
     for _ in range(2):
         with contextlib.suppress(asyncpg.TransactionRollbackError):
             return await send()

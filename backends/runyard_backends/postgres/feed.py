@@ -1,4 +1,5 @@
-"""The feed on Postgres: the outbox in the order of (transaction, position), up to the oldest open transaction."""
+"""The feed on Postgres. The feed has the entries of the outbox in the order of transaction and position, up to the oldest open
+transaction."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class PostgresFeed:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return up to ``page.limit`` entries after ``page.cursor`` (None: from the oldest). Raises InvalidCursorError,
-        CursorExpiredError."""
+        """Return up to ``page.limit`` entries after ``page.cursor``, or from the oldest entry if it is None. Raises
+        InvalidCursorError, CursorExpiredError."""
         after = cursors.numbers(page.cursor, 2, below=_HIGHEST) if page.cursor is not None else (None, None)
         rows = await self.db.rows("feed", self.tenant, *after, page.limit)
         entries = [
@@ -44,6 +45,6 @@ class PostgresFeed:
         ]
         if len(entries) == page.limit and entries:
             return Page(entries, entries[-1].cursor)
-        # All entries of transactions below the horizon were read. The horizon is the cursor, so that the cursor advances even
-        # if there are no new entries.
+        # The reader has all entries of transactions below the horizon. The horizon becomes the cursor, so that the cursor
+        # advances even without new entries.
         return Page(entries, cursors.encode([rows[0]["horizon"], 0]))

@@ -31,7 +31,7 @@ class PostgresGraphCheckpointStore:
 
     @property
     def scope(self) -> Hashable:
-        """What tells this store from the stores of other deployments and tenants."""
+        """A value that identifies this store among the stores of all deployments and tenants."""
         return self.db.servers, self.tenant
 
     def _of(self, line: LineRef) -> tuple[str, int, str, str | None, int | None]:
@@ -40,7 +40,7 @@ class PostgresGraphCheckpointStore:
         return self.tenant, line.owner_key, line.graph_id, run_id, fence
 
     async def put(self, line: LineRef, checkpoint: NewCheckpoint) -> dict[str, StoredList] | None:
-        """Store a checkpoint. Return the stored lists, or None if a stream or a version is not visible any more."""
+        """Store a checkpoint. Return the stored lists. Return None if a stream or a version is deleted."""
         new = [
             (
                 value.channel,
@@ -86,7 +86,8 @@ class PostgresGraphCheckpointStore:
         await self.db.row("graph_put_writes", *of, namespace, checkpoint_id, task_id, task_path, writes)
 
     async def latest(self, line: LineRef, namespace: str, checkpoint_id: str | None = None) -> StoredCheckpoint | None:
-        """Return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None."""
+        """Return the checkpoint with ``checkpoint_id``. Without it, return the newest checkpoint of the namespace. Return None
+        if there is no such checkpoint."""
         row = await self.db.row("graph_latest", self.tenant, line.owner_key, line.graph_id, namespace, checkpoint_id)
         return _checkpoint(row, row["graph_id"]) if row is not None else None
 
@@ -144,7 +145,7 @@ class PostgresGraphCheckpointStore:
         return GraphStart(LineRef(row["graph_id"], attempt), began, base_id, unseen)
 
     async def mark(self, line: LineRef, message_id: str) -> None:
-        """Bind the present state of the line to a message."""
+        """Store the present state of the line as the mark of a message."""
         assert line.attempt is not None
         attempt = line.attempt
         await self.db.row("graph_mark", attempt.thread_key, attempt.run_id, attempt.fence, line.graph_id, message_id)

@@ -12,11 +12,11 @@ from ..codec.history import messages as messages
 from . import codec
 
 PART_MESSAGES: Final = 5_000
-"""Maximum number of messages that one statement returns. A part also ends at the number of bytes of a page."""
+"""Maximum number of messages that one statement returns. A part also ends when it has the bytes of a page."""
 
 
 def more_after(part: Sequence[codec.Row]) -> bool:
-    """Return True if messages may follow a part: the part is full, or some messages were left out for their size."""
+    """Return True if messages may follow a part: the part is full, or messages were omitted because of their size."""
     return bool(part) and (part[0]["found"] >= PART_MESSAGES or len(part) < part[0]["found"])
 
 

@@ -1,6 +1,6 @@
-"""Accept a run on a connection of the host: asyncpg, psycopg 3, or SQLAlchemy with one of these drivers.
+"""Accept a run on a connection of a host. A host uses asyncpg, psycopg 3, or SQLAlchemy with one of these drivers.
 
-The host's transaction decides whether the run exists. Nothing here commits, rolls back or closes a connection.
+The run exists if the host's transaction commits. This module never commits, rolls back or closes a connection.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from .driver_errors import REFUSED, translated
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 0.5
-"""Seconds until a cancellation is repeated. One that reaches Postgres between two statements has no effect."""
+"""Seconds until a cancel of a statement is repeated. A cancel that reaches Postgres between two statements has no effect."""
 ACCEPTED: Final = (
     "an open connection of asyncpg or psycopg 3, a connection or a session of SQLAlchemy with one of these drivers, "
     "or django.db.connection with psycopg 3"
 )
 _JSONB: Final = frozenset({"options", "metadata", "fork"})
-"""The attributes of a RunRequest that are texts of JSON."""
+"""The attributes of a RunRequest that contain JSON as text."""
 _JSONB_COLUMNS: Final = ("options", "metadata", "error", "usage")
-"""The columns of a run that are decoded from texts of JSON."""
+"""The columns of a run that are decoded from JSON as text."""
 _DRIVERS: Final = frozenset({"asyncpg", "psycopg", "psycopg_async"})
 """SQLAlchemy's names of the drivers."""
 _BY_SQLSTATE: Final[dict[str, type[RunyardError]]] = {
@@ -58,7 +58,7 @@ _BY_SQLSTATE: Final[dict[str, type[RunyardError]]] = {
 
 
 async def accept_on(connection: Any, tenant: str, request: RunRequest) -> tuple[bool, Row]:
-    """Accept a run in the transaction of ``connection``. Return whether the run is new, and its row.
+    """Accept a run in the transaction of ``connection``. Return True if the run is new, and the row of the run.
 
     Raises InvalidInputError for any other kind of connection, and the errors of ``runyard.accept_request``.
     """
@@ -106,7 +106,8 @@ def _psycopg_sync(connection: Any, calls: Calls) -> tuple[bool, Row]:
 
 
 def _cancel(connection: Any) -> None:
-    """Cancel the statement of a connection of psycopg. A server that cannot be reached also ends the statement."""
+    """Cancel the statement of a connection of psycopg. Errors are ignored, because the loss of the server also ends the
+    statement."""
     import psycopg
 
     with suppress(psycopg.Error):
@@ -114,16 +115,19 @@ def _cancel(connection: Any) -> None:
 
 
 def _load_aware(cursor: Any) -> None:
-    """Load times with their offset on ``cursor``. The loader of the host may drop it, as Django's does without ``USE_TZ``."""
+    """Set a loader on ``cursor`` that keeps the offset of times. The host's loader may drop the offset, as Django's does
+    without ``USE_TZ``."""
     from psycopg.types.datetime import TimestamptzLoader
 
     cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
 
 
 async def _in_thread(call: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
-    """Return what ``call`` returns in a thread of its own. ``cancel``: ends the statement that ``call`` waits for.
+    """Execute ``call`` in a separate thread and return its result. ``cancel``: a function that ends the statement for which
+    ``call`` waits.
 
-    The host may use its connection as soon as this function ends. A cancellation is therefore raised after the end of ``call``.
+    The host may use its connection as soon as this function ends. Therefore a cancelled call of this function first waits for
+    the end of ``call``.
     """
     loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(2, "runyard-host")
     running = loop.run_in_executor(threads, copy_context().run, call)
@@ -147,14 +151,14 @@ async def _in_thread(call: Callable[[], T], *, cancel: Callable[[], None] | None
 
 
 def _of_psycopg(name: str) -> str:
-    """Return a statement whose parameters occur once each, in order, with psycopg's signs for them."""
+    """Return a statement with psycopg's placeholders. Each parameter of the statement must occur once, in order."""
     return re.sub(r"\$\d", "%s", statements()[name])
 
 
 def _of_rows(rows: Sequence[Any]) -> tuple[bool, Row]:
-    """Return whether the run is new, and its row with jsonb as text and times in UTC.
+    """Return True if the run is new, and the row of the run with jsonb as text and times in UTC.
 
-    A host's codec may have decoded the jsonb, and may have dropped the offset of times.
+    A codec of the host may have decoded the jsonb, or dropped the offset of times.
     """
     accepted, run = rows
     row = {name: _in_utc(value) if isinstance(value, datetime) else value for name, value in run.items()}
@@ -208,7 +212,7 @@ def _scoped(given: Any) -> InvalidInputError:
 
 
 def _as_json(request: RunRequest) -> str:
-    """Return ``request`` as the JSON object from which Postgres makes a ``runyard.request``."""
+    """Return ``request`` as a JSON object. Postgres makes a ``runyard.request`` from this object."""
     fields = (
         f"{json.dumps(name)}: {value if name in _JSONB and value is not None else json.dumps(value, default=_text)}"
         for name, value in request._asdict().items()
@@ -222,7 +226,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _translated_psycopg() -> Iterator[None]:
-    """Raise runyard's errors instead of psycopg's inside the block."""
+    """Replace errors of psycopg in the block by runyard's errors."""
     import psycopg
 
     try:

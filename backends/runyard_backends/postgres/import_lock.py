@@ -13,8 +13,8 @@ REPLY_SECONDS = 10.0
 
 
 class PostgresImportLock:
-    """An advisory lock of a transaction on a connection of its own. It also works behind PgBouncer in transaction mode. The
-    server releases the lock when the connection is lost."""
+    """An advisory lock of a transaction on a separate connection. Such a lock also works behind PgBouncer in transaction mode.
+    The server releases the lock when the connection is lost."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -37,7 +37,8 @@ class PostgresImportLock:
         return lock
 
     async def check(self) -> None:
-        """Raise BackendUnavailableError if the lock was lost. The call keeps the server from ending an idle transaction."""
+        """Raise BackendUnavailableError if the lock was lost. The call also prevents the server from ending the transaction as
+        idle."""
         with translated():
             async with asyncio.timeout(REPLY_SECONDS):
                 await self._connection.execute("SELECT 1")

@@ -16,8 +16,8 @@ class PostgresLimitStore:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, in the order of their names. The limit without a subject comes first under each
-        name."""
+        """Return all limits that are set, in the order of their names. Of the limits with one name, the limit without a subject
+        comes first."""
         return [Limit(**row) for row in await self.db.rows("limits")]
 
     async def set_limit(self, limit: Limit) -> None:

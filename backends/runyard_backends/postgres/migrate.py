@@ -1,12 +1,12 @@
 """Versions of the schema: tables in ``migrations``, stored functions in ``functions``.
 
-A file of ``migrations`` is a version. It is applied once. A version on which older code cannot run (a contraction) has the
+A file of ``migrations`` is a version and is applied once. A contraction is a version on which older code cannot run. It has the
 header ``-- oldest code: N``, which is recorded with the version. A file of ``functions`` is applied again if its text has
 changed, or if one of its functions or triggers was edited by hand. The functions of a newer release are never replaced.
 
-Code can run on a schema if the schema's version is at least OLDEST_SCHEMA, if no applied contraction excludes the code, and if
-the schema has every function that the code calls. Migrating before an upgrade therefore never stops processes of the previous
-release.
+Code can run on a schema under three conditions. The schema's version is at least OLDEST_SCHEMA, no applied contraction excludes
+the code, and the schema has every function that the code calls. A migration before an upgrade therefore never stops processes
+of the previous release.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class FunctionFile:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The migrations and the functions of one release. ``number``: its version, such as (0, 1, 0); a pre-release has the number
-    of its release."""
+    """The migrations and the functions of one release. ``number``: the version of the release, such as (0, 1, 0). A pre-release
+    has the number of its release."""
 
     number: tuple[int, ...]
     migrations: tuple[Migration, ...]
@@ -110,9 +110,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What :func:`migrate` did, or what it would do (:func:`plan`).
+    """The result of :func:`migrate`, or the plan of :func:`plan`.
 
-    ``before``, ``after``: the versions of the schema before and after the call; 0 without a schema. ``migrations``: the names
+    ``before``, ``after``: the versions of the schema before and after the call, 0 without a schema. ``migrations``: the names
     of the applied migrations. ``functions``: the number of functions that were made or replaced. ``newer_release``: the number
     of a newer release whose functions the database has, or None. The functions of that release are not replaced. ``files``: the
     names of the applied files of functions.
@@ -127,13 +127,12 @@ class Migrated:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was applied."""
+        """True if any file was applied."""
         return bool(self.migrations or self.files)
 
 
 def _texts(folder: str) -> dict[str, str]:
-    """Return the texts of the SQL files of a folder of this package, by name without the suffix, in the order of their
-    names."""
+    """Return the texts of the SQL files in a folder of this package, by name without the suffix, in the order of the names."""
     found = (file for file in files("runyard_backends.postgres").joinpath(folder).iterdir() if file.name.endswith(".sql"))
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
 
@@ -145,10 +144,11 @@ def called_functions() -> frozenset[str]:
 
 
 async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | None = None) -> Migrated:
-    """Apply the migrations and the functions of ``release`` to the database at ``url``. By default it is the installed release.
+    """Apply the migrations and the functions of ``release`` to the database at ``url``. ``release``: by default the installed
+    release.
 
-    Each version is one transaction, and all functions together are one more. ``lock_timeout``: seconds to wait for a lock on a
-    table. Concurrent calls wait for each other. Only the owner may call the functions; other roles need a GRANT. Raises
+    Each version is one transaction, and all functions together are another. ``lock_timeout``: seconds to wait for a lock on a
+    table. Concurrent calls wait for each other. Only the owner may call the functions. Other roles need a GRANT. Raises
     BackendUnavailableError.
     """
     sql = statements()
@@ -173,15 +173,15 @@ async def migrate(url: str, *, lock_timeout: float = 5.0, release: Release | Non
 
 
 async def plan(url: str, *, release: Release | None = None) -> Migrated:
-    """Return what :func:`migrate` with the same arguments would do now, and change nothing. Raises BackendUnavailableError,
-    and SchemaMismatch if the schema excludes this code."""
+    """Return what :func:`migrate` with the same arguments would do now. Change nothing. Raises SchemaMismatch if the schema
+    excludes this code. Raises BackendUnavailableError."""
     sql = statements()
     release = release or Release.installed()
     async with _connected(url) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         if not await connection.fetchval(sql["schema_exists"]):
             return _told(0, release.migrations[-1].version, release.migrations, release.functions, None)
         state = await connection.fetchrow(sql["schema_state"], [])
-        assert state is not None  # the statement aggregates
+        assert state is not None  # the aggregate always returns a row
         before = state["version"] or 0
         _check_oldest_code(state)
         missing = [migration for migration in release.migrations if migration.version > before]
@@ -205,7 +205,7 @@ def _told(
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Connection]:
-    """Connect without a cache of statements, because the URL may be one of PgBouncer in transaction mode."""
+    """Connect without a cache of statements, because the URL may lead to PgBouncer in transaction mode."""
     with translated():
         connect = Connector(split_url(url)[0], "runyard-migrate", {"idle_in_transaction_session_timeout": FROZEN_MS})
         connection = await connect(statement_cache_size=0)
@@ -217,12 +217,12 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def _locked(connection: Connection, lock_timeout: float) -> AsyncIterator[None]:
-    """Open a transaction that excludes every other call of :func:`migrate`. Make the tables that record the applied files."""
+    """Open a transaction that excludes all other calls of :func:`migrate`. Make the tables that record the applied files."""
     sql = statements()
     async with connection.transaction():
-        await connection.execute("SET LOCAL statement_timeout = 0")  # an index takes long; the role may have a timeout
+        await connection.execute("SET LOCAL statement_timeout = 0")  # an index takes long, and the role may have a timeout
         await connection.execute("SET LOCAL lock_timeout = 0")
-        await connection.execute(sql["schema_lock"])  # without a timeout: another call may take longer
+        await connection.execute(sql["schema_lock"])  # no timeout for this lock, because another call may take long
         await connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout * 1000)}")
         for name in ("schema_start", "schema_table", "functions_table"):
             await connection.execute(sql[name])
@@ -230,7 +230,8 @@ async def _locked(connection: Connection, lock_timeout: float) -> AsyncIterator[
 
 
 async def _changed_files(connection: Connection, release: Release) -> list[FunctionFile]:
-    """Return each file whose text has changed, or of which a function or trigger is missing or was edited by hand."""
+    """Return the files whose text has changed, and the files with a function or trigger that is missing or was edited by
+    hand."""
     sql = statements()
     applied = await connection.fetch(sql["functions_applied"])
     stored = await connection.fetch(sql["functions_stored"])
@@ -241,7 +242,7 @@ async def _changed_files(connection: Connection, release: Release) -> list[Funct
 async def _replace_functions(connection: Connection, release: Release) -> list[FunctionFile]:
     """Apply the changed files and return them.
 
-    Bodies are parsed after all functions are made, because a function may come before a function that it calls.
+    The bodies are checked after all functions were made, because a function may call a function of a later file.
     """
     sql = statements()
     changed = await _changed_files(connection, release)
@@ -265,7 +266,7 @@ async def _replace_functions(connection: Connection, release: Release) -> list[F
 
 
 def edited_objects(applied: Iterable[asyncpg.Record], stored: Iterable[asyncpg.Record]) -> list[str]:
-    """Return the names of the functions and triggers that are missing or differ from the migrated ones.
+    """Return the names of the functions and triggers that are missing or differ from the migrated text.
 
     ``applied``: the rows of ``functions_applied``. ``stored``: the rows of ``functions_stored``.
     """
@@ -284,7 +285,8 @@ def _check_oldest_code(state: asyncpg.Record) -> None:
 
 
 async def check_schema(db: Database) -> None:
-    """Raise SchemaUninitialized if there is no schema, and SchemaMismatch if this code cannot run on the schema."""
+    """Check that this code can run on the schema. Raises SchemaUninitialized if there is no schema, and SchemaMismatch if the
+    code cannot run on it."""
     if not await db.value("schema_exists"):
         raise SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
     state = await db.one("schema_state", sorted(called_functions()))

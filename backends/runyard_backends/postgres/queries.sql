@@ -21,8 +21,8 @@ SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c
 FROM runyard.claim($1, $2, $3, $4) c
 
 -- name: context
--- Return a part of the messages that an attempt's run sees, in order. found: the number of messages before some were left out for their
--- size. own: true for messages of the run.
+-- Return a part of the messages that an attempt's run sees, in order. found: the number of messages, including those that were omitted
+-- because of their size. own: true for messages of the run.
 SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
        x.found, x.own
 FROM (
@@ -78,13 +78,13 @@ SELECT c.number, c.fence, c.outcome, c.usage, c.size, c.value FROM runyard.candi
 SELECT c.of_thread, c.status, c.usage FROM runyard.candidate_runs($1, $2, $3) c
 
 -- name: start_child
--- Accept a child of an attempt's run. Return the run, whether it is new, and the effects.
+-- Accept a child of an attempt's run. Return the run, the effects, and true as `created` if the run is new.
 SELECT x.created, x.effects, (x.run).status, (x.run).lane, (x.run).agent, (x.run).queue, (x.run).after_run_id, (x.run).run_at, (x.run).expires_at,
        (x.run).accepted_at, (x.run).admitted_at
 FROM runyard.start_child($1, $2::runyard.request, $3, $4, $5) x
 
 -- name: send_signal
--- Send a signal to a thread. Return the signal, whether it is new, and the effects.
+-- Send a signal to a thread. Return the signal, the effects, and true as `created` if the signal is new.
 SELECT x.created, x.effects, $2::text AS thread_id, (x.signal).* FROM runyard.send_signal($1, $2, $3, $4, $5, $6, $7) x
 
 -- name: append
@@ -125,11 +125,11 @@ SELECT q.* FROM runyard.request_for($1, $2, $3, $4) q
 SELECT runyard.isolate($1, $2, $3)
 
 -- name: bury
--- Record that the process died in which an attempt ran alone. Return the run's new status.
+-- Record the death of the process in which an attempt ran alone. Return the run's new status.
 SELECT * FROM runyard.bury($1, $2, $3, $4)
 
 -- name: respond
--- Record an answer. Return the HITL request, whether this call answered it, and whether its run waits for no other answer.
+-- Record an answer. Return the HITL request. created: true if this call answered it. is_last: true if its run waits for no other answer.
 SELECT (a.request).*, a.created, a.effects, a.is_last FROM runyard.respond($1, $2, $3, $4, $5, $6, $7, $8) a
 
 -- name: cancel
@@ -145,18 +145,18 @@ SELECT (a.run).*, a.effects FROM runyard.abort_pending($1, $2, $3, $4) a
 SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
 -- name: run
--- Return one run by its ids. stored_input: the payload of its input if that is a message already.
+-- Return one run by its ids. stored_input: the payload of its input if the input is a message already.
 SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.branch_id) END AS stored_input FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: inherited_run
--- Return the run of an ancestor that a thread shows whole.
+-- Return the run of an ancestor all of whose messages a thread shows.
 SELECT w.*, CASE WHEN w.input IS NULL THEN runyard.stored_input(w.input_id, w.branch_id) END AS stored_input
 FROM runyard.threads t CROSS JOIN LATERAL runyard.whole_run(t.thread_key, $3) w
 WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: run_statuses
--- Return the status of each of several runs, given by their ids, in the same order. NULL: there is no such run.
+-- Return the statuses of the runs with the given ids, in the same order. NULL means that there is no such run.
 SELECT f.status FROM unnest($2::text[], $3::text[]) WITH ORDINALITY q(thread_id, run_id, place) LEFT JOIN LATERAL (
     SELECT r.status FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = q.thread_id AND r.run_id = q.run_id AND NOT r.deleted
     AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key) LIMIT 1) f ON true
@@ -173,7 +173,7 @@ WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
 SELECT f.omitted, f.place_time, f.place_no, (f.run).* FROM runyard.list_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) f
 
 -- name: explain
--- Return a run, and the reason why it waits, or that it runs or has ended.
+-- Return a run, and the key and the facts of the sentence that explains its state.
 SELECT (e.run).*, e.reason, e.facts FROM runyard.explain($1, $2, $3) e
 
 -- name: attempts
@@ -185,7 +185,7 @@ SELECT a.more, (a.attempt).* FROM runyard.list_attempts($1, $2, $3, $4, $5, $6) 
 SELECT f.thread_id, f.run_id FROM runyard.find_runs($1, $2, $3) f
 
 -- name: children
--- Return the children of a thread's runs, and their children.
+-- Return descendants of a thread's runs, level by level.
 SELECT c.* FROM runyard.list_children($1, $2, $3, $4) c
 
 -- name: run_durations
@@ -224,7 +224,7 @@ WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL AND q.response
 SELECT f.more, (f.request).* FROM runyard.list_requests($1, $2, $3, $4, $5, $6, $7) f
 
 -- name: run_events
--- Return the events that the rows of a run prove, after an event id.
+-- Return the proven events of a run after an event id.
 SELECT (e.message).seq, (e.message).message_id::text AS id, (e.message).parent_id::text AS parent_id, (e.message).run_id AS of_run, (e.message).role,
        (e.message).payload, (e.message).note, (e.message).calls, (e.message).results, (e.message).created_at AS stored_at,
        e.type, e.proved_id, e.in_thread, e.why, e.asked, e.attempt, (e.request).*
@@ -235,8 +235,8 @@ FROM runyard.run_events($1, $2, $3, $4, $5) e
 SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: parent
--- Return the parent of a thread. If the parent is deleted, return the nearest ancestor that the thread's levels name, which may be
--- deleted too. A parent has a smaller key than its fork; a thread with the parent's id and a larger key is another thread.
+-- Return the parent of a thread. If the parent is deleted, return the nearest ancestor that the thread's levels name. This ancestor may be
+-- deleted, too. A parent has a smaller key than its fork. A thread with the parent's id and a larger key is therefore another thread.
 SELECT a.* FROM runyard.threads a WHERE a.thread_key = coalesce(
     (SELECT p.thread_key FROM runyard.threads t
      JOIN runyard.threads p ON p.tenant = t.tenant AND p.thread_id = t.parent_thread_id AND p.deleted_at IS NULL
@@ -249,7 +249,7 @@ SELECT a.* FROM runyard.threads a WHERE a.thread_key = coalesce(
 SELECT f.omitted, f.place, (f.thread).* FROM runyard.list_threads($1, $2, $3, $4::jsonb, $5, $6, $7) f
 
 -- name: create_thread
--- Make an empty thread. Return the thread, and whether it is new.
+-- Make an empty thread. Return the thread, and true as `created` if the thread is new.
 SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, $8::jsonb) c
 
 -- name: update_thread
@@ -291,7 +291,7 @@ FROM runyard.list_leaves($1, $2, $3, $4, $5, $6) l
 SELECT b.branch_id FROM runyard.known_snapshot($1, $2) t JOIN runyard.branches b ON b.thread_key = t.thread_key ORDER BY b.branch_id
 
 -- name: branch_messages
--- Return messages that a branch of a thread has itself, in order, until they have a number of bytes.
+-- Return own messages of a thread's branch, in order, up to a number of bytes.
 SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
 FROM (
     SELECT s.*, row_number() OVER (ORDER BY s.seq) AS place, sum(512 + coalesce(octet_length(s.payload), 0)) OVER (ORDER BY s.seq) AS bytes
@@ -303,7 +303,7 @@ WHERE m.place = 1 OR m.bytes <= $6
 ORDER BY m.seq
 
 -- name: import_lock
--- Take the lock of a tenant's imports until this transaction ends. Return whether the lock was free.
+-- Take the lock of a tenant's imports until this transaction ends. Return true if the lock was free.
 SELECT pg_try_advisory_xact_lock(hashtext('runyard.import'), hashtext($1))
 
 -- name: set_head
@@ -311,7 +311,7 @@ SELECT pg_try_advisory_xact_lock(hashtext('runyard.import'), hashtext($1))
 SELECT runyard.set_head($1, $2, $3)
 
 -- name: set_label
--- Set a label to a branch.
+-- Give a label to a branch.
 SELECT runyard.set_label($1, $2, $3, $4, $5)
 
 -- name: remove_label
@@ -324,15 +324,15 @@ SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, 
 FROM runyard.store_message($1, $2, $3::runyard.new_message, $4, $5)
 
 -- name: fork
--- Fork a thread. Return the fork, and whether it is new.
+-- Fork a thread. Return the fork, and true as `created` if the fork is new.
 SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 
 -- name: delete_thread
--- Delete or erase a thread. Return the effects, and the keys of the deleted threads whose rows are not all removed.
+-- Delete or erase a thread. Return the effects, and the keys of the deleted threads that still have rows.
 SELECT effects, unremoved FROM runyard.delete_thread($1, $2, $3, $4, $5)
 
 -- name: remove_step
--- Remove a part of the rows of a deleted thread. Return true if there may be more.
+-- Remove a part of the rows of a deleted thread. Return true if more rows may be left.
 SELECT runyard.remove_step($1, $2)
 
 -- name: delete_run
@@ -340,8 +340,7 @@ SELECT runyard.remove_step($1, $2)
 SELECT runyard.delete_run($1, $2, $3)
 
 -- name: load
--- Return the messages that a checkpointer loads: the visible messages of the head, and on it the messages of external and
--- unclaimed runs.
+-- Return the messages that a checkpointer loads: the visible messages of the head, and the head's messages of external and unclaimed runs.
 SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
 FROM (
     SELECT v.* FROM runyard.threads t, runyard.visible(runyard.branch_view(t.head_branch)) v
@@ -372,7 +371,7 @@ SELECT runyard.save_extra($1, $2, $3::jsonb)
 SELECT runyard.save_pending($1, $2, $3::runyard.new_request, $4)
 
 -- name: remove_request
--- Remove one pending request that a checkpointer keeps for a thread. Return whether it was removed.
+-- Remove one pending request that a checkpointer keeps for a thread. Return true if it was removed.
 SELECT runyard.remove_request($1, $2, $3)
 
 -- name: save_requests
@@ -406,7 +405,8 @@ SELECT runyard.complete_external($1, $2, $3)
 SELECT runyard.register_v2($1, $2, $3::jsonb, $4, $5, $6, $7, $8, $9)
 
 -- name: beat
--- Record a worker's heartbeat. Return whether it drains, the paused queues, and the oldest code that the schema admits.
+-- Record a worker's heartbeat. Return true as `draining` if the worker drains, the paused queues, and the oldest code that the schema
+-- admits.
 SELECT draining, paused, oldest_code FROM runyard.beat($1)
 
 -- name: leave
@@ -418,12 +418,12 @@ DELETE FROM runyard.workers WHERE worker_id = $1
 UPDATE runyard.workers SET draining = true WHERE worker_id = $1 AND dead_at IS NULL RETURNING worker_id
 
 -- name: report_block
--- Record for how many seconds the main loop of a worker has been blocked, and where; NULL if it is not.
+-- Record the seconds for which the main loop of a worker has been blocked, and the place. NULL ends the block.
 UPDATE runyard.workers SET blocked_since = clock_timestamp() - make_interval(secs => $2::float8), blocked_at = $3, blocked_stack = $4
 WHERE worker_id = $1 AND dead_at IS NULL
 
 -- name: report_redis
--- Record why a worker does not reach Redis; NULL if it does.
+-- Record the reason why a worker does not reach Redis. NULL means that the worker reaches Redis.
 UPDATE runyard.workers SET redis_error = $2, redis_lost_at = CASE WHEN $2::text IS NOT NULL THEN coalesce(redis_lost_at, clock_timestamp()) END
 WHERE worker_id = $1 AND dead_at IS NULL
 
@@ -443,7 +443,7 @@ UPDATE runyard.workers SET dead_at = clock_timestamp() WHERE worker_id = $1 AND 
 RETURNING worker_id
 
 -- name: running
--- Return the attempts that a worker holds by the rows of its runs.
+-- Return the attempts that a worker holds according to the rows of its runs.
 SELECT r.thread_key, r.run_id, r.fence FROM runyard.live_runs l JOIN runyard.runs r USING (accept_no) WHERE l.worker_id = $1 AND l.status = 'running'
 
 -- name: cancelling
@@ -456,11 +456,11 @@ WHERE l.worker_id = $1 AND l.status = 'running' AND r.cancel_requested_at IS NOT
 SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2) o
 
 -- name: waiting
--- Return the jobs of runs that wait for a worker only. A last row without a job has the place after which to continue.
+-- Return the jobs of runs that wait only for a worker. A last row without a job has the place after which to continue.
 SELECT w.job, w.place_time, w.place_no FROM runyard.waiting($1, $2, $3, $4, $5) w
 
 -- name: still_waiting
--- Return the jobs of those of the given runs that wait for a worker only.
+-- Return the jobs of the given runs that wait only for a worker.
 SELECT w AS job FROM runyard.still_waiting($1, $2::bigint[], $3::text[]) w
 
 -- name: limits
@@ -477,7 +477,7 @@ ON CONFLICT (limit_name, subject) DO UPDATE SET most = excluded.most
 DELETE FROM runyard.limits WHERE limit_name = $1 AND subject IS NOT DISTINCT FROM $2 RETURNING limit_name
 
 -- name: review_limits
--- Count the waiting runs. Return the effects that offer waiting runs for which a permit is free.
+-- Count the waiting runs. Return effects with the jobs of waiting runs for which a permit is free.
 SELECT runyard.review_limits()
 
 -- name: feed
@@ -493,11 +493,11 @@ SELECT * FROM runyard.usage_of($1, $2, $3, $4)
 SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date
 
 -- name: count_usage
--- Add entries of the feed to the totals of usage. Return for how many seconds the feed is held back, and by which transaction.
+-- Add entries of the feed to the totals of usage. Return the delay of the feed in seconds, and the transaction that causes it.
 SELECT d.seconds, d.holder FROM runyard.count_usage($1) c, runyard.feed_delay() d
 
 -- name: feed_delay
--- Return for how many seconds the feed is held back, and by which transaction.
+-- Return the delay of the feed in seconds, and the transaction that causes it.
 SELECT d.seconds, d.holder FROM runyard.feed_delay() d
 
 -- name: add_webhook
@@ -547,7 +547,7 @@ RETURNING k.version, k.both_until
 SELECT d.* FROM runyard.list_deliveries($1, $2, $3, $4) d
 
 -- name: redeliver
--- Make a delivery that arrived or failed due again. Return true if this was possible.
+-- Schedule a delivery again that arrived or failed. Return true if this was possible.
 SELECT runyard.redeliver($1, $2)
 
 -- name: take_webhooks
@@ -563,7 +563,7 @@ SELECT runyard.settle_webhook($1, $2, $3, $4, $5, $6)
 SELECT extract(epoch FROM clock_timestamp() - min(d.created_at))::float8 FROM runyard.webhook_deliveries d WHERE d.next_at IS NOT NULL
 
 -- name: prune
--- Delete data whose retention has passed. Return the largest number of rows that were deleted of one kind.
+-- Delete data whose retention has passed. Return the number of deleted rows of the kind with the most deleted rows.
 SELECT runyard.prune($1, $2, $3, $4)
 
 -- name: queues
@@ -606,7 +606,7 @@ CREATE TABLE IF NOT EXISTS runyard.schema_versions (
 )
 
 -- name: schema_lock
--- Wait for other migrations to end, and exclude them until this transaction ends.
+-- Wait for the end of other migrations, and exclude further migrations until this transaction ends.
 SELECT pg_advisory_xact_lock(hashtext('runyard.migrate'))
 
 -- name: functions_table
@@ -626,9 +626,9 @@ SELECT max(f.release) FROM runyard.schema_functions f WHERE f.release > $1::inte
 SELECT f.file, f.digest, f.made FROM runyard.schema_functions f
 
 -- name: functions_stored
--- Return the digests of the functions and triggers of the schema. The name of the schema is left out, because its
--- presence in the texts depends on the search_path. The digest of a function covers no setting except the search_path, because operators
--- may make other settings.
+-- Return the digests of the functions and triggers of the schema. The name of the schema is removed before, because its presence in the
+-- texts depends on the search_path. Of a function's settings, the digest contains only the search_path, because operators may add other
+-- settings.
 SELECT d.name, md5(string_agg(replace(d.definition, 'runyard.', ''), '' ORDER BY d.definition)) AS digest FROM (
     SELECT p.proname AS name, concat_ws(' ', p.prosrc, pg_get_function_sqlbody(p.oid), p.prosecdef,
         (SELECT c FROM unnest(p.proconfig) c WHERE c LIKE 'search_path=%')) AS definition
@@ -645,7 +645,7 @@ SELECT plpgsql_validator(p.oid) FROM pg_proc p JOIN pg_language l ON l.oid = p.p
 WHERE p.pronamespace = 'runyard'::regnamespace AND l.lanname = 'plpgsql'
 
 -- name: functions_record
--- Record the files of functions of a release. Delete the records of files that it does not have.
+-- Record the files of functions of a release. Delete the records of files that the release does not have.
 WITH gone AS (DELETE FROM runyard.schema_functions f WHERE f.file <> ALL ($1::text[]))
 INSERT INTO runyard.schema_functions AS f (file, digest, release, made)
 SELECT n.file, n.digest, $4::integer[], n.made::jsonb FROM unnest($1::text[], $2::text[], $3::text[]) n(file, digest, made)
@@ -667,7 +667,8 @@ WHERE p.pronamespace = 'runyard'::regnamespace
       AND EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0)
 
 -- name: role_facts
--- Return whether a role has all rights in the schema anyway, as a superuser or as a member of its owner. No row: there is no such role.
+-- Return true as `unlimited` if a role has all rights in the schema anyway, as a superuser or as a member of its owner. Without such a
+-- role, return no row.
 SELECT r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'MEMBER') AS unlimited FROM pg_roles r, pg_namespace n
 WHERE r.rolname = $1 AND n.nspname = 'runyard'
 
@@ -694,7 +695,7 @@ SELECT format(s.text, $1::text) AS statement FROM (VALUES
 INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
 
 -- name: schema_state
--- Return the version of the schema, the oldest code that it admits, and the given functions that it lacks.
+-- Return the version of the schema, the oldest code that the schema admits, and the given functions that the schema lacks.
 SELECT max(v.version) AS version, max(v.oldest_code) AS oldest_code,
        ARRAY(SELECT n.name FROM unnest($1::text[]) n(name)
              WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name)) AS missing
@@ -715,8 +716,7 @@ SELECT current_setting('server_version') AS version, clock_timestamp() AS now, p
 SELECT l.holder FROM runyard.leases l WHERE l.name = 'reconciler' AND l.expires_at > clock_timestamp()
 
 -- name: create_key
--- Store an API key. Return no row if the tenant has as many valid keys as are allowed. $7: this number.
--- $8: the latest time of the expiry.
+-- Store an API key. Return no row if the tenant has the maximum number of valid keys. $7: this maximum. $8: the latest time of the expiry.
 INSERT INTO runyard.api_keys (key_id, tenant, name, scopes, digest, expires_at)
 SELECT $1, $2, $3, $4, $5, least(clock_timestamp() + make_interval(secs => $6), $8::timestamptz)
 WHERE $7 > (SELECT count(*) FROM runyard.api_keys k
@@ -742,7 +742,7 @@ SELECT k.* FROM runyard.api_keys k
 WHERE k.key_id = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
 
 -- name: graph_put
--- Store a checkpoint of a graph. Return the segments of its lists, or a row of NULLs if a stream is not visible any more.
+-- Store a checkpoint of a graph. Return the segments of its lists, or a row of NULLs if a stream or a version is deleted.
 SELECT * FROM runyard.graph_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14::runyard.new_graph_value[])
 
 -- name: graph_put_writes
@@ -750,7 +750,7 @@ SELECT * FROM runyard.graph_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::js
 SELECT runyard.graph_put_writes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::runyard.new_graph_write[])
 
 -- name: graph_latest
--- Return a checkpoint of a graph, by its id or the newest, or no row.
+-- Return the checkpoint of a graph with an id, or the newest checkpoint, or no row.
 SELECT * FROM runyard.graph_latest($1, $2, $3, $4, $5)
 
 -- name: graph_read

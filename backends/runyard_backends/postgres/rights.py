@@ -27,8 +27,8 @@ async def grant(url: str, role: str) -> None:
     also those of everybody (``PUBLIC``).
 
     ``url``: connects as the owner of the schema. Repeat the call after each migration, because a migration may add tables.
-    Raises InvalidInputError if there is no such role, or if it is the owner or a superuser, who have all rights anyway. Raises
-    BackendUnavailableError.
+    Raises InvalidInputError if there is no such role. Raises InvalidInputError for the owner or a superuser, who have all
+    rights anyway. Raises BackendUnavailableError.
     """
     sql = statements()
     url, _ = split_url(url)

@@ -1,4 +1,5 @@
-"""Make the events of a run from its rows in Postgres, for readers of a stream that Redis lost (E1, E2, E4)."""
+"""Make the proven events of a run: the events that follow from its rows in Postgres. Readers of a stream that Redis has lost
+get these events (E1, E2, E4)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from . import codec
 from .database import Database
 
 DECODE_SECONDS: Final = 0.003
-"""Seconds of CPU time after which a call of :func:`read` stops decoding. It returns the events so far, and the next call
+"""Seconds of CPU time after which a call of :func:`read` stops decoding. The call returns the events so far. The next call
 continues."""
 
 _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
@@ -23,11 +24,11 @@ _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
 
 
 async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list[Event]:
-    """Return the events that the rows of a run prove, in the order of their ids, after the id ``after`` (None: from the start).
+    """Return the proven events of a run after the id ``after`` (None: from the start), in the order of their ids.
 
-    They are the events of its messages, of its HITL requests and of its end, and ``run.queued`` until an attempt begins. A row
-    that cannot be decoded is left out. Readers then find a hole in the event numbers and report a gap. A call returns at most
-    ``limit`` events with about EVENT_BYTES_PER_READ bytes. The list is empty at the end.
+    These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
+    ``run.queued``. A row that cannot be decoded is omitted. Readers then find a hole in the event numbers and report a gap. A
+    call returns at most ``limit`` events with about EVENT_BYTES_PER_READ bytes. After the last event, the list is empty.
     """
     found: list[Event] = []
     while not found:

@@ -42,9 +42,9 @@ class PostgresRunStore:
         )
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept a run. ``connection``: a connection of the host (:mod:`.host_connections`). The run is accepted in its
-        transaction. Workers admit such a run after the commit. With ``connection``, the first LockedError is raised and the
-        call is not repeated. The host must repeat its whole transaction."""
+        """Accept a run. ``connection``: a connection of a host (:mod:`.host_connections`). The run is accepted in the
+        transaction of this connection, and workers admit it after the commit. With ``connection``, the call raises LockedError
+        without repetitions, because the host must repeat its whole transaction."""
         if connection is None:
             batch = codec.candidate_batch(self.tenant, request)
             return await self._accepts(request) if batch is None else await self._accept_batch(request, batch)
@@ -67,8 +67,8 @@ class PostgresRunStore:
         return accepted
 
     async def _accept_many(self, items: Sequence[AcceptRequest], *, wait: float) -> list[Accepted | Exception]:
-        """Accept the requests of concurrent calls in one transaction. If a request makes the transaction fail, accept each
-        request in a transaction of its own."""
+        """Accept the requests of concurrent calls in one transaction. If the transaction fails, accept each request in a
+        separate transaction."""
         rows = await each_its_own(partial(self._accept_rows, wait=wait), items)
         return [
             row if isinstance(row, Exception) else await self._accepted(request, row)
@@ -95,7 +95,7 @@ class PostgresRunStore:
 
     async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]:
         """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. ``wait``: seconds to wait
-        for a locked thread, which is skipped afterwards. Raises WorkerDeadError."""
+        for a locked thread before it is skipped. Raises WorkerDeadError."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
         rows = await self.db.rows_unless_locked("claim", worker_id, keys, ids, _milliseconds(wait))
         return [await self._claim(row) for row in rows]
@@ -158,8 +158,8 @@ class PostgresRunStore:
         return codec.messages(rows, thread_key=attempt.thread_key)
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        """Record that the step ``key`` starts. Return the earlier record if the step is finished or another attempt started it,
-        else None."""
+        """Record that the step ``key`` starts. Return None if this attempt may execute the step. Return the step's earlier
+        record if the step is finished, or if another attempt started it."""
         row = await self.db.row("start_step", attempt.thread_key, attempt.run_id, attempt.fence, key)
         return codec.step(row) if row else None
 
@@ -170,9 +170,9 @@ class PostgresRunStore:
         await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
-        """Complete runs in one transaction. ``wait``: seconds to wait for a locked thread. The result of a refused completion
-        is an error, which is LockedError if the thread stayed locked. If ``wait`` is None, the call raises
-        LockedError after LOCKED_SECONDS."""
+        """Complete runs in one transaction. The result for a refused completion is an error. ``wait``: seconds to wait for a
+        locked thread before its completions are refused with LockedError. If ``wait`` is None, the call raises LockedError
+        after LOCKED_SECONDS."""
         encoded = [codec.attempt_write(write) for write in writes]
         if wait is None:
             rows = await self.db.rows("complete", encoded, None)
@@ -204,10 +204,10 @@ class PostgresRunStore:
         until_fewer: int | None = None,
         usage: Usage | None = None,
     ) -> Ended:
-        """Release the run and queue it again. ``delay``: seconds until it is due. ``error``: the error to retry after; None if
-        the release is no retry. ``first_event``: the number of the attempt's next event; None if the caller is not the attempt,
-        and has not counted its events. ``until_fewer``: a job waits until fewer than this number of the runs that it started
-        are live. ``usage``: the usage to add to the usage of the run."""
+        """Release the run and queue it again. ``delay``: seconds until the run is due. ``error``: the error that causes the
+        retry, or None if the release is no retry. ``first_event``: the number of the attempt's next event, or None if the
+        caller is not the attempt. ``until_fewer``: a bound on the live runs that this job has started. The job waits until
+        fewer are live. ``usage``: the usage to add to the usage of the run."""
         why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         used = codec.usage_json(usage)
@@ -218,8 +218,8 @@ class PostgresRunStore:
         await self.db.row("isolate", attempt.thread_key, attempt.run_id, attempt.fence)
 
     async def bury(self, attempt: AttemptToken, how: str) -> Ended:
-        """Handle the death of a process in which the run was executed alone. Count the crash. Queue the run again, or end it as
-        dead if it has crashed too often without progress. ``how``: the description of the crash, for the run's error. Raises
+        """Count the crash of a process in which the run was executed alone. Queue the run again, or end it as dead if it has
+        crashed too often without progress. ``how``: the description of the crash, for the run's error. Raises
         StaleFenceError."""
         return _ended(await self.db.one("bury", attempt.thread_key, attempt.run_id, attempt.fence, how), attempt)
 
@@ -256,14 +256,14 @@ class PostgresRunStore:
         return Signalled(found, row["created"], codec.effects(row["effects"]))
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
-        """Cancel a run (R10). Return after the request is stored. Raises RunEndedError, RunNotFoundError,
+        """Cancel a run (R10). Return when the request is stored. Raises RunEndedError, RunNotFoundError,
         ThreadNotFoundError."""
         row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a text, which the error result of each open tool call and the
-        run's last message contain (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
+        tool calls, and of the run's last message (H8)."""
         words = aborted(reason)
         check_value(words, "reason")
         codec.to_json(words)
@@ -280,18 +280,20 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return the run, or a run that the thread inherited whole, or None if it does not exist."""
+        """Return a run of the thread, or a run of an ancestor all of whose messages the thread shows. Return None if there is
+        no such run."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None
 
     async def statuses(self, runs: Sequence[tuple[str, str]]) -> list[RunStatus | None]:
-        """Return the status of each run, or None if the run does not exist. ``runs``: pairs of thread id and run id."""
+        """Return the statuses of ``runs`` in the same order. None stands for an unknown run. ``runs``: pairs of thread id and
+        run id."""
         rows = await self.db.rows("run_statuses", self.tenant, [ids[0] for ids in runs], [ids[1] for ids in runs])
         return [RunStatus(row["status"]) if row["status"] is not None else None for row in rows]
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
-        """Return at most ``limit`` events after the id ``after`` that the run's rows prove. The list is empty at the end."""
+        """Return at most ``limit`` proven events of the run after the id ``after``. After the last event, the list is empty."""
         return await run_events.read(self.db, ref, after, limit)
 
     async def last_message_id(self, thread_id: str, run_id: str) -> str | None:
@@ -313,7 +315,7 @@ class PostgresRunStore:
         )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
-        """Return one sentence that says why the run waits, that it runs, or how it ended. Raises RunNotFoundError,
+        """Return one sentence about the run: why it waits, that it runs, or how it ended. Raises RunNotFoundError,
         ThreadNotFoundError."""
         row = await self.db.one("explain", self.tenant, thread_id, run_id)
         return explanation(codec.run_entry(row), row["reason"], codec.from_json(row["facts"]))
@@ -323,7 +325,7 @@ class PostgresRunStore:
         after = cursors.number(page.cursor) if page.cursor is not None else -1
         rows = await self.db.rows("attempts", self.tenant, thread_id, run_id, after, page.limit, self.db.page_bytes)
         if not rows:
-            await self.explain(thread_id, run_id)  # raises if the run does not exist
+            await self.explain(thread_id, run_id)  # raises an error for an unknown run
         more = bool(rows and rows[-1]["more"])
         found = [codec.attempt_entry(row) for row in (rows[:-1] if more else rows)]
         return Page(found, cursors.encode(found[-1].fence) if more else None)

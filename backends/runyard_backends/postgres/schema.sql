@@ -1,13 +1,12 @@
 -- The schema "runyard": every sequence, type and table, and the signature of every function, with the comments of migrations/
 -- and functions/. Written by `make schema`. To read, not to edit or run: `runyard migrate` applies the files of those folders.
 
--- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver cannot read a row if it cannot
--- read one of the row's times. moment and small_count are domains because Postgres parses the constraint of a table again for every
--- statement.
+-- Times to which programs can add durations. Python's calendar ends with the year 9999, and a driver cannot read a row with a later time.
+-- moment and small_count are domains, because Postgres parses the constraint of a table again for every statement.
 CREATE DOMAIN runyard.moment AS timestamptz
     CONSTRAINT moment_check CHECK (((VALUE >= '1970-01-01 00:00:00+00'::timestamptz) AND (VALUE < '9100-01-01 00:00:00+00'::timestamptz)));
 
--- Counts that can grow. A count out of range would stop every statement that reads it together with other rows.
+-- Counts that can grow. A count out of range would stop every statement that reads its row together with other rows.
 CREATE DOMAIN runyard.small_count AS integer
     CONSTRAINT small_count_check CHECK (((VALUE >= 0) AND (VALUE < 1000000000)));
 
@@ -51,10 +50,9 @@ CREATE TABLE runyard.threads (
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id)
     WHERE (deleted_at IS NULL);
--- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
--- keeps the index out of the plans of verbs and of other lists. Without it, a plan that was made while the table is small could
--- find a row by its tenant alone, and the plan would stay as the table grows. The indexes of lists of runs and of requests are
--- made in the same way.
+-- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition keeps the
+-- index out of the plans of verbs and of other lists. Without the condition, a plan for a small table could find a row by its tenant alone,
+-- and this plan would stay in use as the table grows. The indexes of lists of runs and of requests have such conditions too.
 CREATE INDEX threads_list ON runyard.threads (tenant, thread_key)
     WHERE ((deleted_at IS NULL) AND (thread_key > 0));
 CREATE INDEX threads_list_of_agent ON runyard.threads (tenant, agent, thread_key)
@@ -64,8 +62,8 @@ CREATE INDEX threads_list_of_parent ON runyard.threads (tenant, parent_thread_id
 CREATE TRIGGER tagged AFTER INSERT ON runyard.threads FOR EACH ROW WHEN ((new.tags <> '{}')) EXECUTE FUNCTION runyard.note_tags();
 CREATE TRIGGER tagged_anew AFTER UPDATE OF tags ON runyard.threads FOR EACH ROW WHEN ((old.tags <> new.tags)) EXECUTE FUNCTION runyard.note_tags();
 
--- The threads that have a tag, in the order of lists. An inverted index would return them in no order, and a page would then cost
--- as much as all threads that have the tag. term: runyard.tag_term of one name and value.
+-- The threads that have a tag, in the order of lists. An inverted index has no order, so that a page would cost as much as all threads with
+-- the tag. term: runyard.tag_term of one name and value.
 CREATE TABLE runyard.thread_tags (
     tenant text NOT NULL,
     term bytea NOT NULL,
@@ -73,9 +71,8 @@ CREATE TABLE runyard.thread_tags (
     CONSTRAINT thread_tags_pkey PRIMARY KEY (tenant, term, thread_key)
 );
 
--- The branches of a thread. leaf_id, leaf_seq: the last visible message of the branch, which may be inherited. base_id: the
--- message after which the branch begins. high_water_seq: the highest message number that the branch's completed runs have as
--- their last_seq or snapshot_tip.
+-- The branches of a thread. leaf_id, leaf_seq: the last visible message of the branch, own or inherited. base_id: the message after which
+-- the branch begins. high_water_seq: the highest message number that the branch's completed runs have as their last_seq or snapshot_tip.
 CREATE TABLE runyard.branches (
     branch_id bigint DEFAULT nextval('runyard.branch_numbers') NOT NULL,
     thread_key bigint NOT NULL,
@@ -89,9 +86,8 @@ CREATE TABLE runyard.branches (
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
--- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
--- without a run, messages of runs whose completion number is at most cutoff, and messages of the run open_run_id, which need not
--- be completed.
+-- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages without a run,
+-- messages of runs whose completion number is at most cutoff, and messages of the run open_run_id. This run need not be completed.
 CREATE TABLE runyard.levels (
     branch_id bigint NOT NULL,
     ancestor_id bigint NOT NULL,
@@ -125,12 +121,12 @@ CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq)
     WHERE ((calls IS NOT NULL) OR (results IS NOT NULL));
 
--- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that
--- forks show. runs_hidden: true after all runs were removed or hidden. Then messages are removed, from the highest branch to the lowest:
--- those of the branches from below_branch on are removed, and of the next lower branch those up to the number after_seq. For an erased
--- thread, entries are first removed from the extra of the thread and then from the extra of its forks. erased: the hashes
--- (runyard.extra_hash) of these entries, as keys of an object. after_fork: 0 until the thread itself is done; then the forks up to this key
--- are done. after_completion: the runs up to this completion number are done in the thread or fork that comes next.
+-- The progress of the removal of deleted threads (runyard.remove_step). after_run: runs up to this id are removed, except those that forks
+-- show. runs_hidden: true after all runs were removed or hidden. Then messages are removed, from the highest branch to the lowest.
+-- below_branch: the messages of the branches from this number on are removed. after_seq: the messages of the next lower branch are removed
+-- up to this number. For an erased thread, entries are first removed from the extra of the thread and then from the extra of its forks.
+-- erased: the hashes (runyard.extra_hash) of these entries, as keys of an object. after_fork: 0 until the thread itself is done. Then the
+-- forks up to this key are done. after_completion: in the next thread or fork, the runs up to this completion number are done.
 CREATE TABLE runyard.removals (
     thread_key bigint NOT NULL,
     tenant text NOT NULL,
@@ -165,7 +161,7 @@ CREATE TYPE runyard.new_message AS (
     results text[]
 );
 
--- Return true if a run's status fits its other columns. It is a function because Postgres parses the expression of a constraint
+-- Return true if a run's status fits its other columns. The check is a function, because Postgres parses the expression of a constraint
 -- again for every statement.
 CREATE FUNCTION runyard.run_is_sound(status text, kind text, finished_at timestamptz, suspended_at timestamptz, started_at timestamptz, fence bigint, lane_seq bigint, admitted_at timestamptz, completion_seq bigint, priority text, multitask_strategy text) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
@@ -182,16 +178,12 @@ BEGIN
        AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
 END $$;
 
--- Runs of every kind, live and ended.
--- input: the message of the request, until the run is claimed for the first time; then it is a message of the run.
--- candidates: the messages of a fan-out.
--- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
--- until_fewer: a job waits until fewer runs that it started are live.
--- abort_words: the text of the results that close the open tool calls of an aborted run, and of its last message.
--- changed_at: the time of the last change of the status, or of what the run waits for.
--- emptied_at: the time at which the content of the run was deleted.
--- deleted: true after the thread of the run was deleted.
--- usage_before: the usage of a redriven run before its last redrive.
+-- Runs of every kind, live and ended. input: the message of the request until the first claim. The first claim makes it a message of the
+-- run. candidates: the messages of a fan-out. started_by_key, started_by_run_id: the job that started the run. The job is offered again
+-- when the run ends. until_fewer: a bound on the live runs that this job has started. The job waits until fewer are live. abort_words: the
+-- text of the results that close the open tool calls of an aborted run, and of its last message. changed_at: the time of the last change of
+-- the status, or of the reason for which the run waits. emptied_at: the time at which the content of the run was deleted. deleted: true
+-- after the thread of the run was deleted. usage_before: the usage of a redriven run before its last redrive.
 CREATE TABLE runyard.runs (
     accept_no bigint DEFAULT nextval('runyard.accept_numbers') NOT NULL,
     tenant text NOT NULL,
@@ -269,15 +261,15 @@ CREATE TABLE runyard.runs (
     CONSTRAINT runs_pkey PRIMARY KEY (accept_no)
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
--- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
--- of the row has room for the new version. The values that these verbs change and others search are in the tables of 0006_live_runs.sql.
+-- No index has a column that a claim, an append or the end of a run changes. If the page of the row has room for the new version, such an
+-- update therefore writes no index. Values that these verbs change and other statements search are in the tables of 0006_live_runs.sql.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id)
     WHERE (NOT deleted);
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id)
     WHERE (lane_seq IS NULL);
 -- The last condition is always true, and only the statements of runyard.admit have it. Postgres therefore uses this index for no other
--- statement. A search for the runs of one thread would read the delayed runs of all threads in it.
+-- statement. With this index, a search for the runs of one thread would read the delayed runs of all threads.
 CREATE INDEX runs_due ON runyard.runs (COALESCE(run_at, accepted_at))
     WHERE ((lane_seq IS NULL) AND (accept_no > 0));
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id)
@@ -296,8 +288,8 @@ CREATE INDEX runs_list_hosted ON runyard.runs (tenant, thread_id, accepted_at, a
 CREATE TRIGGER runs_accepted AFTER INSERT ON runyard.runs REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION runyard.follow_accepts();
 -- No verb inserts a run that has ended. A program that copies runs may.
 CREATE TRIGGER ended_run_inserted AFTER INSERT ON runyard.runs FOR EACH ROW WHEN ((new.finished_at IS NOT NULL)) EXECUTE FUNCTION runyard.follow_run();
--- The last two conditions leave out claims and ends of runs. They are too frequent for a trigger of each row. The functions that claim or end
--- runs write these tables themselves.
+-- The last two conditions exclude claims and ends of runs, which are too frequent for a trigger of each row. The functions that claim or
+-- end runs write these tables themselves.
 CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR (old.waits_for_permit IS DISTINCT FROM new.waits_for_permit) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz)))) AND ((NOT (old.fence IS DISTINCT FROM new.fence)) OR (new.status <> 'running')) AND ((old.finished_at IS NOT NULL) OR (new.finished_at IS NULL)))) EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
 -- The index of the search of a run by the beginning of its id (runyard.find_runs). Only this search has the last condition.
@@ -581,7 +573,7 @@ CREATE TABLE runyard.queue_sizes (
     CONSTRAINT queue_sizes_pkey PRIMARY KEY (name)
 );
 
--- The types of entries: runyard.models.FeedType. It is a domain because Postgres parses the constraint of a table again for every
+-- The types of entries: runyard.models.FeedType. feed_type is a domain, because Postgres parses the constraint of a table again for every
 -- statement.
 CREATE DOMAIN runyard.feed_type AS text
     CONSTRAINT feed_type_check CHECK ((VALUE = ANY (ARRAY['run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended', 'message.stored', 'thread.forked', 'thread.deleted'])));
@@ -834,10 +826,10 @@ CREATE TABLE runyard.labels (
 );
 
 -- Lines of checkpoints. owner_key: the thread whose runs write the line, or 0 for a line that a checkpoint saver uses by itself. graph_id:
--- the saver's thread id, or the name that the first run of the line gave it. NULL: the line was deleted, and stays because copies show a
--- part of it. next_position: each write has a position, and a copy continues the positions of its source. shown_to: the highest
--- position that a copy or a mark shows; rows up to it are never replaced. holder: the last run that began or continued the line.
--- holder_start: the position at which this run began. holder_base: the last message that the state at that position contains.
+-- the saver's thread id, or the name that the first run of the line gave it. NULL marks a deleted line, which stays because copies show a
+-- part of it. next_position: each write has a position, and a copy continues the positions of its source. shown_to: the highest position
+-- that a copy or a mark shows; rows up to it are never replaced. holder: the last run that began or continued the line. holder_start: the
+-- position at which this run began. holder_base: the last message that the state at that position contains.
 CREATE TABLE runyard.graph_lines (
     line_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     tenant text NOT NULL,
@@ -938,8 +930,8 @@ CREATE TABLE runyard.graph_writes (
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 
--- Marks: the state of a graph when a message of the thread was stored (F13). base_id: the last message that the state contains: the
--- message itself, or an earlier one if the message is the input of a run, or NULL if the state contains no message.
+-- Marks: the state of a graph when a message of the thread was stored (F13). base_id: the last message that the state contains, or NULL if
+-- the state contains no message. This is the message itself, or an earlier message if the message is the input of a run.
 CREATE TABLE runyard.graph_marks (
     thread_key bigint NOT NULL,
     message_id uuid NOT NULL,
@@ -988,9 +980,9 @@ CREATE TYPE runyard.graph_write AS (
     data bytea
 );
 
--- The waits of suspended runs that no human ends.
--- wait_id: the name of the wait in its run. wait_no: the order in which runs asked for their waits. name: what the run waits for; NULL for a sleep.
--- due_at: the time at which the wait ends if nothing ends it before. ended_at: the time from which the run could go on.
+-- The waits of suspended runs that no human ends. wait_id: the name of the wait in its run. wait_no: the order in which runs asked for
+-- their waits. name: the signal or the child's thread, or NULL for a sleep. due_at: the time at which the wait ends, unless it ends before.
+-- ended_at: the time from which the run could continue.
 CREATE TABLE runyard.waits (
     thread_key bigint NOT NULL,
     run_id text NOT NULL,
@@ -1041,8 +1033,8 @@ WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze
 CREATE INDEX signals_open ON runyard.signals (thread_key, name, signal_no)
     WHERE (wait_id IS NULL);
 
--- The default agent of each namespace: the agent of runs that are accepted on a new thread without the name of an agent. namespace: '' for
--- apps without a namespace. functions/agents.sql chooses the agent from the live workers.
+-- The default agent of each namespace. A run on a new thread gets this agent if its request names no agent. namespace: '' for apps without
+-- a namespace. functions/agents.sql chooses the agent from the live workers.
 CREATE TABLE runyard.default_agents (
     namespace text NOT NULL,
     agent text NOT NULL,
@@ -1097,13 +1089,13 @@ CREATE TABLE runyard.schema_versions (
 );
 
 -- functions/accept.sql --------------------------------------------------------------------------------------------------------
--- Accepting runs: the verb of clients, which also admits the run, and the functions that it shares with the verb of hosts.
--- make_way in lanes.sql decides what happens if the lane is busy.
+-- Accepting runs. The verb of clients also admits the run. It shares functions with the verb of hosts (accept_in_transaction.sql). make_way
+-- in lanes.sql decides what happens if the lane is busy.
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests for one
--- thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a single request raises
--- an error. patience: milliseconds to wait for a thread that another transaction has locked. After them the requests for the thread are
--- refused as locked. NULL for the session's limit. A request is also refused as locked if a host's open transaction has taken its run id.
+-- thread keep their order. A refused request changes nothing and does not affect the other requests. If there is only one request, its
+-- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's limit. After this time the
+-- requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction has taken its run id.
 FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted;
 
@@ -1114,31 +1106,30 @@ FUNCTION runyard.accept_and_admit(
 
 FUNCTION runyard.accepted_as(n integer, r runyard.runs, created boolean, effects jsonb) RETURNS runyard.accepted;
 
--- Insert the run of a request. in_lane: NULL for a run that is admitted later. limited: true if the deployment has limits.
+-- Insert the run of a request. in_lane: the lane, or NULL for a run that is admitted later. limited: true if the deployment has limits.
 FUNCTION runyard.insert_run(
     for_tenant text, q runyard.request, thread_key bigint, in_lane text, for_agent text, due_at timestamptz, limited boolean
 ) RETURNS runyard.runs;
 
 FUNCTION runyard.due_at(q runyard.request) RETURNS timestamptz;
 
--- Return the time by which the first attempt must start, or NULL. The time is counted from when the run is due. It is the shorter
--- of the request's expires_in and the deployment's limit queued_seconds. The limit does not apply to a fork, which may wait for
--- another run.
+-- Return the time by which the first attempt must start, or NULL. It is the due time plus the request's expires_in or the deployment's
+-- limit queued_seconds, whichever is shorter. The limit does not apply to a fork, which may wait for another run.
 FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz;
 
--- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, which may still add a
--- message; then nothing is refused.
+-- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, or NULL. On a busy lane nothing is
+-- refused, because the live run may still add a message.
 FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void;
 
--- Refuse a probe whose agent or judge may ask humans, because nobody can answer a probe. Workers report at their registration
--- which agents ask.
+-- Refuse a probe whose agent or judge may ask humans, because no human can answer a probe. Workers report such agents at their
+-- registration.
 FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void;
 
--- Determine the cut of a fork job when the job is accepted. after_run: the run after which it cuts; NULL for a cut at a message.
+-- Determine the cut of a fork job when the job is accepted. after_run: the run at whose end the cut is, or NULL for a cut at a message.
 FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text);
 
 -- functions/accept_arguments.sql ----------------------------------------------------------------------------------------------
--- Checks of the arguments of a host's accept. They refuse what the client refuses, with the same error and field, because no worker
+-- Checks of the arguments of a host's accept. They refuse the same values as the client, with the same errors and fields, because no worker
 -- can decode a run with such values. runyard.ports.commands, domain.validation, domain.size_limits and domain.webhooks have the checks of
 -- the client.
 
@@ -1154,7 +1145,7 @@ FUNCTION runyard.is_webhook_url(url text) RETURNS boolean;
 FUNCTION runyard.is_ipv6(address text) RETURNS boolean;
 
 -- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish a large integer from a large floating-point
--- number, so that this function refuses both.
+-- number. This function therefore refuses both.
 FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void;
 
 -- Return the number of bytes of all strings and names in a value.
@@ -1163,8 +1154,8 @@ FUNCTION runyard.text_bytes(given jsonb) RETURNS integer;
 -- functions/accept_in_transaction.sql -----------------------------------------------------------------------------------------
 -- Accepting a run inside a host's own transaction. No thread is locked, and workers admit the run after the commit.
 
--- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function
--- has the rights of its owner, so that a host needs only the right to call it, and no right on a table.
+-- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function has the
+-- rights of its owner. A host therefore needs only the right to call it, and no right on a table.
 FUNCTION runyard.accept(
     thread_id text, message text, run_id text DEFAULT gen_random_uuid()::text, agent text DEFAULT NULL, queue text DEFAULT NULL,
     priority text DEFAULT 'normal', run_at timestamptz DEFAULT NULL, metadata jsonb DEFAULT '{}', options jsonb DEFAULT '{}',
@@ -1176,8 +1167,8 @@ FUNCTION runyard.accept(
 FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS boolean;
 
 -- functions/admit.sql ---------------------------------------------------------------------------------------------------------
--- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
--- requests and waits and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
+-- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies deadlines of HITL requests and
+-- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql decides what happens if the lane is busy.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
 -- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
@@ -1186,13 +1177,12 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 -- rare while the thread stays locked.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
--- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
--- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
+-- Admit the due runs of a locked thread, and apply everything else that is due on the thread. kinds: 'deadline' for a HITL request or a
+-- wait, 'child' for a child of a cancelled run, 'expiry' for an expired run. lines: the permits for which the ended runs have waited.
 FUNCTION runyard.apply_due(t runyard.threads, kinds text[], OUT effects jsonb, OUT lines text[]);
 
--- Lock and return a thread for which something is due. Make the thread if it does not exist. key: the number of the thread when it
--- was read, or NULL. locked: true if another transaction has locked the thread. t is NULL in this case, and if the thread was
--- deleted after it was read.
+-- Lock and return a thread on which something is due. Make the thread if it does not exist. key: the key of the thread at the read before,
+-- or NULL. locked: true if another transaction has locked the thread. t is NULL if the thread is locked, or was deleted after the read.
 FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean);
 
 -- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
@@ -1201,106 +1191,109 @@ FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb);
 -- Admit a run that was accepted in a host's own transaction or for a later time. A refusal fails the run.
 FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb);
 
--- Return the error that forbids a run on this thread, or NULL. The run's id may be inherited, or its parent message may be
--- missing or inside an open tool cycle.
+-- Return the error that forbids a run on this thread, or NULL. An inherited run may have the run's id. The parent message may be missing or
+-- inside an open tool cycle.
 FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb;
 
 -- functions/agents.sql --------------------------------------------------------------------------------------------------------
--- The agents of runs: named by the request, or that of the thread, or the default agent of a namespace. runyard/domain/agent_names.py
--- describes the names.
+-- The agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of a namespace.
+-- runyard/domain/agent_names.py describes the names.
 
--- Return true if a name is that of one agent, and does not stand for the default agent of a namespace.
+-- Return true if a name names one agent. Any other name stands for the default agent of a namespace.
 FUNCTION runyard.is_agent(name text) RETURNS boolean;
 
 -- Return the namespace of a name, or ''.
 FUNCTION runyard.namespace_of(name text) RETURNS text;
 
 -- Return the agent of a run. wanted: the agent of the request. of_thread: the agent of the thread. If no worker of the namespace was ever
--- registered, return a name that stands for its default agent, or NULL. The first claim of the run then names the agent.
+-- registered, its default agent is unknown. Then return the name that stands for the default agent, or NULL for programs without a
+-- namespace. The first claim of the run replaces this name.
 FUNCTION runyard.agent_of(wanted text, of_thread text) RETURNS text;
 
--- Return the queue of the runs of an agent. Before a worker of a namespace was registered, it is the queue that all its workers serve.
+-- Return the queue of the runs of an agent. Before a worker of the namespace was registered, return the queue that all workers of the
+-- namespace serve.
 FUNCTION runyard.queue_of(for_agent text) RETURNS text;
 
--- Record the agent of the first prompt of a thread, which is locked, as the agent of the thread. An agent of the thread is kept.
+-- Record the agent of a locked thread's first prompt as the agent of the thread. If the thread has an agent already, change nothing.
 FUNCTION runyard.set_thread_agent(INOUT t runyard.threads, name text);
 
--- Return the agent that a thread without one gets from its first prompt that is not admitted. NULL without such a prompt.
+-- Return the agent that a thread without an agent will get from its first prompt that is not admitted. Return NULL without such a prompt.
 FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_id text) RETURNS text;
 
--- Return true if a worker serves an agent, or the default agent for which a name stands. A worker that lists no agents serves all agents.
+-- Return true if a worker serves an agent. A name may stand for the default agent of a namespace. A worker that lists no agents serves all
+-- agents.
 FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean;
 
--- Return the agent of a run at its claim: if the run has only a name for a default agent, that of the thread, or else that of the claimant's
--- app. Return the name if the claimant does not serve its namespace.
+-- Return the agent of a run at its claim. name: the run's agent, or a name for a default agent. Replace such a name by the agent of the
+-- thread, or else by the default agent of the claimant. If the claimant does not serve the namespace, return the name.
 FUNCTION runyard.agent_at_claim(name text, of_thread text, claimant runyard.workers) RETURNS text;
 
--- Return a run with the agent that it has after a claim.
+-- Return a run with the agent that a claim gives it.
 FUNCTION runyard.as_claimed(r runyard.runs, of_thread text, claimant runyard.workers) RETURNS runyard.runs;
 
--- Give a run the agent of agent_at_claim, also if the claimant does not serve it. The thread of a prompt, which is locked, gets it, too.
+-- Give a run the agent of agent_at_claim, even if the claimant does not serve this agent. The locked thread of a prompt gets the same
+-- agent.
 FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers);
 
--- Choose the default agent of a worker's namespace after the worker was registered, left or died. The agent is kept while a live worker has it
--- as its default agent. Otherwise it is that of the worker that was registered last, so that no agent stays that nobody serves. Without a live
--- worker it is kept.
+-- Choose the default agent of a worker's namespace after the worker was registered, left or died. The namespace keeps its default agent
+-- while a live worker has the same default agent. If no live worker has it, take the default agent of the live worker that was registered
+-- last. Without any live worker, change nothing.
 FUNCTION runyard.choose_default_agent() RETURNS trigger;
 
 -- functions/append.sql --------------------------------------------------------------------------------------------------------
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Return the stored messages. A message that the run has stored before stays unchanged.
+-- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged.
 FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages;
 
--- Insert messages of a run after its last message. Skip a message that the run has already, because its call is a repetition
--- after a lost reply. The caller must save the rows of the thread and the run. first_event: the number of the first message's
--- event; NULL for a run without events. new: true if the caller knows that no message of the thread has one of the ids.
+-- Insert messages of a run after its last message. Skip messages that the run has already: such a call is a repetition after a lost reply.
+-- The caller must save the rows of the thread and the run. first_event: the number of the first message's event, or NULL for a run without
+-- events. new: true if the caller knows that no message of the thread has one of the ids.
 FUNCTION runyard.put_messages(
     INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer, new boolean DEFAULT false
 );
 
--- Return the thread's own or inherited message with this id, or a NULL row. Almost every id is new, so that the first query
--- usually suffices. The second query reads the index once per branch, because many threads may have a message with the id.
+-- Return the message of the thread with this id, own or inherited, or a NULL row. For a new id, which is the usual case, the first query is
+-- enough. The second query reads the index once per branch, because many threads may have a message with the id.
 FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages);
 
 -- functions/branch_of_run.sql -------------------------------------------------------------------------------------------------
--- The branch on which a run continues at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a
--- branch shows.
+-- The branch of a run at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a branch shows.
 
 -- Make a branch that begins after the message `base` and inherits the levels of `view`.
 FUNCTION runyard.open_branch(
     t runyard.threads, in_lane text, base uuid, view runyard.level[], OUT branch runyard.branches
 );
 
--- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
--- message, or else a new branch that begins there. At root_id() the branch begins a tree of its own. Without parent_id, it is the
--- head. alone: true for a run that gets a new branch in any case.
+-- Return the branch for a run at its first claim, or for a stored message. Without parent_id, return the head. With parent_id, return the
+-- branch that ends at this message, or else a new branch after the message. For root_id(), the branch begins another tree. alone: true for
+-- a run that always gets a new branch.
 FUNCTION runyard.branch_for(
     INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
 );
 
--- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. At root_id() the branch begins
--- a tree of its own. Raises thread_not_found, message_not_found.
+-- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. For root_id(), the branch begins
+-- another tree. Raises thread_not_found, message_not_found.
 FUNCTION runyard.set_head(for_tenant text, thread_id text, message_id uuid) RETURNS void;
 
--- Return the branch whose last visible message is message_id, or with root_id() one without visible messages, or NULL. If there are several
--- such branches, return the head, or else the oldest.
+-- Return the branch whose last visible message is message_id, or NULL. root_id() finds a branch without visible messages. If several
+-- branches match, return the head, or else the oldest.
 FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
 
 -- functions/cancel.sql --------------------------------------------------------------------------------------------------------
--- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) drops what the attempt writes
--- after the request to cancel.
+-- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) refuses writes of the attempt after
+-- the request to cancel.
 
 -- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
 FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boolean, OUT run runyard.runs, OUT effects jsonb);
 
--- Cancel a live run whose thread is locked. If a worker executes the run, only record the request. Otherwise end the run.
+-- Cancel a live run whose thread is locked. If a worker executes the run, only record the request. If no worker executes it, end the run.
 FUNCTION runyard.cancel_run(INOUT t runyard.threads, INOUT r runyard.runs, keep boolean, OUT effects jsonb);
 
--- Cancel the run that has pending HITL requests. words: the text of the results of its open tool calls, and of its last message.
--- Return a NULL run if no run has pending requests.
+-- Cancel the run that has pending HITL requests. Return a NULL run if no run has any. words: the text of the run's last message, and of the
+-- results of its open tool calls.
 FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb);
 
 -- functions/candidate_reads.sql -----------------------------------------------------------------------------------------------
@@ -1353,21 +1346,21 @@ FUNCTION runyard.end_candidates(
 -- functions/checkpointer.sql --------------------------------------------------------------------------------------------------
 -- The messages, the extra and the HITL requests that a checkpointer stores.
 
--- Append a checkpointer's messages, each under its own run id or without a run. A message whose id is stored already is skipped.
+-- Append a checkpointer's messages, each under its own run id or without a run. Skip a message whose id is stored already.
 FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void;
 
 -- Insert messages of a run that was never claimed, after its earlier messages. The caller must have checked their ids and sizes.
 FUNCTION runyard.put_unclaimed(INOUT t runyard.threads, run_id text, messages runyard.new_message[]);
 
--- Return the messages of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id:
--- NULL for messages without a run.
+-- Return those of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id: the run of the
+-- messages, or NULL.
 FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_message[]) RETURNS runyard.new_message[];
 
 -- Merge `more` into the extra of a thread.
 FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS void;
 
--- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
--- have events, stay.
+-- Replace the one pending request that a checkpointer keeps for a thread. q: the new request, or NULL to remove the old one. Requests of
+-- workers' runs stay. They have events, and a checkpointer's requests have none.
 FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void;
 
 -- Remove one pending request that a checkpointer keeps for a thread. Return false if the thread has no such request, or if it is
@@ -1377,7 +1370,7 @@ FUNCTION runyard.remove_request(for_tenant text, thread_id text, request_id text
 -- Store HITL requests of an external run. A stored request with the same id stays unchanged.
 FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void;
 
--- Return the pending and answered HITL requests of a run or, if run_id is NULL, of a thread. Apply the deadlines of overdue
+-- Return the pending and answered HITL requests of a run. If run_id is NULL, return those of the thread. Apply the deadlines of overdue
 -- requests first, because a program without workers has no reconciler.
 FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests;
 
@@ -1392,51 +1385,54 @@ FUNCTION runyard.start_child(
     OUT run runyard.runs, OUT created boolean, OUT effects jsonb
 );
 
--- Make the wait for an ended child due, or delete it if its run was deleted with its thread. The transaction does not lock the thread of
--- the parent, so that it changes nothing else there.
+-- Make the wait for an ended child due. Delete the wait if the parent was deleted with its thread. Nothing else of the parent is changed,
+-- because the transaction does not lock the parent's thread.
 FUNCTION runyard.end_child(child runyard.runs) RETURNS void;
 
--- Let the parent of a redriven child wait for its next end. The wait of a cancelled parent stays due, so that the child is cancelled.
+-- Open the wait of the parent again after a redrive of its child. The wait of a cancelled parent stays due, so that the child is cancelled.
 FUNCTION runyard.reopen_wait(child runyard.runs) RETURNS void;
 
--- End the due waits of a suspended run that is being claimed, and return the run. The effects do not contain its own job. The end of a
--- child submits its parent, and does not lock the thread of the parent.
+-- End the due waits of a suspended run at its claim, and return the run. The effects do not contain the run's own job. The end of a child
+-- only submits the job of the parent, without a lock of the parent's thread. The waits therefore end here.
 FUNCTION runyard.wake_parent(INOUT r runyard.runs, OUT effects jsonb);
 
--- Let the reconciler cancel the children of a cancelled run: a due wait of a cancelled run, or of a deleted one, for an unfinished child.
--- A row that is locked belongs to a child that ends.
+-- Make the waits of a cancelled run for its children due. The reconciler then cancels the children. A locked wait is skipped, because its
+-- child is ending.
 FUNCTION runyard.doom_children(r runyard.runs) RETURNS void;
 
--- Delete the waits of these runs of a thread; NULL: of all its runs. The wait for a child that lives stays, so that the child is
--- cancelled; the end of the child deletes it. A row that is locked belongs to a child that ends, whose transaction may need the lock of
--- this thread. It stays until the thread is removed.
+-- Delete the waits of these runs of a thread, or of all its runs if run_ids is NULL. A wait for a live child stays, so that the reconciler
+-- cancels the child. The end of the child deletes this wait. A locked wait stays too, until the thread is removed. Its child is ending, and
+-- the transaction of that end may need the lock of this thread.
 FUNCTION runyard.forget_waits(thread_key bigint, run_ids text[]) RETURNS void;
 
--- Return true if a wait of a deleted thread cannot be left to the end of its child: it is for no child that lives, or the end of the child
--- has locked it. The others are locked, so that the end of the child sees that the thread is removed.
+-- Return true if a deleted thread has waits that must be deleted before the thread: waits without a live child, or waits that the end of a
+-- child has locked. The end of a live child deletes the other waits. This function locks them, so that this end sees the removal of the
+-- thread.
 FUNCTION runyard.has_waits_to_forget(of_thread bigint) RETURNS boolean;
 
 -- Return true if the wait is for a child that has not ended.
 FUNCTION runyard.child_lives(w runyard.waits) RETURNS boolean;
 
--- Return the threads with children to cancel, and since when. A child without a place in its lane is cancelled after its admission.
+-- Return the threads with children to cancel, and the time at which their cancels became due. A child that is not admitted is cancelled
+-- after its admission.
 FUNCTION runyard.doomed_children(most integer) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
 
--- Cancel the runs of the locked thread whose parents were cancelled, or deleted after that. lines: the permits that these runs waited for.
+-- Cancel the runs of the locked thread whose parents were cancelled. The parents may have been deleted afterwards. lines: the permits for
+-- which these runs have waited.
 FUNCTION runyard.cancel_children(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[]);
 
 -- functions/claim.sql ---------------------------------------------------------------------------------------------------------
 -- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
--- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. There is no wait
--- if there are limits on running runs. In this case the function locks permits before it locks threads, and the transaction that has locked
--- a thread may wait for one of these permits.
+-- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. With limits on
+-- running runs, the function does not wait. It then locks permits before threads. The transaction that has locked a thread may wait for one
+-- of these permits, so that a wait could be a deadlock.
 FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed;
 
--- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was
--- requested, so that the worker ends it. limited: true if the deployment has limits on running runs.
+-- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was requested. The
+-- worker then ends the run. limited: true if the deployment has limits on running runs.
 FUNCTION runyard.claim_locked(
     t runyard.threads, claimant runyard.workers, run_id text, paused text[], limited boolean
 ) RETURNS runyard.claimed;
@@ -1444,73 +1440,73 @@ FUNCTION runyard.claim_locked(
 -- Fail a run whose input has the id of another message of the thread.
 FUNCTION runyard.fail_taken(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
--- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended
--- under the run's id before its claim become messages of the run. The caller must save the run's row. has_input: true if the input is
--- one of these messages; false if no message of the thread has its id.
+-- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended under the
+-- run's id before the claim become messages of the run. The caller must save the run's row. has_input: true if the input is one of these
+-- messages, false if no message of the thread has the input's id.
 FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_input boolean);
 
 -- functions/complete.sql ------------------------------------------------------------------------------------------------------
 -- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a thread that
--- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the
--- session's limit, after which the call fails.
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a locked thread.
+-- After this time the writes of the thread are refused as locked, and the other writes are stored. If patience is NULL, the session's limit
+-- applies, and the call fails after it.
 FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended;
 
--- Fail a run. why: its error.
+-- Fail a run. why: the error of the run.
 FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended;
 
--- Release a run and queue it again. delay: seconds until it is due. why: the error, if the release is a retry, which is counted;
--- else NULL. first_event: the number of the attempt's next event, or NULL. fewer: a job waits until fewer runs that it started
--- are live. used: the usage to add to the run's, or NULL.
+-- Release a run and queue it again. delay: seconds until the run is due. why: the error that causes a retry, which is counted, or NULL if
+-- the release is no retry. first_event: the number of the attempt's next event, or NULL. fewer: a bound on the live runs that this job has
+-- started. The job waits until fewer are live. used: the usage to add to the usage of the run, or NULL.
 FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended;
 
 -- functions/crashes.sql -------------------------------------------------------------------------------------------------------
--- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often. MAX_CRASHES in
+-- Crashes of runs: their number, the attempt that runs alone, and the end of a run that has crashed too often. MAX_CRASHES in
 -- runyard/domain/crashes.py is the same limit.
 
 -- Return the number of crashes without progress after which a run is dead. After one crash fewer, the next attempt runs alone.
 FUNCTION runyard.max_crashes() RETURNS integer;
 
--- Return the number of a run's crashes without progress, with the crash of its current attempt. The crash does not count if the
--- attempt was still waiting to run alone. In this case another run made the worker crash.
+-- Return the number of a run's crashes without progress, including the crash of its current attempt. That crash does not count if the
+-- attempt was still waiting for its own process, because another run must have caused it.
 FUNCTION runyard.crashes(r runyard.runs) RETURNS integer;
 
--- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. Otherwise e.status is NULL.
+-- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. e.status is NULL if the run continues.
 -- how: the description of the crash, for the run's error.
 FUNCTION runyard.end_crashed(INOUT t runyard.threads, INOUT r runyard.runs, how text, OUT e runyard.ended);
 
--- Record that the attempt runs alone in its process. Later crashes of the attempt count.
+-- Record that the attempt runs alone in its process. From here on, its crash counts.
 FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void;
 
--- Handle the death of a process in which an attempt ran alone. Count the crash. End the run if a cancel was requested or the run
--- has crashed too often. Otherwise queue it again.
+-- Count the crash of a process in which an attempt ran alone. End the run if a cancel was requested or the run has crashed too often. In
+-- any other case queue the run again.
 FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended;
 
 -- functions/cuts.sql ----------------------------------------------------------------------------------------------------------
 -- Cuts of forks: find the view of the thread at a message, at a message number or after a run. Refuse a cut inside a tool cycle (F6).
 
--- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
+-- Return the cut that a request names: the view of the cut, and the id of the run. The id is NULL for a cut at a message. q: the cut as
+-- JSON.
 FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs);
 
--- The id that stands for the place before the first message. A message with this parent begins a tree of its own. No message has this
--- id.
+-- Return the id that stands for the place before the first message. A message with this parent begins a tree. No message has this id.
 FUNCTION runyard.root_id() RETURNS uuid;
 
 FUNCTION runyard.refuse_message(t runyard.threads, message_id uuid) RETURNS void;
 
--- Return the cut at a message, which the cut includes. view: shows exactly the path to the message. whole: shows all visible
--- messages of the message's branch. run: the message's run, or NULL. At root_id() both views are empty.
+-- Return the cut at a message. The cut includes the message. view: the view of the path to the message. whole: the view of all visible
+-- messages of the message's branch. run: the message's run, or NULL. For root_id() both views are empty.
 FUNCTION runyard.cut_at_message(
     t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
 );
 
--- Return the cut after a completed run, which may be inherited.
+-- Return the cut after a completed run of the thread or of an ancestor.
 FUNCTION runyard.cut_after_run(t runyard.threads, run_id text, OUT view runyard.level[], OUT run runyard.runs);
 
--- Return the id of the message with this number, on a branch of the thread or inherited.
+-- Return the id of the message with this number, own or inherited.
 FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid;
 
 -- Refuse a cut inside a tool cycle. The error names the nearest messages of the branch at which no tool call is open. view,
@@ -1518,45 +1514,45 @@ FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid;
 FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void;
 
 -- functions/deadlines.sql -----------------------------------------------------------------------------------------------------
--- Deadlines of HITL requests and waits, and the expiry of runs that were not started in time. The verb admit applies both.
+-- Deadlines of HITL requests and waits, and the expiry of runs. The verb admit applies both.
 
--- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store its default answer, or fail its
--- suspended run. Close a request without a live run.
+-- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store the default answer, or fail the
+-- suspended run. If the run to fail is not live, close the request.
 FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb);
 
--- Fail a run that was not started by its expires_at.
+-- Fail a run that has expired: it had no attempt before its expires_at.
 FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb);
 
--- Fail the thread's admitted runs that were not started by their expires_at. lines: the permits that these runs waited for.
+-- Fail the thread's admitted runs that have expired. lines: the permits for which these runs have waited.
 FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[]);
 
 -- functions/deletion.sql ------------------------------------------------------------------------------------------------------
--- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. Its messages that forks see stay until the last of
--- these forks is deleted. left_over in delete_thread is the number of rows that are removed in the transaction of the deletion.
+-- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. A message that a fork sees stays until the last
+-- such fork is deleted. left_over in delete_thread is the maximum number of rows to remove in the transaction of the deletion.
 
--- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads whose rows are not
--- all removed. postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
+-- Delete a thread. cancel_first: true to cancel live runs; false to raise thread_busy for a live run. seen: the updated_at that the caller
+-- has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads that still have rows.
+-- postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
 FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
 );
 
--- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
--- that locks several threads locks them in the order of their keys.
+-- Lock the thread's ancestors and then the thread. Return the thread. Every function locks threads in the order of their keys, and
+-- ancestors have smaller keys.
 FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.threads;
 
--- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
--- that a live thread shows through a fork or a branch stay. A later call deletes them if no live thread shows them any more.
+-- Delete the content of a run that has ended and is in no context. The run's row stays, so that a repeated request finds it. Keep the
+-- messages that a live thread shows through a fork or a branch. When no live thread shows them, another call deletes them.
 FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void;
 
 -- functions/depths.sql --------------------------------------------------------------------------------------------------------
--- Depths of leaves: the numbers of messages on several paths, counted together.
+-- Depths of leaves. The depth of a leaf is the number of messages on its path. Several paths are counted together.
 
--- Return the number of messages on each of several paths, in their order. ends: the last level of each path. The path also has the
--- levels that this level's branch inherits. Paths share levels. The messages of a branch are read once, from its start to the
--- highest high water, and are counted between the high waters. A level shows all completed runs up to its high water. If a run
--- there completed after the level's cutoff, the level is counted alone.
+-- Return the number of messages on each path, in the order of `ends`. ends: the last level of each path. The path also has the levels that
+-- this level's branch inherits. Paths share levels. The messages of a branch are read once, from the start to the highest high water, and
+-- are counted between two successive high waters. A run below the high water may have completed after the level's cutoff, so that the level
+-- does not show it. Such a level is counted separately.
 FUNCTION runyard.count_paths(ends runyard.level[]) RETURNS bigint[];
 
 -- Return the number of messages of a run on a branch up to a message number.
@@ -1580,7 +1576,7 @@ RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestampt
 FUNCTION runyard.due_runs(most integer, locked text[]) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz);
 
 -- functions/effects.sql -------------------------------------------------------------------------------------------------------
--- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
+-- Effects: the work that a commit leaves to be done in Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
 -- "deleted": […]}, or NULL for no effects.
 
 -- Return the effects of both arguments together.
@@ -1590,12 +1586,13 @@ FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb;
 -- submitted. `queued` is NULL if an attempt has begun since the run was accepted or redriven.
 FUNCTION runyard.job(r runyard.runs) RETURNS jsonb;
 
--- Return the job of a run of which a statement has only these columns. Postgres copies the body of this function into the statement.
+-- Return the job of a run from single columns, for statements that do not have the whole row. Postgres inlines this function into the
+-- statement.
 FUNCTION runyard.job_of(
     thread_key bigint, run_id text, lane text, kind text, queue text, priority text, tenant text, not_before timestamptz, queued jsonb
 ) RETURNS jsonb;
 
--- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
+-- Send effects to the workers through NOTIFY, for a function that does not return its effects. Effects that are too large for a
 -- notification are not sent. The reconciler then finds the runs.
 FUNCTION runyard.tell(effects jsonb) RETURNS void;
 
@@ -1603,11 +1600,11 @@ FUNCTION runyard.tell(effects jsonb) RETURNS void;
 FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, kind text, body jsonb) RETURNS jsonb;
 
 -- functions/end_run.sql -------------------------------------------------------------------------------------------------------
--- The end of a run, which every verb that ends a run calls.
+-- The end of a run. Every verb that ends a run calls end_run.
 
--- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, write the feed and the webhook delivery.
--- Return as effects the jobs of the runs that may start after it. why: the error, or NULL. event: the id of the run's last event.
--- A cancelled run whose messages are kept gets a completion number only if every tool call has its result.
+-- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, and write the feed and the webhook
+-- delivery. Return as effects the jobs of the runs that may start next. why: the error, or NULL. event: the id of the run's last event. A
+-- cancelled run whose messages are kept gets a completion number only if every tool call has a result.
 FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 );
@@ -1617,10 +1614,10 @@ FUNCTION runyard.end_run(
 FUNCTION runyard.close_cancelled(INOUT t runyard.threads, INOUT r runyard.runs);
 
 -- functions/erased_extra.sql --------------------------------------------------------------------------------------------------
--- What an erasure removes from the extra of runs and threads (removal.sql).
+-- Functions by which an erasure removes entries from the extra of runs and threads (removal.sql).
 
--- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
--- one, or NULL if there are no further runs.
+-- Return up to `most` completed runs of a thread that have an extra, after a completion number. last: the completion number of the last
+-- run, or NULL if there are no further runs.
 FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint);
 
 -- Return the hash of an entry of an extra.
@@ -1630,10 +1627,10 @@ FUNCTION runyard.extra_hash(key text, value jsonb) RETURNS text;
 FUNCTION runyard.without_extra(extra jsonb, hashes jsonb) RETURNS jsonb;
 
 -- functions/explain.sql -------------------------------------------------------------------------------------------------------
--- Explaining why a run waits, or that it runs or has ended.
+-- Explaining the state of a run: why it waits, that it runs, or that it has ended.
 
--- Return the reason why a run waits, or that it runs or has ended. facts: the values that the sentence about the reason needs.
--- runyard.domain.explanations makes the sentence.
+-- Return the key of the sentence that explains the state of a run. facts: the values that the sentence needs. runyard.domain.explanations
+-- makes the sentence.
 FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb);
 
 -- functions/external_runs.sql -------------------------------------------------------------------------------------------------
@@ -1650,11 +1647,11 @@ FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text)
 FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.runs;
 
 -- functions/fan_out.sql -------------------------------------------------------------------------------------------------------
--- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer). must_wait in
--- startable.sql decides whether the job waits. execution/fan_out_candidates.py chooses the number.
+-- Fan-outs. The job of a fan-out starts runs, and waits until fewer than runs.until_fewer of them are live. must_wait in startable.sql
+-- decides whether the job waits. execution/fan_out_candidates.py chooses the number.
 
--- Return effects with the job that started the run r, or with its suspended parent, whose wait has ended. The claim of the job checks
--- whether it may continue, because other runs that it started may end at the same time.
+-- Return effects with the job of the starter of run r: a fan-out, or a suspended parent whose wait has ended. The claim of the starter
+-- checks that it may continue, because other runs of the starter may end at the same time.
 FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
 -- Return the number of live runs that a job started.
@@ -1663,38 +1660,38 @@ FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
 -- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
--- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
--- all entries are readable. Without entries, the result is one row that has only the horizon.
+-- Return the entries after (after_transaction, after_position), in this order. Only entries of transactions that are older than every open
+-- transaction are returned. Therefore no new entry can appear before the last entry that a reader has read. horizon: the transaction before
+-- which all entries are readable. Without entries, the result is one row that has only the horizon.
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
--- Return the entries of the feed with the present facts of their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: of
--- the thread of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
+-- Return the entries of the feed with present facts about their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: the
+-- source and the cut of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
 FUNCTION runyard.feed_v2(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (
     horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz,
     parent_thread_id text, forked_after_run_id text, forked_at_seq bigint, first_seq bigint, last_seq bigint, last_message_id uuid
 );
 
--- Return for how many seconds committed entries of the feed have not been readable. An entry is not readable while a transaction that began
--- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
--- transaction that has written, if the delay is at least five seconds.
+-- Return the delay of the feed: the seconds for which the oldest unreadable entry has been committed. An entry is unreadable while an older
+-- transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open transaction that has written,
+-- if the delay is at least five seconds.
 FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
--- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visible_messages.sql
--- decides which messages the levels show.
+-- Forking a thread. A fork copies no message. Instead it gets rows in `levels`, which show its source up to the cut (cuts.sql).
+-- visible_messages.sql decides which messages the levels show.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.
 FUNCTION runyard.fork(for_tenant text, q jsonb, hash text, OUT thread runyard.threads, OUT created boolean);
 
--- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
+-- Close the open tool calls of a view with one message of error results, at the end of a branch. reason: the text of the results.
 FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text);
 
--- Return the usage of the runs that a view shows whole: completed runs, and cancelled runs whose messages were kept. It reads each of these
--- runs. A usage that is no object of numbers counts nothing, as in add_usage.
+-- Return the usage of the runs all of whose messages a view shows: completed runs, and cancelled runs whose messages were kept. The
+-- function reads each of these runs. A usage that is no object of numbers counts nothing, as in add_usage.
 FUNCTION runyard.usage_of_view(view runyard.level[]) RETURNS jsonb;
 
 -- functions/graph_lines.sql ---------------------------------------------------------------------------------------------------
@@ -1703,17 +1700,17 @@ FUNCTION runyard.usage_of_view(view runyard.level[]) RETURNS jsonb;
 -- Lock and return a line, or return a NULL row.
 FUNCTION runyard.graph_line(for_tenant text, of_owner bigint, name text) RETURNS runyard.graph_lines;
 
--- Lock and return a line for a write. of_run, with_fence: the attempt that writes, or NULL for a saver without runs. The line of a saver is
--- made if it does not exist. Raises stale_fence, cancel_requested, and checkpoint_missing if the line of the attempt was erased.
+-- Lock and return a line for a write. of_run, with_fence: the attempt that writes, or NULL for a saver without runs. If the line of a saver
+-- does not exist, make it. Raises stale_fence and cancel_requested. Raises checkpoint_missing if the line of the attempt was erased.
 FUNCTION runyard.graph_line_to_write(for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint)
 RETURNS runyard.graph_lines;
 
--- Return the parts of lines that a line shows, up to the position `upto` of the line.
+-- Return the parts of this line and of its ancestors that the line shows, up to the position `upto` of the line.
 FUNCTION runyard.graph_view(of_line bigint, upto bigint DEFAULT 9223372036854775807)
 RETURNS TABLE (line_id bigint, cut bigint);
 
--- Make a line that shows the line `source` up to the position `upto`. The time does not depend on the length of the source. The caller
--- has locked the source.
+-- Make a line that shows the line `source` up to the position `upto`. The time does not depend on the length of the source. The caller must
+-- have locked the source.
 FUNCTION runyard.graph_copy_line(for_tenant text, of_owner bigint, name text, source bigint, upto bigint)
 RETURNS runyard.graph_lines;
 
@@ -1721,30 +1718,30 @@ RETURNS runyard.graph_lines;
 -- thread_already_exists.
 FUNCTION runyard.graph_copy(for_tenant text, source text, target text) RETURNS void;
 
--- Delete a saver's thread. The rows that copies show stay, in a line without a name. Do nothing for an unknown thread.
+-- Delete a saver's thread. Keep the rows that copies show, in a line without a name. Do nothing for an unknown thread.
 FUNCTION runyard.graph_delete(for_tenant text, name text) RETURNS void;
 
--- Delete the rows of a deleted line after the position `keep`, except rows that copies show. If no rows are left, delete the line and examine
--- its deleted ancestors. Lines are locked from the newest to the oldest.
+-- Delete the rows of a deleted line after the position `keep`, except rows that copies show. If no rows are left, delete the line, and
+-- examine its deleted ancestors in the same way. Lines are locked from the newest to the oldest.
 FUNCTION runyard.graph_trim(of_line bigint, keep bigint) RETURNS void;
 
--- Return the highest position of a line that is bound to a message that is still stored, or 0.
+-- Return the highest position of a line that is the mark of a stored message, or 0.
 FUNCTION runyard.graph_marked_to(of_line bigint) RETURNS bigint;
 
--- Remove the lines of a deleted thread, except the rows that forks of the thread show. erase: true to remove also these rows, and the lines
--- that continue them. A run of such a fork then raises checkpoint_missing.
+-- Remove the lines of a deleted thread, except the rows that forks of the thread show. erase: true to remove these rows too, and the lines
+-- of the forks that continue them. A run of such a fork then raises checkpoint_missing.
 FUNCTION runyard.graph_remove(of_thread bigint, erase boolean) RETURNS void;
 
--- Remove what a run wrote that has ended and is in no context, except what the marks of stored messages and copies show. The lines of the
--- run are not continued afterwards: a later run gets a copy.
+-- Remove the checkpoints of a run that has ended and is in no context. Keep the checkpoints that marks of stored messages or copies show.
+-- The run's lines lose their names, so that no run continues them. A later run gets a copy.
 FUNCTION runyard.graph_remove_run(of_thread bigint, of_run text) RETURNS void;
 
 -- functions/graph_prune.sql ---------------------------------------------------------------------------------------------------
 -- Functions that remove checkpoints of graphs.
 
--- Keep only the newest checkpoint of each namespace of a saver's thread, with its pending writes. Copies of the thread keep their checkpoints.
--- The kept checkpoints move to a new line, with the values of their channels. Do nothing for an unknown thread. Raises capability_missing if
--- a channel of a kept checkpoint is rebuilt from earlier writes (DeltaChannel).
+-- Keep only the newest checkpoint of each namespace of a saver's thread, with its pending writes. The kept checkpoints and the values of
+-- their channels move to a new line. Copies of the thread keep their checkpoints. Do nothing for an unknown thread. Raises
+-- capability_missing if a channel of a kept checkpoint is rebuilt from earlier writes (DeltaChannel).
 FUNCTION runyard.graph_prune(for_tenant text, name text) RETURNS void;
 
 -- Copy a value to another line. If the value is a list, copy its chunks too. Return the id of the copy.
@@ -1763,20 +1760,21 @@ FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void
 -- functions/graph_reads.sql ---------------------------------------------------------------------------------------------------
 -- Reading checkpoints of graphs. `most` is the `limit` of `page` in runyard/ports/graph_checkpoints.py.
 
--- Return the newest checkpoint of a namespace that a line shows up to a position, or the checkpoint `id`, with its values and pending writes.
+-- Return the checkpoint `id` that a line shows up to a position, with its values and pending writes. If id is NULL, return the newest
+-- checkpoint of the namespace.
 FUNCTION runyard.graph_newest(of_line bigint, upto bigint, ns text, id text)
 RETURNS TABLE (namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
                "values" runyard.graph_value[], writes runyard.graph_write[]);
 
--- Return the newest checkpoint of a namespace of a line, or the checkpoint with the id.
+-- Return the checkpoint of a line with this id. If the id is NULL, return the newest checkpoint of the namespace.
 FUNCTION runyard.graph_latest(for_tenant text, of_owner bigint, name text, ns text, id text)
 RETURNS TABLE (graph_id text, namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
                "values" runyard.graph_value[], writes runyard.graph_write[]);
 
--- Return a page of checkpoints of a line in descending order of their ids. name: the name of the line, or NULL for all lines of savers without
--- runs. ns, id, filter: the namespace, the id, and a part of the metadata, or NULL for any. before: an upper limit of the ids, or NULL.
--- after_id, after_ns, after_name: the last checkpoint of the previous page, or NULL. A page may have fewer than `most` rows. Only an empty
--- page is the end.
+-- Return a page of checkpoints of a line in descending order of their ids. name: the name of the line, or NULL for all lines of savers
+-- without runs. ns, id, filter: the namespace, the id, and a part of the metadata, or NULL for any value. before: an upper limit of the
+-- ids, or NULL. after_id, after_ns, after_name: the last checkpoint of the previous page, or NULL. A page may have fewer than `most` rows.
+-- An empty page marks the end.
 FUNCTION runyard.graph_read(
     for_tenant text, of_owner bigint, name text, ns text, id text, before text, filter jsonb, after_id text, after_ns text,
     after_name text, most integer
@@ -1793,10 +1791,10 @@ FUNCTION runyard.graph_writes_of(of_line bigint, upto bigint, ns text, id text) 
 FUNCTION runyard.graph_items(segments bigint[]) RETURNS TABLE (part integer, first bigint, items bytea);
 
 -- functions/graph_runs.sql ----------------------------------------------------------------------------------------------------
--- Functions that begin the state of a graph in a run of a thread, and bind the state to messages (F13).
+-- Functions for graphs in runs (F13). They begin the state of a graph in a run, and store the state at a message as a mark.
 
--- Return the mark of the first message in `candidates` that has a mark. Marks count if they belong to the thread or to a thread whose messages
--- a branch of this thread shows. Raises checkpoint_missing.
+-- Return the mark of the first message in `candidates` that has a mark. The mark must belong to the thread, or to a thread whose messages a
+-- branch of this thread shows. Raises checkpoint_missing.
 FUNCTION runyard.graph_find_mark(t runyard.threads, candidates uuid[]) RETURNS runyard.graph_marks;
 
 -- Return the state from which a probe of the thread begins. Each namespace with a checkpoint has one row. Without any checkpoint, the result
@@ -1806,30 +1804,31 @@ FUNCTION runyard.graph_state(for_tenant text, thread_id text, candidates uuid[],
 RETURNS TABLE (message_id uuid, base_id uuid, namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
                "values" runyard.graph_value[], writes runyard.graph_write[]);
 
--- Begin or continue the graph of an attempt's run. candidates: the messages before the run that may have a mark, the newest first. The list is
--- empty if the graph has no earlier state. input_id: the run's input, which gets a mark, or NULL. Return the name of the run's line, whether
--- the line has a state of this run, and the last message in the state at the run's beginning. The run continues the line of its predecessor.
--- It gets a copy of the line if it begins at an earlier position, or if another run has continued the line. Raises checkpoint_missing,
--- stale_fence and cancel_requested.
+-- Begin or continue the graph of an attempt's run. candidates: the messages before the run that may have a mark, the newest first. The list
+-- is empty if the graph has no earlier state. input_id: the run's input, which gets a mark, or NULL. graph_id: the name of the run's line.
+-- began: true if the line has a state of this run. base_id: the last message in the state at the run's beginning. The run continues the
+-- line of its predecessor. The run gets a copy of the line if it begins at an earlier position, or if another live run continues the line.
+-- Raises checkpoint_missing, stale_fence and cancel_requested.
 FUNCTION runyard.graph_begin(of_thread bigint, of_run text, with_fence bigint, candidates uuid[], input_id uuid)
 RETURNS TABLE (graph_id text, began boolean, message_id uuid, base_id uuid);
 
--- Return messages before the message `base` that the run of `base` did not see when it began: those of runs that were redriven and completed
--- later, and those that were stored later. of_thread: the thread that shows `base`, or NULL for the thread with the id. Raises
+-- Return the messages before the message `base` that the run of `base` did not see when it began. They were stored later, or their runs
+-- were redriven and completed later. of_thread: the key of the thread that shows `base`, or NULL to find the thread by its id. Raises
 -- thread_not_found.
 FUNCTION runyard.graph_unseen(for_tenant text, thread_id text, of_thread bigint, base uuid) RETURNS TABLE (message_id uuid);
 
--- Bind the present state of a run's line to a message. The state contains the message. Raises stale_fence, cancel_requested and
--- checkpoint_missing.
+-- Store the present state of a run's line as the mark of a message. The state contains the message. Raises stale_fence, cancel_requested
+-- and checkpoint_missing.
 FUNCTION runyard.graph_mark(of_thread bigint, of_run text, with_fence bigint, name text, message_id uuid) RETURNS void;
 
 -- functions/graph_writes.sql --------------------------------------------------------------------------------------------------
 -- Functions that write checkpoints of graphs, and the pending writes of their tasks.
 
 -- Store a checkpoint. of_run, with_fence: the attempt that writes, or NULL. content_kind, content: the encoded checkpoint. channels,
--- versions: the versions of all channels of the checkpoint. For each list in `new`, return the segments of the list, the stream to which the
--- line can append, and the length of this stream. If a stream in `new` is not visible, or if the line lacks a version that is not in `new`, store
--- nothing and return one row of NULLs. Raises stale_fence, cancel_requested and checkpoint_missing.
+-- versions: the versions of all channels of the checkpoint. new: the new values of channels. For each list in `new`, return the segments of
+-- the list, the stream to which the line can append, and the length of this stream. Store nothing and return one row of NULLs in two cases:
+-- a stream in `new` is not visible, or neither the line nor `new` has one of the versions. Raises stale_fence, cancel_requested and
+-- checkpoint_missing.
 FUNCTION runyard.graph_put(
     for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint, ns text, id text, parent text, content_kind text,
     content bytea, details jsonb, channels text[], versions text[], new runyard.new_graph_value[]
@@ -1851,27 +1850,27 @@ FUNCTION runyard.graph_put_writes(
 -- functions/labels.sql --------------------------------------------------------------------------------------------------------
 -- Labels: names of branches. A label is unique in its thread and follows its branch as the branch grows.
 
--- Set a label to a branch. If the thread has the label, it moves. message_id: a message of the branch, or NULL for the head. An
--- inherited message names the thread's first branch. most: maximum number of labels of a thread (MAX_LABELS,
--- runyard/domain/validation.py). Raises message_not_found, run_not_completed if the message's run is on no path of the branch, and
+-- Give a label to a branch. If another branch of the thread has the label, the label moves. message_id: a message of the branch, or NULL
+-- for the head. An inherited message names the thread's first branch. most: maximum number of labels of a thread (MAX_LABELS,
+-- runyard/domain/validation.py). Raises message_not_found. Raises run_not_completed if no path of the branch shows the message. Raises
 -- invalid_input if the thread has too many labels.
 FUNCTION runyard.set_label(for_tenant text, thread_id text, label text, message_id uuid, most integer) RETURNS void;
 
 -- Remove a label. Nothing changes if the thread does not have it.
 FUNCTION runyard.remove_label(for_tenant text, thread_id text, label text) RETURNS void;
 
--- Return the branch that shows a message as its own, with the messages of the run under way there. For an inherited message it is
+-- Return the branch that stores a message and shows it. A branch also shows the messages of its live run. For an inherited message, return
 -- the thread's first branch.
 FUNCTION runyard.branch_of(t runyard.threads, message_id uuid) RETURNS bigint;
 
--- Return the last message of every labelled branch, with the messages of the run under way there. level: the last level of the
--- path to the message. stored_on, stored_seq: the branch and the number of the message.
+-- Return the last message of every labelled branch, including the messages of its live run. level: the last level of the path to the
+-- message. stored_on, stored_seq: the branch and the number of the message.
 FUNCTION runyard.labelled_ends(t runyard.threads)
 RETURNS TABLE (label text, message_id uuid, level runyard.level, stored_on bigint, stored_seq bigint);
 
 -- functions/lanes.sql ---------------------------------------------------------------------------------------------------------
--- Lanes: the lane of a run, and what a run does if its lane is busy (multitask_strategy: enqueue, reject, interrupt, rollback).
--- startable.sql decides which run of a lane may start.
+-- Lanes: the lane of a run, and the effect of a busy lane (multitask_strategy: enqueue, reject, interrupt, rollback). startable.sql decides
+-- which run of a lane may start.
 
 -- Return the lane to which a run is admitted. alone: true for a parallel run.
 FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text;
@@ -1881,11 +1880,11 @@ FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id tex
 FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, OUT busy text, OUT refused jsonb, OUT effects jsonb);
 
 -- functions/leaves.sql --------------------------------------------------------------------------------------------------------
--- Leaves of the message tree of a thread. Reads only: end_run.sql, plain_runs.sql and store_message.sql move a branch's leaf. `most` is the
--- `limit` of PageRequest (runyard/ports/queries.py).
+-- Leaves of the message tree of a thread. These functions only read. end_run.sql, plain_runs.sql and store_message.sql set a branch's leaf.
+-- `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
--- returned leaves only.
+-- Return a page of the leaves, the oldest first. only_labelled: true to return only leaves with labels. Depths are counted for the returned
+-- leaves only.
 FUNCTION runyard.list_leaves(
     for_tenant text, thread_id text, only_labelled boolean, after_time timestamptz, after_id uuid, most integer
 ) RETURNS TABLE (
@@ -1893,19 +1892,18 @@ FUNCTION runyard.list_leaves(
 );
 
 -- Return the leaves of the thread's tree: the last visible message of every branch, and the last message of every run that is not
--- completed. A branch without visible messages of its own has no leaf, except the thread's first branch. A message after which
--- another branch begins is no leaf, unless it is the end of a labelled branch. level: the last level of the path to the leaf. The
--- path also has the levels that this level's branch inherits.
+-- completed. A branch without own visible messages has no leaf, except the thread's first branch. A message after which another branch
+-- begins is no leaf, except at the end of a labelled branch. level: the last level of the path to the leaf. The path also has the levels
+-- that this level's branch inherits.
 FUNCTION runyard.tree_leaves(t runyard.threads)
 RETURNS TABLE (message_id uuid, created_at timestamptz, run_id text, run_status text, level runyard.level, labels text[]);
 
--- Return the last message of the thread's head, and that of its first branch. If a run is under way on the branch, it is the run's last
--- message.
+-- Return the last message of the thread's head, and the last message of its first branch. The messages of live runs count.
 FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid);
 
 -- functions/limits.sql --------------------------------------------------------------------------------------------------------
--- The values of limits. The limits on queued runs are applied in queue_limits.sql, the limits on running runs in permits.sql, and
--- the limit on the size of a message in size_limits.sql.
+-- The values of limits. queue_limits.sql applies the limits on queued runs, permits.sql those on running runs, and size_limits.sql the
+-- limit on the size of a message.
 
 -- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint;
@@ -1913,8 +1911,8 @@ FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint;
 -- functions/list_children.sql -------------------------------------------------------------------------------------------------
 -- The children of a thread's runs, and their children.
 
--- Return at most `most` children of the runs of a thread, level by level, and at most `most_depth` levels. A level has the children of one
--- run together. A child whose content was deleted is left out, with its children.
+-- Return at most `most` descendants of the runs of a thread, level by level, and at most `most_depth` levels: first the children, then
+-- their children. Within a level, the children of one run are together. A child whose content was deleted is omitted, with its children.
 FUNCTION runyard.list_children(for_tenant text, of_thread text, most_depth integer, most integer)
 RETURNS TABLE (depth integer, thread_id text, run_id text, agent text, status text, started_by_thread_id text, started_by_run_id text,
                accepted_at timestamptz, finished_at timestamptz);
@@ -1931,9 +1929,9 @@ FUNCTION runyard.list_runs(
     after_time timestamptz, after_no bigint, most integer, bytes bigint
 ) RETURNS TABLE (run runyard.runs, omitted text[], place_time timestamptz, place_no bigint);
 
--- Return the statement that reads the runs of a list in their order, by the one index that fits the filters. Its parameters: $1
--- tenant, $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 its accept_no.
--- enough: the maximal number of rows to read from each of two indexes, if the statement joins two.
+-- Return the statement that reads the runs of a list in order, by the index that fits the filters. Parameters of the statement: $1 tenant,
+-- $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 the accept_no of this place. enough:
+-- the maximum number of rows to read from each index, if the statement combines two.
 FUNCTION runyard.runs_statement(
     for_tenant text, thread_id text, of_thread bigint, with_status text, of_agent text, enough integer
 ) RETURNS text;
@@ -1941,19 +1939,18 @@ FUNCTION runyard.runs_statement(
 -- functions/lists.sql ---------------------------------------------------------------------------------------------------------
 -- Lists of threads, HITL requests, attempts and deliveries. The list of runs is in list_runs.sql.
 --
--- A page has at most `most` entries (PageRequest, runyard/ports/queries.py), which together have at most `bytes` (PAGE_BYTES,
--- runyard/ports/results.py). An entry that is larger is a page of its own. A page also ends after a thousand rows that did not match
--- the filters. It then has fewer entries, and the place after which the next page begins. Values of more than 8192 bytes are left out
--- of an entry, and `omitted` names them.
+-- A page has at most `most` entries (PageRequest, runyard/ports/queries.py) and at most `bytes` (PAGE_BYTES, runyard/ports/results.py). A
+-- larger entry is a page of its own. A page also ends after a thousand rows that do not match the filters. Such a page has fewer entries,
+-- and the place after which the next page begins. An entry omits values of more than 8192 bytes, and `omitted` lists them.
 --
--- Each function reads one index, which has the order of the list. The function compares the rows with the other filters itself.
--- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
--- Each index has a condition that only its list has. If a primary key would have the same order for the given filters, Postgres
--- could use the key. To prevent this, the statement gives one column as a range and orders by this column first. The range ends
--- with a comparison of this column alone, because a comparison of rows does not end a scan before its first column changes.
+-- Each function reads one index, which has the order of the list. The function itself compares the rows with the other filters. Its
+-- statement is planned for the given filters, because one plan for all filters would read the whole table for some of them. Each index has
+-- a condition that only its list has. For some filters a primary key has the same order, and Postgres could use the key instead. To prevent
+-- this, the statement gives one column as a range and orders by this column first. The range ends with a comparison of this column alone,
+-- because a comparison of rows does not end a scan before the first column changes.
 
--- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. The forks of
--- a deleted thread are no forks of a later thread under its id, whose thread_key is greater than theirs.
+-- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. Forks of a deleted
+-- thread are not listed as forks of a later thread with the same id. They have lower keys than the later thread.
 FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint);
@@ -1964,11 +1961,11 @@ FUNCTION runyard.list_requests(
     for_tenant text, thread_id text, pending boolean, after_time timestamptz, after_id text, most integer, bytes bigint
 ) RETURNS TABLE (request runyard.requests, more boolean);
 
--- Return the attempts of a run, which may be inherited, the oldest first. If there are more, the last row has `more` and no attempt.
+-- Return the attempts of an own or inherited run, the oldest first. If there are more, the last row has `more` and no attempt.
 FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
 RETURNS TABLE (attempt runyard.attempts, more boolean);
 
--- Return up to `most` deliveries, the newest first. A caller that must know whether there are more sets `most` one higher.
+-- Return up to `most` deliveries, the newest first. To find out whether there are more, a caller asks for one more than it needs.
 FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
 RETURNS SETOF runyard.webhook_deliveries;
 
@@ -1977,19 +1974,18 @@ FUNCTION runyard.json_bytes(value jsonb) RETURNS bigint;
 
 -- functions/live_runs.sql -----------------------------------------------------------------------------------------------------
 -- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call these
--- functions, so that the tables are correct whichever statement changes a run. Only the functions that claim or end runs write the rows
--- themselves.
+-- functions, so that the tables stay correct after any statement. The functions that claim or end runs call them directly.
 
--- Write the rows of live_runs of the new runs of a statement.
+-- Write the rows of live_runs for the new runs of a statement.
 FUNCTION runyard.follow_accepts() RETURNS trigger;
 
--- Change the row of live_runs of a run that a worker has claimed.
+-- Change the row of live_runs after a worker has claimed the run.
 FUNCTION runyard.follow_claim(r runyard.runs) RETURNS void;
 
--- Write the rows of a run that has ended: its row of live_runs gives way to those of the other tables.
+-- Delete the row of live_runs of a run that has ended, and write its rows of the other tables.
 FUNCTION runyard.follow_end(r runyard.runs) RETURNS void;
 
--- Write the rows of a run that was inserted after its end, or changed other than by a claim or its end.
+-- Write the rows of a run after any other change, or after an insert of an ended run.
 FUNCTION runyard.follow_run() RETURNS trigger;
 
 -- Delete the rows of deleted runs from these tables.
@@ -1998,24 +1994,24 @@ FUNCTION runyard.forget_runs() RETURNS trigger;
 -- functions/measure.sql -------------------------------------------------------------------------------------------------------
 -- Figures of the whole deployment, for the metrics of the leader.
 
--- Return the HITL requests that wait for an answer, by kind, and the figures of the Postgres server. commits: the number of transactions
--- that were committed in the database since its statistics began.
+-- Return the number of pending HITL requests by kind, and figures of the Postgres server. commits: the number of transactions that were
+-- committed in the database since its statistics began.
 FUNCTION runyard.measure() RETURNS TABLE (
     questions bigint, approvals bigint, steps bigint, oldest_request double precision, database_bytes bigint, dead_rows bigint,
     connections bigint, max_connections bigint, commits bigint
 );
 
 -- functions/permits.sql -------------------------------------------------------------------------------------------------------
--- Permits under the limits on running runs, and the lines of runs that wait for a permit. A permit is named after the agent or the
--- tenant whose limit it is under: "agent …" or "tenant …". There are as many permits of one name as the limit allows.
+-- Permits under the limits on running runs, and the lines of runs that wait for a permit. The name of a permit contains the agent or the
+-- tenant of the limit: "agent …" or "tenant …". There are as many permits of one name as the limit allows.
 
--- Return the names of the permits that a run holds while it runs. A name without a limit is left out. A run without an agent
--- counts for the agent "default".
+-- Return the names of the permits that a run holds while it runs. Names without a limit are omitted. A run without an agent counts for the
+-- agent "default".
 FUNCTION runyard.permits_of(r runyard.runs) RETURNS text[];
 
--- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. A transaction
--- must not wait for the lock of a thread after this call, because both could then wait for each other. Transactions that hold these
--- locks are short. A call waits longer for these locks than for a thread's lock, because after a failed wait its changes would be undone.
+-- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. After this call, the
+-- transaction must not wait for the lock of a thread, because of deadlocks. A call waits longer for these locks than for the lock of a
+-- thread. Transactions that hold these locks are short, and after a failed wait all changes of the call would be undone.
 FUNCTION runyard.lock_permits(permits text[]) RETURNS void;
 
 -- Return the limit on the permits of a name, or NULL.
@@ -2025,56 +2021,56 @@ FUNCTION runyard.limit_of_permit(permit text) RETURNS bigint;
 -- limit allows runs.
 FUNCTION runyard.free_permits(permit text) RETURNS bigint;
 
--- Return the name of a permit for which a run must wait, or NULL if all its permits are free. A free permit does not count as free
--- if a run ahead in the line needs it.
+-- Return the name of a permit for which a run must wait, or NULL if all its permits are free. The free permits go to the first runs in the
+-- permit's line.
 FUNCTION runyard.missing_permit(r runyard.runs) RETURNS text;
 
--- Return the accept_no of the first `most` runs in the line for a permit. The first run of each tenant comes first, in the order
--- of their turns, then the second run of each tenant, and so on.
+-- Return the accept_no of the first `most` runs in the line for a permit. The tenants take turns: the line begins with one run of each
+-- tenant, and then has the second run of each tenant.
 FUNCTION runyard.first_in_line(permit text, most bigint) RETURNS SETOF bigint;
 
--- Put a run into the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. Return
--- as effects the jobs of runs that may start: runs in the line that the run leaves or, if the run is in the line for this permit
--- already, runs in this line.
+-- Add a run to the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. The run leaves the
+-- line of another permit. Return as effects the jobs of runs in that line that may start. If the run is in the line for this permit
+-- already, return the jobs of runs in this line that may start.
 FUNCTION runyard.wait_for_permit(r runyard.runs, permit text) RETURNS jsonb;
 
--- Give a tenant whose run left the line the last turn. If the tenant has no other run in the line, delete its turn.
+-- Give the last turn to a tenant whose run has left the line. If the tenant has no other run in the line, delete its turn.
 FUNCTION runyard.take_turn(from_permit text, for_tenant text) RETURNS void;
 
--- Take a run out of its line because it cannot be claimed for another reason, so that the runs behind it do not wait for it.
--- Return as effects the jobs of the runs that may start.
+-- Remove a run from its line, because its claim was refused for another reason than a missing permit. Return as effects the jobs of the
+-- runs behind it that may start.
 FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb;
 
--- Return as effects the jobs of the first runs in the line for a permit, as many as there are free permits. The runs stay in the
--- line until a worker claims them.
+-- Return as effects one job for each free permit, for the first runs in the permit's line. The runs stay in the line until a worker claims
+-- them.
 FUNCTION runyard.next_for_permit(permit text) RETURNS jsonb;
 
--- Return as effects the jobs of the runs for which permits of these names became free. Call this function after the last lock of a
--- thread in the transaction.
+-- Return as effects the jobs of the runs that get the freed permits of these names. Call this function after the transaction has locked its
+-- last thread.
 FUNCTION runyard.free(permits text[]) RETURNS jsonb;
 
--- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. Such a run may still
--- wait because a limit was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of
--- tenants without a run in the line. The leader calls this function.
+-- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. There are such runs if a limit
+-- was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of tenants without a run in the
+-- line. The leader calls this function.
 FUNCTION runyard.review_limits() RETURNS jsonb;
 
 -- functions/plain_runs.sql ----------------------------------------------------------------------------------------------------
 -- The plain path: accept_many, claim and complete process the usual runs of a batch together, in few statements. A statement for 32 runs
--- costs little more than one for a single run. What is not plain takes the long way of these functions, run by run, with the same result.
+-- costs little more than one for a single run. These functions process all other runs one by one, with the same result.
 --
--- A plain run is a prompt without a parent message on the lane ''. Its thread is no fork and has no unadmitted runs. It was never claimed
--- before, and completes with messages that have no tool calls and results, and ids of their own. The deployment has no limits.
+-- A plain run is a prompt without a parent message on the lane ''. Its thread is no fork and has no unadmitted runs. The run was never
+-- claimed before. It completes with messages that have new ids, and no tool calls or results. The deployment has no limits.
 --
--- Each function locks its threads in the order of their keys, in one statement. It does nothing if a lock is not free in time. Its block
--- with an exception handler contains all its writes, because a row that a subtransaction has locked costs more to change outside it.
--- The settings of the functions keep their generic plans good for a table of any size: every row is found by an index.
+-- Each function locks its threads in the order of their keys, in one statement. If a lock is not free in time, the function changes
+-- nothing. All its writes are inside the block with the exception handler, because changing a row outside of the subtransaction that has
+-- locked it costs more. With the settings of the functions, generic plans find every row by an index and suit a table of any size.
 
--- Accept and admit the plain requests. Return one row per run that is new. A request that is a repetition, or whose thread has a request
--- that is not plain, is left to the caller.
+-- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
+-- for a thread that also has a request that is not plain.
 FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
 
--- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock, after which
--- lock_not_available is raised; NULL for the session's limit; 0 to leave out the threads that another transaction has locked.
+-- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before
+-- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
 FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[];
 
 -- Claim the plain runs for a worker. Return one row per claimed run. paused, patience: as in runyard.claim.
@@ -2089,20 +2085,20 @@ FUNCTION runyard.complete_plain(writes runyard.attempt_write[], message_bytes bi
 -- functions/printable.sql -----------------------------------------------------------------------------------------------------
 -- Printable characters, which ids and names consist of.
 
--- Return true if the text has a character that runyard.models.check_id refuses. The ranges are those of Unicode 14, the version
--- of the oldest Python that runyard supports: control and format characters, separators except the space, private and unassigned
--- characters. Postgres keeps the compiled expression for the connection. Most texts are ASCII and do not need it.
+-- Return true if the text has a character that runyard.models.check_id refuses: a control or format character, a separator other than the
+-- space, or a private or unassigned character. The ranges are those of Unicode 14, the version of the oldest Python that runyard supports.
+-- Most texts are ASCII and do not need the expression. Postgres keeps the compiled expression for the connection.
 FUNCTION runyard.unprintable(given text) RETURNS boolean;
 
 -- functions/prune.sql ---------------------------------------------------------------------------------------------------------
--- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
--- `most` is the `limit` of `prune` in runyard/ports/stores.py. Of the rows of deleted threads, a call
--- removes at most 1000 (see the call of remove_leftovers in prune).
+-- Pruning data whose retention has passed. The settings of the deployment determine the retention (Retention, runyard/ports/workers.py).
+-- `most` is the `limit` of `prune` in runyard/ports/stores.py. A call removes at most 1000 rows of deleted threads (the call of
+-- remove_leftovers in prune).
 
--- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
--- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
--- of transactions that are not older than the oldest open transaction are not counted yet.
--- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return the
+-- number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. count_usage
+-- counts only entries that are older than every open transaction. A call examines the oldest entry of up to 500 tenants. The next call
+-- continues with the next tenant.
 FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 
 -- Delete up to `most` of the oldest entries of a tenant that are older than old_before, and record the last deleted entry. Return
@@ -2118,32 +2114,31 @@ FUNCTION runyard.prune(feed interval, results interval, workers interval, most i
 -- functions/queue_limits.sql --------------------------------------------------------------------------------------------------
 -- Limits on queued runs: check whether a queue has room for another run.
 
--- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit of a lane also counts runs that are
--- not admitted. may_write: see runyard.queue_size.
+-- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit per lane also counts runs that are not
+-- admitted. may_write: see runyard.queue_size.
 FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void;
 
--- Return the lane number up to which all runs of a lane have ended. Readers of the lane begin after it, because the index entries of
--- ended runs stay while an older transaction is open.
+-- Return the lane_seq up to which all runs of a lane have ended. Reads of the lane begin after this number. Otherwise they would read the
+-- index entries of ended runs, which stay while an older transaction is open.
 FUNCTION runyard.floor_of(key bigint, in_lane text) RETURNS bigint;
 
--- Return the error for a run that is admitted after its accept and exceeds the limit of its lane, or NULL. One more run than the
--- limit is allowed, because the lane's head may have been released to the queue.
+-- Return the error for a run that exceeds the limit of its lane at a later admission, or NULL. One run more than the limit is allowed,
+-- because the lane's head may have been released to the queue.
 FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb;
 
 -- functions/queue_sizes.sql ---------------------------------------------------------------------------------------------------
--- The numbers of queued runs, for the limits queued and queued_per_tenant. They are measured from time to time, and later runs
--- are added.
+-- The numbers of queued runs, for the limits queued and queued_per_tenant. A number is the last measurement plus the runs that were
+-- accepted after it.
 
--- Return the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants. It is the last measurement plus the
--- queued runs that were accepted after it. A measurement that is older than a second is repeated first if the number is not small
--- and the caller may write. most: the number up to which runs are counted.
+-- Return the number of queued runs of a tenant, or of all tenants if for_tenant is NULL. If the last measurement is older than a second,
+-- the number is not small and the caller may write, measure first. most: the number up to which runs are counted.
 FUNCTION runyard.queue_size(for_tenant text, most bigint, may_write boolean) RETURNS bigint;
 
--- Measure the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants, up to `most`. Do nothing if another
--- transaction measures the same number.
+-- Measure the number of queued runs of a tenant, or of all tenants if for_tenant is NULL, up to `most`. Do nothing if another transaction
+-- measures the same number.
 FUNCTION runyard.measure_queue(for_tenant text, most bigint) RETURNS void;
 
--- Repeat the measurements that were not zero. The leader calls this function for callers that may not write.
+-- Repeat the measurements that were not zero. The leader calls this function, because some callers of queue_size may not write.
 FUNCTION runyard.measure_queues() RETURNS void;
 
 -- functions/queues.sql --------------------------------------------------------------------------------------------------------
@@ -2152,8 +2147,8 @@ FUNCTION runyard.measure_queues() RETURNS void;
 -- Return the numbers of suspended runs of each queue, by what they wait for.
 FUNCTION runyard.suspended_runs() RETURNS TABLE (queue text, waiting_for text, runs bigint);
 
--- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live
--- runs by the indexes of their statuses. waiting: the queued runs that need nothing but a worker. A lane whose runs are in several queues
+-- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live runs
+-- by the indexes of their statuses. waiting: the number of queued runs that wait only for a worker. A lane whose runs are in several queues
 -- counts in each of them.
 FUNCTION runyard.queue_states() RETURNS TABLE (
     queue text, queued bigint, waiting bigint, deepest bigint, oldest double precision, scheduled bigint, running bigint, suspended bigint,
@@ -2163,26 +2158,25 @@ FUNCTION runyard.queue_states() RETURNS TABLE (
 -- functions/reading.sql -------------------------------------------------------------------------------------------------------
 -- Reading a thread's messages, a run's context and a run's input.
 
--- Return the run with its input. From the first claim on, the input is a message of the run and not in the run's row.
+-- Return the run with its input. After the first claim, the input is not in the run's row, but in a message of the run.
 FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs;
 
 -- Return the payload of the message that was the input of a run of this branch, or NULL. input_id and branch_id: NULL if the run has none.
 FUNCTION runyard.stored_input(input_id uuid, branch_id bigint) RETURNS bytea;
 
--- Return one page of messages, each with the present status of its run, in the order of their numbers. at: the last message of the
--- path; NULL for all visible messages of the branch of_branch (NULL: the head), and those of the run under way there. The call for a
--- later page must name the branch of the first page.
+-- Return one page of messages, each with the present status of its run, in the order of their numbers. at: the last message of the path. If
+-- at is NULL, return all visible messages of a branch and the messages of its live run. of_branch: the branch, or NULL for the head. The
+-- call for a later page must name the branch of the first page.
 FUNCTION runyard.path_page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS TABLE (message runyard.messages, run_status text);
 
--- Return the view of all visible messages of a branch, and of the messages of the run under way there. The run under way is the
--- first run of the branch's lane that has not ended, once an attempt has begun it.
+-- Return the view of all visible messages of a branch and of the messages of its live run. This run is the head of the branch's lane, if an
+-- attempt has begun.
 FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[];
 
--- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages
--- after the number own_after. Some of its own messages may have been stored before its claim. Raises stale_fence if another attempt has
--- claimed the run.
+-- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages after
+-- the number own_after. Some own messages may have been stored before the claim. Raises stale_fence if another attempt has claimed the run.
 FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
 RETURNS TABLE (message runyard.messages, own boolean);
 
@@ -2193,9 +2187,9 @@ RETURNS TABLE (message runyard.messages, own boolean);
 FUNCTION runyard.redrive(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT effects jsonb);
 
 -- functions/refusals.sql ------------------------------------------------------------------------------------------------------
--- Refusals: typed errors for clients, which are raised or returned as JSON.
+-- Refusals: typed errors for clients. Functions raise them, or return them as JSON.
 
--- Raise a typed error. code: the error code. message: its text. details: an object.
+-- Raise a typed error. code: the error code. message: the text of the error. details: a JSON object.
 FUNCTION runyard.refuse(code text, message text, details jsonb DEFAULT '{}') RETURNS void;
 
 -- Raise the error that another function returned as JSON. Do nothing for NULL.
@@ -2209,31 +2203,30 @@ FUNCTION runyard.queue_full(which text, of text, most bigint) RETURNS jsonb;
 FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 
 -- functions/removal.sql -------------------------------------------------------------------------------------------------------
--- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
--- deletion of a fork and other steps wait for its lock.
+-- Removing the rows of deleted threads. Each step is a short transaction. A deleted thread is invisible at once. Only deletions of forks
+-- and other steps wait for its lock.
 --
--- `most`, the maximum number of runs and messages that a call examines, is chosen by three callers: the process that deletes a thread
--- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql, which
--- removes a small thread in its own transaction (left_over).
+-- `most` is the maximum number of runs and messages that a call examines. Three callers choose it: the process that deletes a thread
+-- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql (left_over).
 
--- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs a
--- lock that another transaction has: of a fork, or of the wait for a child that ends.
+-- Make one step for a deleted thread. Return true if more steps may be needed. Raises locked if the rest needs a lock that another
+-- transaction has. This is the lock of a fork, or of a wait for an ending child.
 FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
 
--- Make steps for deleted threads whose rows their callers have not removed, until about `most` rows are examined or a fork is locked.
--- Return true if there may be more to do. A thread whose step fails or takes too long stops neither the other threads nor the caller. Each
--- call begins at a random thread and looks at up to 100 threads, so that threads whose steps always fail do not delay the others.
+-- Make steps for deleted threads that still have rows, until about `most` rows are examined. Return true if more steps may be needed. If a
+-- step of a thread fails or takes too long, the other threads and the caller continue. Each call begins at a random thread and examines up
+-- to 100 threads. A thread whose steps always fail therefore does not delay the others.
 FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
 
--- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
--- do, or if a fork or a wait is locked.
+-- Remove up to `most` rows of a deleted thread. The caller must have locked the thread. Return the number of examined rows. The number is 0
+-- if nothing is left, or if a fork or a wait is locked.
 FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer;
 
--- Return the parts of a branch of a deleted thread that live threads show.
+-- Return the levels through which live threads show a branch of a deleted thread.
 FUNCTION runyard.shown_levels(branch_id bigint) RETURNS runyard.level[];
 
--- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
--- examined runs. Without statistics of a large thread, a bitmap scan or a sort would read all its rows in each step.
+-- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of examined
+-- runs. Bitmap scans and sorts are off, because they could read all rows of a large thread in each step.
 FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
 
 -- Examine up to `most` messages of a branch of a deleted thread. Remove those that no live thread shows. Replace the others by
@@ -2241,88 +2234,86 @@ FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer;
 -- examined messages.
 FUNCTION runyard.remove_messages(s runyard.removals, of_branch bigint, most integer) RETURNS integer;
 
--- Remove the entries of the extra that an erased thread has not inherited, and record their hashes. They are removed from the thread and
--- from up to `most` of its runs, so that forks that are made later do not inherit them. Return the number of examined runs, at least 1.
+-- Remove the entries of an erased thread's extra that the thread has not inherited, and record their hashes. Remove them from the thread
+-- and from up to `most` of its runs. Return the number of examined runs, at least 1.
 FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integer;
 
--- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The
--- inheriting thread is locked, unless another transaction has locked it. Return 0 if it is locked. Return `most` after a step that
--- has locked a thread, because its transaction must not lock a second one.
+-- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The function
+-- locks the inheriting thread. Return 0 if another transaction has locked it. After a step that has locked a thread, return `most`, because
+-- the transaction must not lock a second one.
 FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer;
 
 -- functions/respond.sql -------------------------------------------------------------------------------------------------------
 -- Answers to HITL requests. postgres/hitl_answers.py compares a repeated answer with the stored one.
 
--- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
--- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if
+-- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if the
+-- answer was recorded. created is false if the request was answered before. The caller must then compare the answers. created is NULL if
 -- runyard.request_for returns another request than the caller has checked. is_last: true if the run waits for no other answer.
 FUNCTION runyard.respond(
     for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
 );
 
--- Return the HITL request that an answer is for. It is the request request_id, else the request that was answered with
--- response_id (the answer is then a repetition), else the only pending request of the thread.
+-- Return the HITL request that an answer is for. This is the request request_id. Without request_id, it is the request that was answered
+-- with response_id before, so that the answer is a repetition. If there is none, it is the only pending request of the thread.
 FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests;
 
--- Queue the suspended run of an answered request. The run is still the head of its lane.
+-- Queue the suspended run of an answered request. A suspended run stays the head of its lane.
 FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb);
 
 -- functions/run_events.sql ----------------------------------------------------------------------------------------------------
--- The events of a run that its rows prove, for readers of a stream that Redis lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in
--- runyard/ports/scheduling.py are `most` and `bytes`.
+-- The proven events of a run: the events that follow from its rows, for readers of a stream that Redis has lost. EVENTS_PER_READ and
+-- EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
 
--- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
--- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
--- later attempt has a higher fence. The event ids of messages are therefore in the order of seq, and a binary search finds the
--- first message after an id. A wrong first_event can give two events the same id. The function then returns the event with the higher
--- `kind`, because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
--- suspended run waits. attempt: the number of the queued attempt.
+-- Return the proven events of a run after the id `after`, in the order of their ids: at most `most` events and at most `bytes` together. A
+-- larger event is returned alone. An attempt numbers its messages as it appends them, and a later attempt has a higher fence. Event ids of
+-- messages are therefore in the order of seq, and a binary search finds the first message after an id. A wrong first_event can give two
+-- events the same id. The function then returns the event with the higher `kind`, because readers wait for the end of the run. why: the
+-- error of the run. asked: the ids of the HITL requests for which a suspended run waits. attempt: the number of the queued attempt.
 FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer);
 
--- Return an event id "<fence>-<n>" as two numbers, which can be compared. Return NULL for any other text.
+-- Return an event id "<fence>-<n>" as an array of its two numbers, which can be compared. Return NULL for any other text.
 FUNCTION runyard.event_place(event_id text) RETURNS bigint[];
 
 -- functions/same_request.sql --------------------------------------------------------------------------------------------------
--- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in
--- runyard/ports/commands.py, and runyard.accept for a host, decide which fields count.
+-- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in runyard/ports/commands.py, and
+-- runyard.accept for hosts, determine which fields are compared.
 
 -- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
 -- different.
 FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
 
--- Return the names of the fields in which two hashes of requests differ, as an array. The hashes themselves are not shown: a caller
--- could guess the text of a message from its hash.
+-- Return the names of the fields in which two hashes of requests differ, as an array. The result does not contain the hashes, because a
+-- caller could guess the text of a message from its hash.
 FUNCTION runyard.differing_fields(one jsonb, two jsonb) RETURNS jsonb;
 
--- Return the thread that a request with this hash made, or a NULL row.
+-- Return the thread that a request with the same hash has made, or a NULL row.
 FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads;
 
--- Refuse the id of a thread that is not this fork.
+-- Refuse the id if another thread than this fork has it.
 FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void;
 
 -- functions/signals.sql -------------------------------------------------------------------------------------------------------
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. If the thread has a signal with this id, return it and the job of the queued run that took it, and change nothing. The oldest
--- wait of the thread for this name takes a signal, unless its run was asked to cancel. Without such a wait the signal stays until a run waits
--- for it.
--- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
--- thread that no run has taken.
+-- Send a signal. The oldest open wait for the signal's name takes it. Waits of runs with a requested cancel take no signal. Without such a
+-- wait, the signal stays until a run waits for it. If the thread has a signal with this id, change nothing, and return that signal with
+-- created = false. The caller then compares the signals. If the run that took it is queued, also return the run's job. most: maximum number
+-- of signals of the thread that no run has taken.
 FUNCTION runyard.send_signal(
     for_tenant text, thread_id text, signal_id text, signal_name text, value bytea, who text, most integer,
     OUT signal runyard.signals, OUT created boolean, OUT effects jsonb
 );
 
--- Let the open waits of a run take the signals that came before, the oldest first.
+-- Give the open waits of a run the open signals of their names, the oldest signal first.
 FUNCTION runyard.take_signals(r runyard.runs, waits runyard.new_wait[]) RETURNS void;
 
 -- functions/size_limits.sql ---------------------------------------------------------------------------------------------------
--- Limits on sizes: the greatest size of a message, and of the extra and the config of a thread.
+-- Limits on sizes: the maximum size of a message, and of the extra and the config of a thread.
 
--- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
--- runyard.domain.size_limits has the same value.
+-- Return the default of the limit message_bytes: the maximum bytes of one stored message. MESSAGE_BYTES in runyard.domain.size_limits has
+-- the same value.
 FUNCTION runyard.default_message_bytes() RETURNS bigint;
 
 -- Refuse the messages if one of them has more than `most` bytes.
@@ -2331,54 +2322,52 @@ FUNCTION runyard.check_size(messages runyard.new_message[], most bigint) RETURNS
 -- Refuse an extra that is too large for a thread.
 FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 
--- Refuse a field (extra or config) that is too large for a thread. Each of its merged parts is small enough, but together they may be too
--- large.
+-- Refuse a field (extra or config) that is too large for a thread. A merge can make a field too large, although each of its parts is small
+-- enough.
 FUNCTION runyard.check_merged(field text, merged jsonb) RETURNS void;
 
 -- functions/startable.sql -----------------------------------------------------------------------------------------------------
--- Decides which queued run may start next, and which fork jobs to wake when the run of their cut ends. A prompt may start if it is
--- the head of its lane. A fork job may start if it waits for no other run. fan_out.sql wakes a job that waits for runs that it
--- started. execution/fan_out_candidates.py chooses the number for which the job waits (runs.until_fewer).
+-- Functions that decide which queued run may start next, and which fork jobs may start when the run of their cut ends. A prompt may start
+-- if it is the head of its lane. A fork job may start if it waits for no other run. The job of a fan-out waits for runs that it started,
+-- until fewer than runs.until_fewer are live. execution/fan_out_candidates.py chooses this number. fan_out.sql offers the job again.
 
 -- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
--- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
--- the function after FROM. The function therefore costs nothing in a statement that needs the whole row. A statement that needs one
--- column, or only the existence of a head, becomes about ten microseconds slower, because its plan has a place for every column. The
--- statements of each accept and claim therefore repeat the condition (make_way in lanes.sql, plain_runs.sql,
--- startable and not_startable below).
+-- (threads.lane_floor), or 0 for a lane other than ''. Postgres inlines this function into a statement that names it after FROM. In a
+-- statement that needs the whole row, the function therefore costs nothing. A statement that needs one column, or only the existence of a
+-- head, becomes about ten microseconds slower, because its plan computes every column. The statements of each accept and claim therefore
+-- repeat the condition (make_way in lanes.sql, plain_runs.sql, startable and not_startable below).
 FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs;
 
 -- Return effects with the queued fork jobs that wait for the end of a run.
 FUNCTION runyard.waiting_for(thread_key bigint, run_id text) RETURNS jsonb;
 
--- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
--- for no run.
+-- Return effects with the job of the run if the run may start at once: it is the head of its lane, or a fork job that waits for no run.
 FUNCTION runyard.startable(t runyard.threads, r runyard.runs) RETURNS jsonb;
 
--- Return the outcome of a claim of a queued run that cannot start. outcome: the reason, or NULL if the run can start. Fail a run that
--- was not started by its expires_at. retry_in: seconds until the run is due.
+-- Return the outcome of a claim of a queued run that cannot start. outcome: the reason, or NULL if the run can start. retry_in: seconds
+-- until the run is due. If the run has expired, fail it.
 FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 );
 
--- Return true if a fork job must wait for the end of another run, or for runs that it started.
+-- Return true if a fork job must wait for the run of its cut, or for runs that it started.
 FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 
 -- functions/steps.sql ---------------------------------------------------------------------------------------------------------
 -- The steps of runs: begin and finish a step.
 
--- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
--- no row. A repetition of this call after a lost reply therefore returns no row either.
+-- Begin a step. Return no row if this attempt may execute the step. Return the earlier row of the step if it is finished or another attempt
+-- began it. A repetition of this call after a lost reply also returns no row.
 FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps;
 
--- Record the result of a step. The first result stays.
+-- Record the result of a step. A result that is already recorded stays unchanged.
 FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void;
 
 -- functions/store_message.sql -------------------------------------------------------------------------------------------------
 -- Storing messages without a run.
 
--- Store a message without a run. If a message with its id is stored already, return the stored message; the caller must compare
--- the two. parent_id: NULL for the head, root_id() for another first message. expected: the leaf that the caller has seen, or NULL.
+-- Store a message without a run. If a message with its id is stored already, return the stored message. The caller must compare the two.
+-- parent_id: NULL to add to the head, root_id() to begin another tree. expected: the last message that the caller has seen, or NULL.
 FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages;
 
@@ -2389,19 +2378,19 @@ FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, mes
 -- functions/suspend.sql -------------------------------------------------------------------------------------------------------
 -- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
--- Suspend an attempt's run until one of `requests` is answered or one of `waits` ends. If this has happened already, the run stays
--- running. known: the ids of requests that the run stored before, for which it still waits. Store the attempt's write w.
+-- Store the attempt's write w, and suspend its run until one of `requests` is answered or one of `waits` ends. If this has happened
+-- already, the run stays running. known: the ids of stored requests for which the run still waits.
 FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], known text[], waits runyard.new_wait[])
 RETURNS runyard.ended;
 
--- Record that the attempt of a run has the answers that no earlier attempt had.
+-- Record that the present attempt is the first to have the answers that no earlier attempt had.
 FUNCTION runyard.receive_answers(r runyard.runs) RETURNS void;
 
--- Suspend a run that waits for answers only. Workers of releases without waits call this function.
+-- Suspend a run that waits only for answers. Workers of older releases, which have no waits, call this function.
 FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended;
 
 -- functions/tags.sql ----------------------------------------------------------------------------------------------------------
--- Tags of threads: the table thread_tags, which lists read and triggers keep up to date.
+-- Tags of threads. Lists read the table thread_tags. Triggers write it.
 
 -- Return the digest of a tag. The digest is indexed, because a tag may be too long for an index entry. Readers also compare the tag
 -- itself, because two tags may have the same digest.
@@ -2411,11 +2400,11 @@ FUNCTION runyard.tag_term(name text, value text) RETURNS bytea;
 FUNCTION runyard.note_tags() RETURNS trigger;
 
 -- functions/take_over.sql -----------------------------------------------------------------------------------------------------
--- Taking over a run whose worker is dead, or whose task its worker has lost.
+-- Taking over a run after the death of its worker, or after its worker has lost the run's task.
 
--- Check a running run for a takeover. The worker of the run must be dead or have left, or be the claimant itself. Only the death of
--- a worker counts as a crash: a worker that left has stopped the attempt. outcome: NULL if the claim may continue; 'busy' if the
--- worker is alive or the run is external; 'ended' if this function ended the run because of its crashes or a cancel.
+-- Check that the claimant may take over a running run. The worker of the run must be dead or have left, or be the claimant itself. Only the
+-- death of a worker counts as a crash, because a worker that left has stopped the attempt. outcome: NULL if the claim may continue, 'busy'
+-- if the worker is alive or the run is external, 'ended' if this function has ended the run because of its crashes or a cancel.
 FUNCTION runyard.take_over(
     INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
 );
@@ -2435,8 +2424,8 @@ FUNCTION runyard.known_snapshot(for_tenant text, thread_id text) RETURNS runyard
 -- Return a run of the thread. Raises run_not_found.
 FUNCTION runyard.known_run(t runyard.threads, run_id text) RETURNS runyard.runs;
 
--- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
--- a request without one; NULL for a thread without an agent. A thread with unadmitted runs gets its agent from the first of them.
+-- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request, '/' for a request
+-- without an agent, or NULL for a thread without an agent. A new thread with unadmitted runs gets the agent of the first of them.
 FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads;
 
@@ -2448,8 +2437,7 @@ FUNCTION runyard.make_thread(for_tenant text, thread_id text, of_agent text) RET
 -- because the request is a repetition.
 FUNCTION runyard.check_removed(for_tenant text, thread_id text, run_id text DEFAULT NULL) RETURNS void;
 
--- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
--- thread.
+-- Lock and return the thread of a run. Make the thread if a host's transaction has accepted the run before the thread existed.
 FUNCTION runyard.ensure_for_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.threads;
 
 -- Make an empty thread. If a request with the same hash made the thread before, return it unchanged, with created = false.
@@ -2458,36 +2446,36 @@ FUNCTION runyard.create_thread(
     OUT thread runyard.threads, OUT created boolean
 );
 
--- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller read; NULL
--- for no check.
+-- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller has read, or NULL for
+-- no check.
 FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void;
 
--- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key,
--- and a key that is null is removed. If the change is null, the field is empty.
+-- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key. A
+-- key that is null is removed. A change that is null empties the field.
 FUNCTION runyard.patched(field text, before jsonb, change jsonb) RETURNS jsonb;
 
--- Set the fields of `patch`, and clear the fields that are null in it. `extra` and `config` are merged. Each change gives the thread a
--- new updated_at, because callers use it as a version.
+-- Set the fields of `patch`, and clear its fields that are null. Merge `extra` and `config`. Each change gives the thread a new updated_at,
+-- because callers use updated_at as a version.
 FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads;
 
 -- functions/timeline.sql ------------------------------------------------------------------------------------------------------
--- The timeline of a run, and the search of a run by the beginning of its id.
+-- The timeline of a run, and the search for runs by the beginning of their ids.
 
--- Return the runs whose id begins with `prefix`, at most `most`. If runs have exactly this id, return only these.
+-- Return at most `most` runs whose ids begin with `prefix`. If runs have exactly this id, return only these.
 FUNCTION runyard.find_runs(for_tenant text, prefix text, most integer) RETURNS TABLE (thread_id text, run_id text);
 
--- Return the times of a run and its last message. queued: seconds from the due time to the first
--- attempt. running: seconds of the attempts. parked: seconds after suspensions, until the next attempt. waiting: seconds after errors,
--- releases and crashes, until the next attempt. An external run has no attempts.
+-- Return the durations of a run, and its last message. queued: seconds from the due time to the first attempt. running: seconds in
+-- attempts. parked: seconds from suspensions to the next attempts. waiting: seconds from errors, releases and crashes to the next attempts.
+-- An external run has no attempts.
 FUNCTION runyard.run_durations(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (queued double precision, running double precision, parked double precision, waiting double precision, message runyard.messages);
 
--- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), which together have
--- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
--- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
--- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
--- number of entries up to one more than `most`. `enable_material` is off so that the index finds each message of the page by its number.
--- Without statistics, the planner compares each entry with all messages of the branch.
+-- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), and about `bytes`
+-- together. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3). since:
+-- the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message whose tool
+-- calls a message answers. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
+-- entries, counted up to one more than `most`. `enable_material` is off, so that an index finds each message of the page by its number.
+-- Otherwise a planner without statistics would compare each entry with all messages of the branch.
 FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -2499,68 +2487,67 @@ FUNCTION runyard.run_timeline(
 -- Return the messages with these numbers on the branch of a run.
 FUNCTION runyard.messages_of_run(for_tenant text, thread_id text, run_id text, numbers bigint[]) RETURNS SETOF runyard.messages;
 
--- Return a run of a thread, or a run that the thread inherited whole, whose own thread may be deleted. Refuse if there is no such run, or if
--- the thread is deleted.
+-- Return a run of a thread, or a run of an ancestor all of whose messages the thread shows. The ancestor may be deleted. Refuse if there is
+-- no such run, or if the thread is deleted.
 FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs;
 
--- Return the attempts of a run. An attempt that runs, or that completed its run, has no row of its own.
+-- Return the attempts of a run. A running attempt, and the attempt that completed the run, have no rows in `attempts`. The run's row has
+-- their data.
 FUNCTION runyard.attempts_of(r runyard.runs) RETURNS SETOF runyard.attempts;
 
 -- Return one attempt of a run.
 FUNCTION runyard.attempt_of(r runyard.runs, fence bigint) RETURNS SETOF runyard.attempts;
 
--- Return a step. Leave its result out if it has more than `large` bytes.
+-- Return a step. Omit its result if the result has more than `large` bytes.
 FUNCTION runyard.without_large_result(accept_no bigint, step_key text, large integer) RETURNS runyard.steps;
 
--- Return the text that orders an entry of a timeline among those of the same time, and that its cursor has. A long name is hashed,
--- because a cursor has a maximal length.
+-- Return the key of an entry of a timeline. The key orders entries of the same time and is a part of cursors. A long name is hashed,
+-- because a cursor has a maximum length.
 FUNCTION runyard.place_key(name text) RETURNS text;
 
 -- Return the seconds from one time to another, at least 0. Return 0 if a time is missing.
 FUNCTION runyard.seconds_between(since timestamptz, until timestamptz) RETURNS double precision;
 
 -- functions/tool_cycles.sql ---------------------------------------------------------------------------------------------------
--- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results. cuts.sql refuses
--- a fork inside a tool cycle.
+-- Tool cycles: the open tool calls of a view, and the check that all tool calls of a run have results. cuts.sql refuses a fork inside a
+-- tool cycle.
 
--- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
+-- Return the ids of the tool calls of a view that have no result in the view, in order. The function reads only messages with calls or
 -- results.
 FUNCTION runyard.open_calls(levels runyard.level[]) RETURNS text[];
 
--- Return true if every tool call of the run is directly followed by exactly its results. The run's first results may belong to
--- open tool calls of its context.
+-- Return true if every tool call of the run is directly followed by its result, and the run has no other results. The run's first results
+-- may belong to open tool calls of its context.
 FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean;
 
 -- Return true if an id occurs twice.
 FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
 
 -- functions/usage.sql ---------------------------------------------------------------------------------------------------------
--- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.
+-- Usage of runs: sums and differences of usages, and totals by tenant, agent and day. The totals are counted from the feed.
 
--- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds to a
--- damaged usage.
+-- Return the sum of two usages. If one of them is damaged, return `a`. An error would stop every verb that adds to a damaged usage.
 FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb;
 
--- Return a number of a usage. A value that is no number, or is larger than a usage can be, counts as 0. An error would stop the
--- leader, which counts the runs of every tenant.
+-- Return a number of a usage. A value that is no number or is too large counts as 0. An error would stop the leader, which counts the runs
+-- of every tenant.
 FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric;
 
 -- Return the usage `a` minus the usage `b`.
 FUNCTION runyard.less_usage(a jsonb, b jsonb) RETURNS jsonb;
 
--- Add up to `most` entries of the tenant c.tenant to its totals. They are the entries after (c.transaction, c.position) and
--- before c.goal. Move c to the last of them, and return their number.
+-- Add up to `most` entries of the tenant c.tenant to its totals: entries after (c.transaction, c.position) and before c.goal. Move c to the
+-- last added entry. Return the number of added entries.
 FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT entries integer);
 
--- Return the next tenant after c.tenant that has entries to count, or NULL if there is none. If the search stopped after `most`
--- tenants, return the tenant at which it stopped. A tenant without entries to count costs one read of the index. looks: the
--- number of these reads.
+-- Return the next tenant after c.tenant that has entries to count, or NULL if there is none. If the search stops after `most` tenants,
+-- return the tenant at which it stops. A tenant without entries to count costs one read of the index. looks: the number of these reads.
 FUNCTION runyard.next_to_count(c runyard.usage_counter, most integer, OUT tenant text, OUT looks integer);
 
 -- Add about `most` entries of the outbox to the totals (the `limit` of `count` in runyard/ports/stores.py). The leader calls this
--- function. A round counts, tenant by tenant, the entries of transactions that began before the previous round ended. A round
--- begins after all of these transactions ended, so that no entry can appear before the place that was counted. The totals and the
--- place are written in one transaction. A second leader finds the row locked and does nothing.
+-- function. The function counts in rounds, tenant by tenant. The end of a round sets the goal of the next: the entries of all transactions
+-- that have begun. The next round begins when all these transactions have ended, so that no entry can appear among the counted ones. One
+-- transaction writes the totals and the progress. A second leader finds the row locked and does nothing.
 FUNCTION runyard.count_usage(most integer) RETURNS void;
 
 -- Return the totals of a tenant's days from `since` to `until`, both included. for_agent: an agent, or '' for all agents
@@ -2571,21 +2558,21 @@ RETURNS TABLE (counted_until timestamptz, day date, runs bigint, requests numeri
                seconds numeric);
 
 -- functions/visible_messages.sql ----------------------------------------------------------------------------------------------
--- The visible messages: those that a branch, a run or a cut shows.
--- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
--- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
--- cutoff. Numbers grow along every path, so that the order by seq is the order of a view. cuts.sql makes the levels of a fork.
+-- The visible messages of a branch, a run or a cut. A view is an array of levels. A level shows a message of its branch under two
+-- conditions. First, the number of the message is at most the high water. Second, the message has no run, or belongs to the level's open
+-- run, or the completion number of its run is at most the cutoff. Message numbers grow along every path, so that the order by seq is the
+-- order of a view. cuts.sql makes the levels of a fork.
 
--- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
--- would cost three times as much.
+-- Return all messages of a view, level by level. Every plan of the join reads only runs of one thread. A subquery per message would cost
+-- three times as much.
 FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages;
 
 -- Return the number of messages that a view shows.
 FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint;
 
--- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
--- newest_first, from the end, each with the present status of its run. The function reads only these messages, the invisible
--- messages between them, and the run of each. Without OFFSET 0, a plan may read all runs of the thread.
+-- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, each with the present status of its
+-- run. newest_first: true to begin with the highest number. The function reads only these messages, the invisible messages between them,
+-- and their runs. Without OFFSET 0, a plan may read all runs of the thread.
 FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text);
 
@@ -2601,40 +2588,40 @@ FUNCTION runyard.run_view(r runyard.runs) RETURNS runyard.level[];
 -- Return the last message of a view, or a NULL row.
 FUNCTION runyard.last_visible(levels runyard.level[], OUT message_id uuid, OUT seq bigint);
 
--- Return a message of an ancestor with the level through which a thread shows it and with its run, or no row if the thread does
--- not show it. The function reads the levels of the thread's first branch only, because this branch inherits all messages that
--- any branch of the thread inherits.
+-- Return a message of an ancestor that a thread shows, with the level that shows the message and with its run. Return no row if the thread
+-- does not show it. The function reads only the levels of the thread's first branch, because this branch inherits all messages that any
+-- branch of the thread inherits.
 FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs);
 
--- Return an inherited run and the level through which the thread shows it, or no row. open: true for the open run of a level,
--- false for a completed run.
+-- Return an inherited run and the level that shows it, or no row. open: true for the open run of a level, false for a completed run.
 FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
 RETURNS TABLE (run runyard.runs, level runyard.level, open boolean);
 
--- Return a run that the thread inherited whole, or no row. Other inherited runs are not read through the thread: a run that was not
--- completed at the cut, or that has messages after the cut.
+-- Return an inherited run all of whose messages the thread shows, or no row. Readers of the thread do not find other inherited runs: runs
+-- that were not completed at the cut, or have messages after the cut.
 FUNCTION runyard.whole_run(thread_key bigint, run_id text) RETURNS SETOF runyard.runs;
 
--- Return the id of the last completed run on the head's path. The default cut is after this run.
+-- Return the id of the last completed run on the head's path. The end of this run is the default cut.
 FUNCTION runyard.last_completed(t runyard.threads) RETURNS text;
 
--- Return the extra of a cut. It is the latest extra that was saved with a completed run before the cut, or else the extra with
--- which the thread began.
+-- Return the extra of a cut: the latest extra that was saved with a completed run before the cut, or else the extra with which the thread
+-- began.
 FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb;
 
 -- functions/waits.sql ---------------------------------------------------------------------------------------------------------
 -- Waits of suspended runs that no human ends: sleeps, signals, children.
 
--- Store the waits of an attempt's run in the order in which it asked for them, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
+-- Store the waits of an attempt's run in the order of `waits`, and end the waits that are due. A repetition changes nothing. ended: true if
+-- one of `waits` has ended.
 FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean);
 
 -- End the waits of the thread that are due, and queue their suspended runs.
 FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);
 
 -- functions/webhooks.sql ------------------------------------------------------------------------------------------------------
--- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries. runyard/worker/webhook_dispatcher.py chooses
--- `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
+-- Webhooks: make deliveries from the feed, take due deliveries, and record the outcomes of their tries.
+-- runyard/worker/webhook_dispatcher.py chooses `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
@@ -2659,12 +2646,13 @@ FUNCTION runyard.choose_delivery_owner() RETURNS trigger;
 -- Return the tenants that have entries in the outbox.
 FUNCTION runyard.feed_tenants() RETURNS text[];
 
--- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`, which also disables
--- the webhook. If a later try has begun, only `delivered` is recorded.
+-- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`. `gone` also disables the
+-- webhook. If a later try has begun, only `delivered` is recorded.
 FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void;
 
--- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
+-- Add a webhook. If a webhook of any tenant has the id already, return that webhook. Raises too_many_webhooks if the tenant has `most`
+-- webhooks.
 FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks;
 
 -- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in one row. A
@@ -2676,27 +2664,27 @@ FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolea
 FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean;
 
 -- functions/worker_demand.sql -------------------------------------------------------------------------------------------------
--- How many slots of workers the runs need. A program that scales workers asks for it (charts/runyard).
+-- The demand for workers: the number of slots that the runs need. A program that scales workers reads this number (charts/runyard).
 
--- Return the number of slots that the runs of the queues need: those of running runs, and of runs that wait for a worker only. At most
--- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker is needed
--- later without a further call, because something has a deadline: a run that is delayed or was accepted in a host's transaction, a run
--- that expires, a HITL request with a deadline, or a wait with a due time. in_queues: NULL for all queues. Then webhooks and the removal of deleted threads
--- also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
+-- Return the number of slots that the runs of the queues need. Running runs and runs that wait only for a worker need a slot. At most
+-- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker will be
+-- needed at a later time. This is so for a delayed run, a run that was accepted in a host's transaction, a run that expires, a HITL request
+-- with a deadline, and a wait with a due time. in_queues: the queues, or NULL for all queues. If it is NULL, webhooks and the removal of
+-- deleted threads also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
 FUNCTION runyard.worker_demand(in_queues text[]) RETURNS bigint;
 
--- Return the first queued run of each lane in which no run has started, and every queued run without a lane.
+-- Return the first queued run of each lane without a started run, and every queued run without a lane.
 FUNCTION runyard.queued_heads() RETURNS SETOF runyard.live_runs;
 
--- Return true if a run of the queues changes at a later time without a further call.
+-- Return true if a run of the queues has a due time, a deadline or an expiry, at which a worker must act.
 FUNCTION runyard.has_deadline(in_queues text[]) RETURNS boolean;
 
--- Return true if a worker has to do something that is no run: deliver to a webhook, or remove the rows of a deleted thread.
+-- Return true if a worker has other work than runs: deliveries to a webhook, or the removal of a deleted thread.
 FUNCTION runyard.has_chores() RETURNS boolean;
 
 -- functions/workers.sql -------------------------------------------------------------------------------------------------------
--- The register of workers, the leader's lease, and the reads that find the runs that the leader offers again.
--- runyard/worker/lost_jobs.py chooses `most` and `unchanged` of these reads (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
+-- The register of workers, the leader's lease, and the functions that find the runs that the leader offers again.
+-- runyard/worker/lost_jobs.py chooses their `most` and `unchanged` (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
@@ -2705,74 +2693,73 @@ FUNCTION runyard.register_v2(
     asking text[]
 ) RETURNS void;
 
--- Register a worker of a release that knows no namespaces.
+-- Register a worker of an older release, which has no namespaces.
 FUNCTION runyard.register(
     worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
 ) RETURNS void;
 
--- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.
+-- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if the worker must claim no more runs.
 -- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer);
 
--- Return the error of the attempts of a worker whose main loop was blocked when it died, or NULL.
+-- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker.
 FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb;
 
--- Return the facts about a blocked main loop for runyard.explain: how long and where. {} if the loop is not blocked.
+-- Return the facts about a blocked main loop for runyard.explain: the time and the place. Return {} if the loop is not blocked.
 FUNCTION runyard.blocked_facts(w runyard.workers) RETURNS jsonb;
 
 -- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean;
 
--- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
--- `after_worker`. The function ends after the worker with which it has `most` runs. A live worker costs two index entries, however
--- many runs it has.
+-- Return the running runs of workers that are dead or have left, worker by worker, in the order of the workers' ids after `after_worker`.
+-- The page ends when it has at least `most` runs and all runs of its last worker. A live worker costs two index entries, however many runs
+-- it has.
 FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text);
 
--- Examine up to `most` queued runs in the order of (changed_at, accept_no), from after the given place, and return the jobs of
--- those that wait for a worker only. The last row has the place of the last examined run, and no job, if there may be more runs.
--- The function examines no run that changed in the time `unchanged`. within: examine only runs that changed in this time, or
--- NULL.
+-- Examine up to `most` queued runs after the given place, in the order of (changed_at, accept_no). Return the jobs of the runs that wait
+-- only for a worker. If there may be more runs, the last row has the place of the last examined run and no job. unchanged: the shortest
+-- time since the last change of an examined run. within: the longest time since this change, or NULL.
 FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint);
 
--- Return the jobs of those of the given runs that runyard.waiting would return.
+-- Return the jobs of the given runs that runyard.waiting would return.
 FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb;
 
--- Return true if an admitted run is the first of its lane. The function reads from the run backwards, because the front of a long
--- lane may have index entries of many runs that ended.
+-- Return true if an admitted run is the head of its lane. The function reads the index backwards from the run, because the front of a long
+-- lane may have index entries of many ended runs.
 FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean;
 
--- Return true if a queued run that is the first of its lane waits for a worker only. The run must have been due for the time
--- `unchanged`, and wait for no other run.
+-- Return true if a queued run at the head of its lane waits only for a worker. The run must have been due for the time `unchanged`, and
+-- wait for no other run.
 FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean;
 
 -- functions/write.sql ---------------------------------------------------------------------------------------------------------
 -- The writes of attempts: lock the run, compare the fence, and store the write. complete_plain (plain_runs.sql) repeats these
 -- conditions for the completions of a batch.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds after which the rows are
--- NULL because another transaction keeps the lock; NULL to raise an error after the session's limit.
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds to wait for the lock. After
+-- this time the rows are NULL. If patience is NULL, the session's limit applies, and the call fails after it.
 FUNCTION runyard.lock_run(thread_key bigint, run_id text, patience integer DEFAULT NULL, OUT t runyard.threads, OUT r runyard.runs);
 
--- Wait for the lock of a thread, and return the thread. The row is NULL if there is none, or if another transaction keeps the lock for
--- longer than `patience` milliseconds. Only this wait has the short lock_timeout, and only it needs a subtransaction.
+-- Wait for the lock of a thread, and return the thread. The row is NULL if there is no thread, or if another transaction keeps the lock for
+-- longer than `patience` milliseconds. This wait has a short lock_timeout and therefore needs a subtransaction.
 FUNCTION runyard.wait_for_thread(thread_key bigint, patience integer) RETURNS runyard.threads;
 
--- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
--- already ended.
+-- Return NULL if the attempt may write. Otherwise return the reason: 'stale_fence', 'cancel_requested', or 'repeated' for an attempt that
+-- has already ended.
 FUNCTION runyard.write_refused(r runyard.runs, with_fence bigint) RETURNS text;
 
 -- Raise stale_fence or cancel_requested if the attempt may not write.
 FUNCTION runyard.refuse_write(r runyard.runs, with_fence bigint) RETURNS void;
 
--- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. This is so if a cancel was
--- requested, and this function has cancelled the run, or if the write is stale, a repetition, or refused as locked. first_event: NULL if
--- the caller is not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, or NULL. The usage
--- counts even if the run is cancelled. patience: milliseconds after which the write is refused as locked because another transaction
--- keeps the thread's lock.
+-- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. over is true if a cancel was
+-- requested, and then this function has cancelled the run. over is also true if the write is stale, a repetition, or refused as locked.
+-- first_event: the number of the attempt's next event, or NULL if the caller is not the attempt. With NULL, the event of a cancel gets a
+-- new fence. used: the usage of the write, or NULL. The usage counts even if the run is cancelled. patience: milliseconds to wait for the
+-- thread's lock before the write is refused as locked.
 FUNCTION runyard.lock_attempt(
     thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, patience integer DEFAULT NULL,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
@@ -2783,5 +2770,5 @@ FUNCTION runyard.keep_write(
     INOUT t runyard.threads, INOUT r runyard.runs, w runyard.attempt_write, message_bytes bigint
 );
 
--- Record an attempt that ended without completing its run. how: its outcome. why: its error, or NULL.
+-- Record an attempt that ended without completing its run. how: the outcome. why: the error, or NULL.
 FUNCTION runyard.note_attempt(r runyard.runs, how text, why jsonb) RETURNS void;

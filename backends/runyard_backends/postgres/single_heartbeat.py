@@ -1,4 +1,4 @@
-"""One heartbeat over a connection of its own, for a process that imports little and is seldom needed."""
+"""Send one heartbeat over a separate connection. The heartbeat process calls this module, which therefore imports little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CONNECTION: Final = "runyard-heartbeat-process"
 
 
 async def send_heartbeat(url: str, worker_id: str, permitted: Callable[[], bool]) -> bool:
-    """Record a heartbeat of a worker. Return False if ``permitted`` returned False once the connection was open.
+    """Record a heartbeat of a worker. ``permitted`` is called when the connection is open. If it returns False, record nothing
+    and return False.
 
     Raises WorkerDeadError, BackendUnavailableError.
     """

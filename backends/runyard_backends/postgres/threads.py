@@ -74,7 +74,7 @@ class PostgresThreadStore:
         return row["thread_key"], thread if row["deleted_at"] is None else thread.tombstone(row["deleted_at"])
 
     async def create_thread(self, request: ThreadRequest) -> Created:
-        """Make an empty thread, or return the thread that an equal request made before. Raises ThreadAlreadyExistsError."""
+        """Make an empty thread. If an equal request made the thread before, return it. Raises ThreadAlreadyExistsError."""
         values = (
             *(self.tenant, request.thread_id, request.hash, request.agent, request.title),
             codec.to_json(check_tags(request.tags, request.title)),
@@ -87,7 +87,7 @@ class PostgresThreadStore:
     async def update_thread(
         self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
-        """Set the given fields and clear the fields that are None. A given ``extra`` or ``config`` is merged. Raises
+        """Set the given fields, and clear the fields that are None. Merge a given ``extra`` or ``config``. Raises
         ThreadNotFoundError, PreconditionFailedError."""
         check_name(changes.get("agent"), "agent")
         for name in ("title", "extra", "config"):
@@ -97,8 +97,8 @@ class PostgresThreadStore:
         return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, codec.to_json(changes), expected))
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, with the messages of the run under way
-        there (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, including the messages of a live run
+        (B2)."""
         leaf_id, limit, newest_first = path.leaf_id, path.limit, path.newest_first
         if leaf_id is not None:
             check_uuid(leaf_id, "leaf_id")
@@ -114,7 +114,7 @@ class PostgresThreadStore:
         return Page(await history.path(shown, thread_id=thread_id), more)
 
     async def _path(self, place: tuple[str, str, str | None, int, int], branch: int | None) -> Sequence[codec.Row]:
-        """Read all messages of a path in parts. All parts are of one state of the thread."""
+        """Read all messages of a path in parts. All parts show one state of the thread."""
         tenant, thread_id, leaf_id, after, before = place
         size = (history.PART_MESSAGES, False)
         part = await self.db.rows("page", *place, *size, branch, self.db.page_bytes)
@@ -166,7 +166,7 @@ class PostgresThreadStore:
         return [row["branch_id"] for row in await self.db.rows("branch_keys", self.tenant, thread_id)]
 
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return messages that the branch has itself, of all runs, in order."""
+        """Return the branch's own messages of all runs, in order."""
         place = (self.tenant, thread_id, branch, after, limit, self.db.page_bytes)
         return await history.messages(await self.db.rows("branch_messages", *place), thread_id=thread_id)
 
@@ -179,7 +179,7 @@ class PostgresThreadStore:
         return await PostgresImportLock.take(self.db, self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Set a label to the branch of a message, or to the head (B9)."""
+        """Give a label to the branch of a message, or to the head (B9)."""
         named = check_uuid(message_id, "message_id") if message_id is not None else None
         await self.db.row("set_label", self.tenant, thread_id, check_label(label), named, MAX_LABELS)
 
@@ -204,8 +204,8 @@ class PostgresThreadStore:
         return stored
 
     async def fork(self, request: ForkRequest) -> Forked:
-        """Fork a thread, in a time that does not depend on its length (F1 to F8). Return the fork that an equal request made
-        before."""
+        """Fork a thread, in a time that does not depend on its length (F1 to F8). If an equal request made the fork before,
+        return it."""
         asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
         row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
         return Forked(codec.thread(row), row["created"])
@@ -216,13 +216,13 @@ class PostgresThreadStore:
         return await self._remove(thread_id, cancel, expected, erase=False)
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete the thread, and erase the content of its messages even where forks see them."""
+        """Delete the thread. Replace its messages in forks by tombstones."""
         return await self._remove(thread_id, cancel, expected, erase=True)
 
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
-        """Delete the thread in one transaction, and remove the rows of a large thread in further transactions. If this process
-        stops or a further transaction fails, the leader removes the remaining rows. After such a failure the effects are
-        returned as usual. If the caller is cancelled, the workers are notified of the effects."""
+        """Delete the thread in one transaction. Remove the rows of a large thread in further transactions. If this process
+        stops or a further transaction fails, the leader removes the remaining rows. Such a failure raises no error, and the
+        effects are returned. If the caller is cancelled, the effects are sent to the workers."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
         try:
             for key in row["unremoved"]:
@@ -242,4 +242,4 @@ class PostgresThreadStore:
     def _told(self, telling: asyncio.Task[object]) -> None:
         self._telling.discard(telling)
         if not telling.cancelled() and (error := telling.exception()) is not None:
-            log.warning("deletion_not_announced error=%s", error)  # the workers find the effects later
+            log.warning("deletion_not_announced error=%s", error)  # the reconciler finds the runs later

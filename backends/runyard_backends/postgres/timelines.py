@@ -29,13 +29,13 @@ class PostgresTimelineStore:
         self.db, self.tenant = db, tenant
 
     async def find(self, prefix: str) -> Sequence[tuple[str, str]]:
-        """Return the thread ids and run ids of the runs whose ids begin with ``prefix``, or are exactly it."""
+        """Return the thread ids and run ids of the runs whose ids are ``prefix`` or begin with it."""
         rows = await self.db.rows("find_runs", self.tenant, prefix, FOUND_RUNS)
         return [(row["thread_id"], row["run_id"]) for row in rows]
 
     async def children(self, thread_id: str, limit: int) -> ChildRuns:
-        """Return at most ``limit`` children of the thread's runs, and their children, level by level. Raises
-        ThreadNotFoundError."""
+        """Return at most ``limit`` descendants of the thread's runs, level by level: first the children, then their children.
+        Raises ThreadNotFoundError."""
         rows = await self.db.rows("children", self.tenant, thread_id, MAX_CHILD_DEPTH, limit + 1)
         return ChildRuns(items=[ChildRun(**row) for row in rows[:limit]], truncated=len(rows) > limit)
 
@@ -63,7 +63,7 @@ class PostgresTimelineStore:
         )
 
     async def _earlier_calls(self, ids: tuple[str, str, str], rows: Sequence[codec.Row]) -> dict[str, ToolCallPart]:
-        """Return the tool calls, by id, of messages that are on an earlier page than their results."""
+        """Return the tool calls, by id, whose results are on this page and whose messages are on an earlier page."""
         there = {row["seq"] for row in rows}
         wanted = {row["call_seq"] for row in rows if row["role"] == "tool"} - there - {None}
         stored = await self.db.rows("messages_of_run", *ids, list(wanted)) if wanted else []
@@ -72,7 +72,7 @@ class PostgresTimelineStore:
 
 
 def _message(row: codec.Row) -> Message | DataCorruptedError | None:
-    """Decode the message of a row, or return the error or None if the row has none."""
+    """Decode the message of a row. Return the error if this fails, or None for a row without a message."""
     if row["seq"] is None:
         return None
     try:

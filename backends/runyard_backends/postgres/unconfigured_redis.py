@@ -1,9 +1,9 @@
 """The scheduler and the event log of a connection that names no Redis (``redis=`` is not given).
 
-They are not used while a configured Redis fails. ``worker/claim_loop.py`` and ``worker/lost_jobs.py`` handle such a failure.
+A failure of a configured Redis is another case, which ``worker/claim_loop.py`` and ``worker/lost_jobs.py`` handle.
 
-The stores work without Redis. Runs and cancels take effect later, and streams lack the events that Postgres does not prove. The
-reconciler submits the jobs that were not submitted. A worker's heartbeat reads the cancels whose hints were lost.
+The stores work without Redis. Runs start later, because the reconciler submits their jobs. Cancels take effect later, because a
+worker's heartbeat reads them. Streams have only the events that follow from the rows in Postgres.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _missing() -> BackendUnavailableError:
 
 
 class NoScheduler:
-    """Implements :class:`runyard.ports.scheduling.Scheduler`. Its methods raise BackendUnavailableError, but ``end_wait`` and
-    ``hint_cancel`` do nothing."""
+    """Implements :class:`runyard.ports.scheduling.Scheduler`. ``end_wait`` and ``hint_cancel`` do nothing. The other methods
+    raise BackendUnavailableError."""
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         """Raise BackendUnavailableError. The caller logs the error, and the reconciler submits the jobs."""
@@ -49,16 +49,16 @@ class NoScheduler:
         raise _missing()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Do nothing, because the worker that executes the run reads the cancel in Postgres."""
+        """Do nothing, because the run's worker reads the cancel in Postgres."""
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         raise _missing()
-        yield  # an async generator
+        yield  # makes this function an async generator
 
 
 class NoEventLog:
-    """Implements :class:`runyard.ports.scheduling.EventLog`. It drops all events. Its reads raise BackendUnavailableError, and
-    the readers continue with the events that Postgres proves."""
+    """Implements :class:`runyard.ports.scheduling.EventLog`. The log drops all events. Its reads raise BackendUnavailableError,
+    and readers then get the events that follow from the rows in Postgres."""
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
         """Do nothing, because readers find the committed data in Postgres."""
@@ -76,11 +76,11 @@ class NoEventLog:
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None]:
         raise _missing()
-        yield  # an async generator
+        yield  # makes this function an async generator
 
     async def begins(self, thread_key: int) -> AsyncIterator[bool]:
         raise _missing()
-        yield  # an async generator
+        yield  # makes this function an async generator
 
     async def forget(self, thread_keys: Sequence[int]) -> None:
         """Do nothing, because the streams expire."""

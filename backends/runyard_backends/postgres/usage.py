@@ -1,4 +1,4 @@
-"""Usage reports on Postgres. They read totals that the leader counts from the outbox."""
+"""Usage reports on Postgres. A report reads totals. The leader counts these totals from the outbox."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class PostgresUsageStore:
         self.db, self.tenant = db, tenant
 
     async def report(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. By default they
-        are the last 30 days. ``agent``: count runs of this agent only. The call reads one row per day."""
+        """Return the usage of the runs that ended from the day ``since`` to the day ``until``, both included. The default is
+        the last 30 days. ``agent``: count runs of this agent only. The call reads one row per day."""
         if until is None:
             until = await self.db.value("today")
         since = first_day(since, until)

@@ -67,14 +67,14 @@ class PostgresWebhookStore:
         return Page([_delivery(row) for row in rows[:limit]], more)
 
     async def redeliver(self, delivery_id: str) -> bool:
-        """Schedule a delivery again, whether it arrived or failed. Return False if there is no such delivery, or if its
-        webhook was removed or disabled."""
+        """Schedule a delivery again that arrived or failed. Return False if there is no such delivery, or if its webhook was
+        removed or disabled."""
         again: bool = await self.db.value("redeliver", self.tenant, delivery_id)
         return again
 
     async def key(self, webhook_id: str | None = None) -> SigningKey | None:
-        """Return the signing key of the webhook ``webhook_id``. With None, return the signing key for the URLs of the tenant's
-        runs."""
+        """Return the signing key of the webhook ``webhook_id``. If ``webhook_id`` is None, return the signing key for the URLs
+        of the tenant's runs."""
         if webhook_id is None:
             return _key(await self.db.row("webhook_key_of_tenant", self.tenant)) or SigningKey()
         return _key(await self.db.row("webhook_key", self.tenant, webhook_id))

@@ -1,4 +1,4 @@
-"""The register of workers, the leader's lease, the reads of the reconciler, and the queues, on Postgres."""
+"""The register of workers, the leader's lease, the reconciler's queries, and the queues, on Postgres."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class PostgresWorkerStore:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 
     async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
-        """Record that user code blocks the worker's main loop; None: no longer."""
+        """Record that user code blocks the worker's main loop. None ends the block."""
         said = (blocked.seconds, blocked.place, blocked.stack) if blocked else (None, None, None)
         await self.db.row("report_block", worker_id, *said)
 
     async def report_redis(self, worker_id: str, reason: str | None) -> None:
-        """Record why the worker does not reach Redis; None: it does."""
+        """Record the reason why the worker does not reach Redis. None means that the worker reaches Redis."""
         await self.db.row("report_redis", worker_id, reason)
 
     async def workers(self) -> list[WorkerInfo]:
@@ -115,12 +115,12 @@ class PostgresWorkerStore:
         ]
 
     async def cancelling(self, worker_id: str) -> list[RunRef]:
-        """Return this worker's runs whose cancellation was requested."""
+        """Return this worker's runs for which a cancel was requested."""
         return [RunRef(row["thread_key"], row["run_id"]) for row in await self.db.rows("cancelling", worker_id)]
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers, worker by worker. The page ends after the worker with which it
-        reaches ``limit`` runs. ``after``: the worker after which to continue."""
+        """Return the running runs of dead and missing workers, worker by worker. The page ends when it has at least ``limit``
+        runs and all runs of its last worker. ``after``: the last worker of the page before."""
         rows = await self.db.rows("orphans", after, limit)
         found = [Orphan(codec.job(codec.from_json(row["job"])), row["worker_id"], row["cancelled"]) for row in rows]
         return OrphanPage(found, rows[-1]["worker_id"] if len(rows) >= limit else None)
@@ -133,21 +133,22 @@ class PostgresWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs that did not change for ``unchanged``. Return the lane heads among them that wait
-        only for a worker. ``within``: examine only runs that changed in this time."""
+        """Examine up to ``limit`` queued runs. Return the jobs of the lane heads that wait only for a worker. ``unchanged``:
+        the shortest time since the last change of an examined run. ``within``: the longest time since this change, or None for
+        no bound."""
         rows = await self.db.rows("waiting", unchanged, within, *(after or (None, None)), limit)
         jobs = [codec.job(codec.from_json(row["job"])) for row in rows if row["job"] is not None]
         more = bool(rows) and rows[-1]["job"] is None
         return WaitingPage(jobs, (rows[-1]["place_time"], rows[-1]["place_no"]) if more else None)
 
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
-        """Return the jobs of those runs of ``refs`` that ``waiting`` would return."""
+        """Return the jobs of the runs ``refs`` that ``waiting`` would return."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
         return [codec.job(codec.from_json(row["job"])) for row in await self.db.rows("still_waiting", unchanged, keys, ids)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete data whose retention has passed: at most ``limit`` rows of each kind, but all dead workers. Return True if
-        there may be more."""
+        """Delete data whose retention has passed: all dead workers, and at most ``limit`` rows of every other kind. Return True
+        if more data may be left to delete."""
         gone: int = await self.db.value("prune", retention.feed, retention.results, retention.workers, limit)
         return gone >= limit
 

@@ -1,4 +1,4 @@
-"""Scheduling and event streams on Redis. Redis may lose all of this data at any moment, because Postgres alone decides."""
+"""Scheduling and event streams on Redis. All of this data may be lost at any moment, because Postgres alone decides."""
 
 from .connection import RedisServer
 from .events import RedisEventLog

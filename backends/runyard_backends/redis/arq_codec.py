@@ -1,11 +1,10 @@
 """Jobs and results in arq's format, for jobs that arq's own client enqueues.
 
-Bodies and results are msgpack. arq documents this serializer. A pickled body is never loaded, because loading a pickle may
-execute code of its sender. The result of a pickled job is pickled. The producer of the job can therefore read the reason of the
-refusal.
+Bodies and results are msgpack, a serializer that arq documents. A pickled body is never loaded, because loading a pickle may
+execute code of its sender. A pickled job is refused. Its result is pickled as well, so that the producer can read the reason.
 
-:func:`packb` and :func:`unpackb` are a serializer for producers. With plain ``msgpack``, ``Job.result()`` of a failed job
-raises arq's ``SerializationError`` with the error as a dict. With :func:`unpackb`, ``Job.result()`` raises the error itself.
+:func:`packb` and :func:`unpackb` are a serializer for producers. With :func:`unpackb`, ``Job.result()`` of a failed job raises
+the error itself. With plain ``msgpack``, it raises arq's ``SerializationError`` with the error as a dict.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .msgpack_bounds import count_values
 CANCELLED: Final = "run_cancelled"
 """The code of the failure of a job whose run was cancelled."""
 MAX_FUNCTION: Final = 100
-"""Most characters of a function's name in a result."""
+"""Maximum number of characters of a function's name in a result."""
 SERIALIZER: Final = "create the pool with job_serializer=msgpack.packb and job_deserializer=msgpack.unpackb"
 
 _PICKLE_PROTOCOLS: Final = range(2, 6)
@@ -38,7 +37,7 @@ def packb(value: Any) -> bytes:
 
 
 def unpackb(data: bytes) -> Any:
-    """Decode a job or a result, as arq's ``job_deserializer``. A failure becomes an exception. arq's client raises it.
+    """Decode a job or a result, as arq's ``job_deserializer``. A failure becomes an exception, which arq's client raises.
 
     The exception is the error of :mod:`runyard.errors`, or ``asyncio.CancelledError`` if the run was cancelled.
     """
@@ -52,7 +51,7 @@ def unpackb(data: bytes) -> Any:
 @dataclass(frozen=True, slots=True)
 class ArqJob:
     """A decoded job. ``job_try``: arq's ``_job_try``. ``enqueued_ms``: the producer's time of the enqueue, in ms since 1970.
-    ``values``: the number of members of all its arrays and maps."""
+    ``values``: the number of members of all arrays and maps in the job."""
 
     function: str = "<unknown>"
     args: list[Any] = field(default_factory=list)
@@ -63,7 +62,7 @@ class ArqJob:
 
 
 UNKNOWN: Final = ArqJob()
-"""The job that is used in place of a job that cannot be decoded."""
+"""The placeholder for a job that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +83,15 @@ def failure(error: RunyardError) -> dict[str, Any]:
 
 
 def is_pickled(body: bytes) -> bool:
-    """Return whether ``body`` begins like a pickle of arq's default serializer. The msgpack of a job never begins like a
-    pickle."""
+    """Return True if ``body`` begins like a pickle of arq's default serializer. A job in msgpack begins with other bytes."""
     return len(body) > 1 and body[0] == 0x80 and body[1] in _PICKLE_PROTOCOLS
 
 
 def decode_job(body: bytes) -> ArqJob:
-    """Return the job in ``body``. Its values are counted before they are built.
+    """Decode the job in ``body``. The values are counted before they are built.
 
-    Raises InvalidInputError, which names the serializer to use, or the bound of :mod:`.msgpack_bounds` that is exceeded.
+    Raises InvalidInputError if the body is not a job in msgpack, or exceeds a bound of :mod:`.msgpack_bounds`. The message
+    names the serializer to use, or the bound.
     """
     if is_pickled(body):
         raise InvalidInputError(f"the job is pickled, but pickles are not loaded; {SERIALIZER}", field="job_serializer")
@@ -112,7 +111,7 @@ def decode_job(body: bytes) -> ArqJob:
 def encode_result(job_id: bytes, queue: str, job: ArqJob, outcome: JobOutcome, *, pickled: bool = False) -> bytes:
     """Return the result of a job in arq's format. ``pickled``: True if the producer reads only pickles.
 
-    Leave out arguments that cannot be encoded. If the value cannot be encoded, the result is a failure.
+    Omit arguments that cannot be encoded. If the value cannot be encoded, the result is a failure.
     """
     for known in (job, ArqJob(job.function, enqueued_ms=job.enqueued_ms)):
         value = SerializationError(outcome.value["message"]) if pickled else outcome.value

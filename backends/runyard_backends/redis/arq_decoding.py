@@ -1,7 +1,7 @@
-"""Decodes the new jobs of a look, and makes the requests that they stand for.
+"""Decode the new jobs of a look into requests. A look is one read of a queue of arq.
 
-:func:`decode_jobs` calls no server and runs in a thread. Decoding a job of many values takes milliseconds, in which the loop of
-the worker can do other work.
+:func:`decode_jobs` calls no server. It runs in a thread, because decoding a job of many values takes milliseconds. The loop of
+the worker runs on meanwhile.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .arq_requests import JobTerms, Response, request_of
 from .msgpack_bounds import MAX_JOB_VALUES
 
 VALUES_PER_LOOK: Final = 2 * MAX_JOB_VALUES
-"""Number of values after which the other jobs of a look are left for the next look."""
+"""Number of values after which decoding stops. The other jobs of the look wait for the next look."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedJob:
-    """A new job. ``request``: what it asks for, or why it could not be decoded."""
+    """A new job. ``request``: the decoded request, or the error if the job cannot be decoded."""
 
     look: ArqLook
     job: ArqJob
@@ -35,37 +35,38 @@ class DecodedJob:
 
     @property
     def thread(self) -> str | bytes:
-        """The id of the thread that the job names, or the id of a job that names none."""
+        """The id of the thread in the job, or the id of the job if it names no thread."""
         named = None if isinstance(self.request, Exception) else self.request.thread_id
         return named if isinstance(named, str) else self.look.id
 
     @property
     def takes_lane(self) -> bool:
-        """Whether the run waits in the lane of its thread, whose length a limit bounds."""
+        """True if the run waits in the lane of its thread. A limit may bound the length of the lane."""
         request = self.request
         return isinstance(request, AcceptRequest) and request.kind == "prompt" and not request.options.parallel
 
     @property
     def aborted(self) -> bool:
-        """Whether ``Job.abort()`` was called for the job."""
+        """True if ``Job.abort()`` was called for the job."""
         return self.look.aborted(self.job.enqueued_ms)
 
 
 def decode_jobs(looks: Sequence[ArqLook]) -> tuple[list[DecodedJob], Sequence[ArqLook]]:
-    """Return the jobs of ``looks``, and the looks whose jobs are left because the jobs before them have many values."""
+    """Return the decoded jobs of ``looks``, and the looks that are left after VALUES_PER_LOOK values."""
     jobs: list[DecodedJob] = []
     values = 0
     for n, look in enumerate(looks):
         if values > VALUES_PER_LOOK:
             return jobs, looks[n:]
         jobs.append(_decoded(look))
-        # The values of a refused job may have been counted up to the bound.
+        # The number of values in a refused job is not known. Assume the maximum for a body of this size.
         values += jobs[-1].job.values if jobs[-1].job is not UNKNOWN else min(len(look.body), MAX_JOB_VALUES)
     return jobs, ()
 
 
 def decode_again(body: bytes) -> ArqJob:
-    """Return the job in ``body`` for the result of its run. A producer may have changed the body since the run was accepted."""
+    """Decode the job in ``body`` for the result of its run. Return UNKNOWN if a producer has replaced the body by an invalid
+    one."""
     try:
         return decode_job(body)
     except InvalidInputError:
@@ -73,7 +74,7 @@ def decode_again(body: bytes) -> ArqJob:
 
 
 def expired(look: ArqLook) -> RunExpiredError:
-    """Return the error of a job that may not start any more."""
+    """Return the error for a job whose time to start has passed."""
     job_id = brief(look.id.decode(errors="replace"))
     return RunExpiredError(
         f"the time to start job {job_id} passed before the job was accepted; enqueue it with a longer _expires"
@@ -91,7 +92,7 @@ def _decoded(look: ArqLook) -> DecodedJob:
             raise InvalidInputError(words, field="job", most=JOB_BYTES)
         job = decode_job(look.body)
         return DecodedJob(look, job, request_of(job, terms))
-    except Exception as error:  # a defect must not stop the other jobs
+    except Exception as error:  # a defect in one job must not stop the other jobs
         return DecodedJob(look, job, error)
 
 

@@ -1,9 +1,9 @@
-"""The loop that makes runs of the jobs that arq's own client enqueues. Each worker that serves queues of arq has this loop.
+"""The loop that accepts runs for the jobs of arq's own client. Each worker that serves queues of arq has this loop.
 
-Each look at a queue returns jobs that are new or due for another look. Postgres accepts a run for a new job. The run's id is
-the job's id. A repetition therefore finds the same run. When the run has ended, the loop writes its result as arq's result.
-Before that, the job stays in arq's queue. Any number of workers may serve a queue. Every step may be repeated. If a worker dies
-between two steps, the next look repeats the missing steps.
+A look is one read of a queue. It returns the new jobs, and known jobs whose next look is due. Postgres accepts a run for a new
+job. The run's id is the job's id, so that a repetition finds the same run. The job stays in arq's queue until the run has
+ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a queue. Every step may be
+repeated. If a worker dies between two steps, a later look does the missing steps.
 """
 
 from __future__ import annotations
@@ -50,32 +50,33 @@ from .arq_requests import Response
 from .connection import RedisServer
 
 POLL_SECONDS: Final = 0.2
-"""Seconds between two looks at a queue. arq's client does not wake the workers."""
+"""Seconds between two looks at a queue. The workers poll, because arq's client does not wake them."""
 LOOKS_PER_AGE: Final = 10
-"""The pause between two looks at a job is about the age of its run, or of the job, divided by this number."""
+"""The pause between two looks at a job is about the age of the job or of its run, divided by this number."""
 MAX_LOOK_SECONDS: Final = 5.0
-"""Most seconds between two looks at a job whose run may end."""
+"""Maximum seconds between two looks at a job whose run may end."""
 MAX_ABORTED_LOOK_SECONDS: Final = 1.0
-"""Most seconds between two looks at a job whose run is being cancelled."""
+"""Maximum seconds between two looks at a job whose run is being cancelled."""
 MAX_DEFERRED_LOOK_SECONDS: Final = 30.0
-"""Most seconds between two looks at a job that is deferred."""
+"""Maximum seconds between two looks at a deferred job."""
 RETRY_SECONDS: Final = 5.0
-"""Seconds from an error of a server to the next try of the job."""
+"""Seconds after an error of a server until the next try of the job."""
 FULL_SECONDS: Final = 1.0
 MAX_FULL_SECONDS: Final = 10.0
-"""Fewest and most seconds from a refusal by a limit on queued runs to the next try of the job."""
+"""Minimum and maximum seconds until the next try of a job that a limit on queued runs has refused."""
 TAKE_SECONDS: Final = 1.0
 MAX_TAKE_SECONDS: Final = 4.0
-"""Fewest and most seconds for which a worker tries to take in one job, by the age of the job. Less than LEASE_SECONDS."""
+"""Minimum and maximum seconds for which a worker tries to accept one job. The time grows with the age of the job. It is shorter
+than LEASE_SECONDS."""
 TAKES_AT_ONCE: Final = 10
-"""Most jobs of a queue that one worker takes in at once."""
+"""Maximum number of jobs of a queue that one worker accepts at the same time."""
 ORDER_SECONDS: Final = 2 * LEASE_SECONDS
-"""Seconds after its due time for which a job waits for a missing thread or run. A worker that died may have held the job that
-makes them, and a lease passes before another worker gets that job."""
+"""Seconds after its due time for which a job waits for a missing thread or run. Another job may make the thread or run. If the
+worker of that job died, another worker gets the job after a lease."""
 RESULTS_AT_ONCE: Final = 8
-"""Most results that one worker makes at the same time for a queue. A result may have several MiB."""
+"""Maximum number of results that one worker makes at the same time for a queue. One result may have several MiB."""
 ARGUMENT_BYTES: Final = 64 * 2**10
-"""Most bytes of a refused job whose arguments are in its result."""
+"""Maximum bytes of a refused job for which the result contains the job's arguments."""
 
 T = TypeVar("T")
 
@@ -83,8 +84,8 @@ log = structlog.get_logger("runyard.arq")
 
 
 class ArqIntake:
-    """Serves queues of arq, for agents of ``namespace``. ``queues``: name → tenant of the runs. ``keep_result``: seconds for
-    which results are kept."""
+    """Serves queues of arq, for agents of ``namespace``. ``queues``: the tenant of the runs, by the name of the queue.
+    ``keep_result``: seconds for which results are kept."""
 
     def __init__(
         self,
@@ -109,15 +110,16 @@ class ArqIntake:
 
 @dataclass(slots=True)
 class Takes:
-    """The limits of one look. ``until``: the time of the loop after which no take begins. ``locked``: the threads with a take
-    that took too long. ``full``: the threads whose lanes have no room; None if there is no room for any run."""
+    """The limits of one look. ``until``: the time of the event loop after which no further job is accepted. ``locked``: the
+    threads on which an accept took too long. ``full``: the threads whose lanes have no room. It contains None if no thread has
+    room."""
 
     until: float
     locked: set[object] = field(default_factory=set)
     full: set[object] = field(default_factory=set)
 
     def is_full(self, job: DecodedJob) -> bool:
-        """Return whether the run of ``job`` would be refused again."""
+        """Return True if a limit on queued runs would refuse the run of ``job``."""
         return (job.takes_lane and job.thread in self.full) or (isinstance(job.request, AcceptRequest) and None in self.full)
 
 
@@ -130,7 +132,7 @@ class QueueIntake:
         self._client = client
         self._places = asyncio.Semaphore(RESULTS_AT_ONCE)
         self._takes = asyncio.Semaphore(TAKES_AT_ONCE)
-        # The loop's own threads may all be busy with user code.
+        # A thread of its own, because user code may keep all threads of the event loop busy.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runyard-arq")
 
     async def run(self) -> None:
@@ -146,7 +148,7 @@ class QueueIntake:
                 failures += 1
                 found = 0
                 failure_log.failed(error, arq_queue=self.name)
-            # If the queue may have more jobs, look again after other tasks of this process had an opportunity to run.
+            # If the queue may have more jobs, look again at once. The sleep of 0 seconds lets other tasks run before.
             full = found >= JOBS_PER_LOOK
             await asyncio.sleep(0 if full else jittered(min(POLL_SECONDS * 2**failures, RETRY_SECONDS)))
 
@@ -158,8 +160,7 @@ class QueueIntake:
         return len(looks)
 
     async def _take_new(self, looks: Sequence[ArqLook]) -> None:
-        """Take the new jobs that one look found. Record the jobs of a thread as soon as they are taken, and do not wait for the
-        jobs of other threads."""
+        """Accept the new jobs of one look. The jobs of different threads do not wait for each other."""
         if not looks:
             return
         jobs, left = await self._in_thread(partial(decode_jobs, looks))
@@ -179,8 +180,8 @@ class QueueIntake:
         await self._queue.keep(one for one in kept if one is not None)
 
     async def _take(self, job: DecodedJob, takes: Takes, more: bool) -> Keep | None:
-        """Take a job within the limits of ``takes``. Return the job if it has no result yet. ``more``: the look has later jobs
-        of the same thread."""
+        """Accept a job within the limits of ``takes``. Return the job if it has no result yet. ``more``: True if the look has
+        later jobs of the same thread."""
         try:
             async with self._takes:
                 if asyncio.get_running_loop().time() >= takes.until:
@@ -199,7 +200,7 @@ class QueueIntake:
             return self._later(job.look, error)
 
     async def _take_once(self, job: DecodedJob, more: bool) -> Keep | None:
-        """Accept the run of a job, or answer the job. Raises QueueFullError."""
+        """Accept the run of a job, or write the job's result. Raises QueueFullError."""
         try:
             if isinstance(job.request, Exception):
                 raise job.request
@@ -231,12 +232,12 @@ class QueueIntake:
         return Keep(look, POLL_SECONDS, run)
 
     async def _exists(self, request: AcceptRequest) -> bool:
-        """Return whether the run was accepted before. A worker may have died after the accept and before its write to Redis."""
+        """Return True if the run was accepted before. A worker may have died between the accept and its write to Redis."""
         return await self._client.backend.runs.run(request.thread_id, request.run_id) is not None
 
     async def _accept_once(self, request: AcceptRequest) -> None:
-        """Accept the run, or find the accepted run. Successive jobs with the same id and content have the same run. The run has
-        the expiry of the first job."""
+        """Accept the run, or find the accepted run. Jobs with the same id and content have one run, with the expiry of the
+        first job."""
         try:
             await accept_request(self._client, request)
         except RunConflictError as error:
@@ -247,7 +248,8 @@ class QueueIntake:
             await accept_request(self._client, replace(request, options=options))
 
     async def _respond(self, job: DecodedJob, response: Response) -> Keep | None:
-        """Answer a pending request when the job is due. A repetition has the same response id and is the same answer."""
+        """Answer a pending request when the job is due. A repetition has the same response id and therefore no further
+        effect."""
         look = job.look
         if job.aborted or look.expired:
             request = await self._answered(response)
@@ -272,7 +274,8 @@ class QueueIntake:
         return None
 
     async def _answered(self, response: Response) -> HitlRequest | None:
-        """Return the request that has this answer, for example because a worker died before it wrote the job's result."""
+        """Return the request that has this answer already, or None. A worker may have died between the answer and the job's
+        result."""
         runs = self._client.backend.runs
         if response.request_id is None:
             assert response.thread_id is not None
@@ -281,7 +284,7 @@ class QueueIntake:
         return request if request is not None and request.response_id == response.response_id else None
 
     async def _check(self, looks: Sequence[ArqLook]) -> None:
-        """Answer the jobs of ``looks`` whose runs have ended, and keep the other jobs."""
+        """Write the results of the jobs whose runs have ended, and keep the other jobs of ``looks``."""
         if not looks:
             return
         refs = [(look.run.thread_id, look.id.decode()) for look in looks if look.run is not None]
@@ -320,7 +323,7 @@ class QueueIntake:
         run_id = look.id.decode()
         try:
             run = await self._client.run(accepted.thread_id, run_id)
-            if not run.ended:  # the run was redriven
+            if not run.ended:  # the run was redriven in the meantime
                 return Keep(look, POLL_SECONDS)
             outcome = await outcome_of(self._client, run)
         except RunyardError as error:
@@ -332,18 +335,17 @@ class QueueIntake:
         return None
 
     async def _cancel(self, run: AcceptedRun, run_id: str) -> bool:
-        """Cancel the run of an aborted job. Return whether the run has ended. A run that a worker executes ends after the
-        return."""
+        """Cancel the run of an aborted job. Return True if the run has ended. A run that a worker executes ends later."""
         try:
             return (await self._client.cancel(run.thread_id, run_id)).ended
         except (RunEndedError, RunNotFoundError):
             return True
 
     async def _refuse(self, job: DecodedJob, failure: dict[str, Any]) -> None:
-        """Answer a job that has no run."""
+        """Write the failure of a job that gets no run."""
         look = job.look
         fields = {"arq_queue": self.name, "job_id": _shown(look), "function": job.job.function[:MAX_FUNCTION]}
-        # The log entry has no message, because the message may quote a user.
+        # The log entry has no message, because the message may contain a user's data.
         log.warning("arq_job_refused", **fields, code=failure["code"], field=failure["details"].get("field"))
         shown = job.job if look.size <= ARGUMENT_BYTES else replace(job.job, args=[], kwargs={})
         await self._answer(look, shown, JobOutcome(False, failure, look.now_ms, look.now_ms), "refused")
@@ -358,7 +360,7 @@ class QueueIntake:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _later(self, look: ArqLook, error: Exception) -> Keep:
-        """Keep a job after an error that is not an error of the job. The job is also kept after a defect of this program."""
+        """Keep a job after an error of a server or a defect of this program."""
         if isinstance(error, TimeoutError):
             log.warning(
                 "arq_job_delayed", arq_queue=self.name, job_id=_shown(look), error="the job could not be accepted in time"
@@ -369,18 +371,19 @@ class QueueIntake:
 
 
 def _is_answer(error: RunyardError) -> bool:
-    """Return whether ``error`` is an error of the job or its run. Any other error is a failure of a server or this program."""
+    """Return True if ``error`` is an error of the job or of its run. Any other error is a failure of a server or of this
+    program."""
     return error.http_status < 500 or isinstance(error, RunExpiredError | DataCorruptedError)
 
 
 def _is_early(look: ArqLook, error: RunyardError, more: bool) -> bool:
-    """Return whether a worker may soon accept the prompt that makes the missing thread or run."""
+    """Return True if a worker may soon accept the prompt that makes the missing thread or run."""
     missing = isinstance(error, ThreadNotFoundError | RunNotCompletedError)
     return missing and (more or look.others > 0) and look.age < ORDER_SECONDS
 
 
 def _full_delay(look: ArqLook) -> float:
-    """Return the seconds after which a job that found no room is tried again. Many jobs that wait for long are tried seldom."""
+    """Return the seconds until the next try of a job that found no room. The time grows with the age of the job."""
     return jittered(min(max(look.age / LOOKS_PER_AGE, FULL_SECONDS), MAX_FULL_SECONDS))
 
 
@@ -390,7 +393,7 @@ def _shown(look: ArqLook) -> str:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all ``calls``. Raise the first error when all have ended."""
+    """Wait until all ``calls`` have ended. Then raise the first error, if any."""
     for error in await asyncio.gather(*calls, return_exceptions=True):
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""The outcomes of ended runs, as the results of their jobs give them."""
+"""Make the results of jobs from the outcomes of their ended runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from runyard.models import Run
 from .arq_codec import CANCELLED, JobOutcome
 
 TEXT_BYTES: Final = 64 * 2**10
-"""Approximate number of bytes of messages that are read for the text of a result, if they include an assistant message."""
+"""Approximate number of bytes of messages that are read for the text of a result. More are read only if none is an assistant
+message."""
 
 
 async def outcome_of(client: Client, run: Run) -> JobOutcome:
@@ -39,7 +40,8 @@ def cancelled(run_id: str) -> dict[str, Any]:
 
 
 async def _earlier_text(client: Client, result: RunResult) -> str:
-    """Return the text of the run's last assistant message if ``result`` omits this message. Pages are read one by one."""
+    """Return the text of the run's last assistant message, read page by page. Return "" if ``result`` omits no messages or has
+    the message."""
     if "messages" not in result.omitted or any(message.role == "assistant" for message in result.messages):
         return ""
     before = result.messages[0].parent_id

@@ -1,14 +1,14 @@
 """One queue of arq, and the records of its jobs in Redis. Producers enqueue the jobs with arq's own client.
 
-A job stays in arq's queue until its result is written. The run is stored in Postgres much earlier. The hash ``arq_jobs`` has
-every job that a worker has looked at. The hash ``arq_runs`` has the jobs with an accepted run. The sorted set ``arq_looks`` has
-the time of each job's next look. The hash ``arq_aborts`` has the aborts that a look has returned. Each script is atomic. If a
-worker dies between two scripts, the next look at the job is due when the lease ends.
+A job stays in arq's queue until its result is written. Postgres has the run much earlier. The hash ``arq_jobs`` has every job
+that a worker has looked at. The hash ``arq_runs`` has the jobs with an accepted run. The sorted set ``arq_looks`` has the time
+of each job's next look. The hash ``arq_aborts`` has the aborts that a look has returned. Each script is atomic. If a worker
+dies between two scripts, the next look at the job is due at the end of the lease.
 
-A job that a worker has looked at has one of two scores with a fraction, QUEUED_SCORE and DEFERRED_SCORE. arq's client sends
-whole milliseconds, so a job with any other score is new.
+arq's client sends scores in whole milliseconds. A look replaces the score of a job by QUEUED_SCORE or DEFERRED_SCORE, which
+have a fraction. A job with any other score is new.
 
-The Redis server of producers and workers must not be a cluster, because the keys of arq's client have no hash tag.
+Producers and workers need one Redis server. A cluster cannot be used, because the keys of arq's client have no hash tag.
 """
 
 from __future__ import annotations
@@ -37,29 +37,30 @@ from .job_codec import packb, unpackb
 from .scripts import Call, script
 
 JOBS_PER_LOOK: Final = 100
-"""Most jobs that one look returns. The worker looks at its other queues between two such parts of many jobs."""
+"""Maximum number of jobs that one look returns. Between two looks, the worker serves its other queues."""
 JOB_BYTES: Final = MESSAGE_BYTES + 2**21
-"""Most bytes of the body of a job. The body has a message, and at most 2 MiB of other data."""
+"""Maximum bytes of the body of a job. The body has a message, and at most 2 MiB of other data."""
 BYTES_PER_LOOK: Final = 2 * JOB_BYTES
-"""Most bytes of the bodies that one look returns."""
+"""Maximum bytes of all bodies that one look returns."""
 LEASE_SECONDS: Final = 5.0
-"""Seconds after which a job is returned again, unless its worker has called ``keep`` or ``answer`` for it."""
+"""Seconds after which a look returns a job again if no worker has called ``keep`` or ``answer`` for it."""
 IN_PROGRESS_SECONDS: Final = 600.0
-"""Seconds for which arq shows a started job as in progress without another look at the job."""
+"""Seconds for which arq shows a started job as in progress. Each look at the job starts this time again."""
 BODY_GONE: Final = -2
-"""The expiry of a job whose body had expired before the first look."""
+"""Stands for the expiry of a job whose body had expired before the first look."""
 MAX_SCORE_MS: Final = 10**15
-"""Bound of the due time of a job, in ms before or after 1970. A score beyond the bound is read as the bound."""
+"""The largest due time of a job, in ms before or after 1970. A score beyond this bound is read as the bound."""
 QUEUED_SCORE: Final = -1_000_000_000_000_000.5
-"""Score of a job that a worker has looked at and that is due. arq shows it as queued."""
+"""Score of a due job after a look. arq shows the job as queued."""
 DEFERRED_SCORE: Final = 1_000_000_000_000_000.5
-"""Score of a job that a worker has looked at and that is not due. arq shows it as deferred."""
+"""Score after a look of a job that is not due. arq shows the job as deferred."""
 ABORT_MS: Final = abort_job_max_age * 1000
-"""Milliseconds by which an abort may come before the enqueue of its job, by the clocks of two producers. An older abort was
-meant for an earlier job of the same id. For the same time after the last write, the hash ``arq_aborts`` is kept."""
+"""Milliseconds by which the time of an abort may be before the time of the job's enqueue. The two times may come from two
+clocks. An older abort was for an earlier job of the same id. The hash ``arq_aborts`` is kept for as long after its last
+write."""
 ABORTS_PER_LOOK: Final = 100
-"""Most entries of arq's set of aborts that one look checks. Without other aborts, an abort makes its job due at once,
-unless a worker may be accepting its run."""
+"""Maximum number of entries of arq's set of aborts that one look checks. An abort that is checked makes its job due at once.
+While a worker may be accepting the job's run, the job does not become due."""
 
 _ARQ_PREFIXES: Final = (job_key_prefix, in_progress_key_prefix, result_key_prefix, retry_key_prefix)
 
@@ -78,11 +79,11 @@ class AcceptedRun:
 class ArqLook:
     """A job of the queue at the time ``now_ms``. Times are in ms since 1970.
 
-    ``others``: the number of other jobs of the queue that have neither a run nor a result. ``score``: the time at which the
-    producer wants the job to start. ``expires_ms``: the latest time of the start, None, or BODY_GONE. ``record``: the record of
-    the run that :meth:`ArqQueue.keep` wrote, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True
-    if the client has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format if no run
-    was accepted. The body is empty if it has more than JOB_BYTES. ``size``: the number of bytes of the body.
+    ``others``: the number of other jobs of the queue that have neither a run nor a result. ``score``: the due time that the
+    producer has given. ``expires_ms``: the latest time of the start, None, or BODY_GONE. ``record``: the record of the run that
+    :meth:`ArqQueue.keep` wrote, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True if the client
+    has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format if no run was accepted,
+    and empty if it has more than JOB_BYTES. ``size``: the number of bytes of the body.
     """
 
     id: bytes
@@ -104,23 +105,23 @@ class ArqLook:
 
     @property
     def expired(self) -> bool:
-        """Whether the job may not start any more."""
+        """True if the time to start the job has passed."""
         return self.expires_ms is not None and self.expires_ms <= max(self.now_ms, self.score)
 
     @property
     def age(self) -> float:
-        """Seconds since the due time of the job. Negative if the job is not due."""
+        """Seconds since the due time of the job, negative before the due time."""
         return (self.now_ms - self.score) / 1000
 
     def aborted(self, enqueued_ms: int) -> bool:
-        """Return whether ``Job.abort()`` was called for the job that was enqueued at ``enqueued_ms``."""
+        """Return True if ``Job.abort()`` was called for the job that was enqueued at ``enqueued_ms``."""
         return self.abort_ms is not None and self.abort_ms >= enqueued_ms - ABORT_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """A job that has no result yet. ``delay``: seconds until the next look at the job. ``run``: the run, if this look accepted
-    the run. ``started``: whether the run is running or suspended."""
+    """A job that has no result yet. ``delay``: seconds until the next look at the job. ``run``: the run, if this look has
+    accepted it. ``started``: True if the run is running or suspended."""
 
     look: ArqLook
     delay: float
@@ -131,7 +132,7 @@ class Keep:
 class ArqQueue:
     """The queue ``name`` of arq. ``keep_result``: seconds for which results are kept.
 
-    Raises InvalidInputError if a key of runyard or arq may have this name.
+    Raises InvalidInputError if runyard or arq may use ``name`` for another key.
     """
 
     def __init__(self, server: RedisServer, name: str, keep_result: float) -> None:
@@ -177,14 +178,15 @@ class ArqQueue:
             await self._server.call(Call(script("arq_keep"), self._prefix, (*head, *args)))
 
     async def answer(self, look: ArqLook, result: bytes) -> bool:
-        """Write the result of a job, in arq's format. Return False if another worker has answered the job or accepted a run."""
+        """Write the result of a job, in arq's format. Return False if another worker has already written a result or accepted a
+        run."""
         args = (self.name, self._keep_result_ms, look.id, look.token, look.record, result)
         [answered] = await self._server.call(Call(script("arq_answer"), self._prefix, args))
         return bool(answered)
 
 
 def _check_name(name: str, namespace: str) -> None:
-    """Raise InvalidInputError if a queue of this name may be another key of arq, or of a deployment of runyard."""
+    """Raise InvalidInputError if arq or a deployment of runyard may use this name for another key."""
     of_arq = name.startswith(_ARQ_PREFIXES) or name == abort_jobs_ss or name.endswith(health_check_key_suffix)
     if of_arq or name == namespace or name.startswith(namespace + ":") or re.search(r":\{\d+\}:", name):
         words = f"a queue of arq cannot be called {brief(name)}, because keys of arq or runyard have such names"

@@ -1,6 +1,6 @@
-"""The functions that producers may enqueue as arq jobs. Each function returns the request for a job.
+"""The functions that producers may name in arq jobs. Each function returns the request that its job stands for.
 
-The functions have the arguments of the client's methods. The id of the job is the run's id, or the id of the response. arq's
+The functions have the same arguments as the client's methods. The id of the job is the id of the run or of the response. arq's
 ``_defer_by`` and ``_expires`` replace ``run_at`` and ``expires_in``.
 """
 
@@ -28,8 +28,8 @@ from .arq_codec import ArqJob
 
 @dataclass(frozen=True, slots=True)
 class JobTerms:
-    """The options of a job beside its arguments. ``run_at``: the time at which the run is due. None means at once.
-    ``expires_in``: seconds from the due time within which the run must start, or None."""
+    """The options of a job besides its arguments. ``run_at``: the time at which the run is due, or None for a run that is due
+    at once. ``expires_in``: seconds after the due time within which the run must start, or None."""
 
     run_id: str
     run_at: datetime | None = None
@@ -181,7 +181,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., AcceptRequest | Response]]] = {
     "fork_once": fork_once,
     "respond": respond,
 }
-"""The function names in arq jobs → the functions."""
+"""The functions, by their names in arq jobs."""
 
 
 def request_of(job: ArqJob, terms: JobTerms) -> AcceptRequest | Response:
@@ -198,7 +198,7 @@ def request_of(job: ArqJob, terms: JobTerms) -> AcceptRequest | Response:
         return function(*given.args, **given.kwargs)
     except RunyardError:
         raise
-    except Exception as error:  # the function calls no server, so that an argument must have an unexpected type
+    except Exception as error:  # the function calls no server, so only an argument of an unexpected type can be the cause
         raise InvalidInputError(f"{job.function}: {type(error).__name__}: {brief(str(error))}", field="arguments") from error
 
 

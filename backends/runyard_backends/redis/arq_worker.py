@@ -1,9 +1,9 @@
-"""A subclass of arq's worker. It uses arq's registry of kinds, job format and hooks, but runyard's own main loop.
+"""A subclass of arq's worker. The class uses arq's registry of functions, job format and hooks. The main loop is runyard's own.
 
-arq's loop polls, and keeps running jobs in the queue. It repeats the jobs of a crashed worker only after the longest timeout.
-:meth:`ArqWorker.main` therefore runs :class:`runyard.worker.worker.Worker` instead of arq's loop. This worker takes jobs by the
-scheduler's scripts and claims their runs in Postgres. Each claimed run is executed between arq's hooks. The worker writes no
-result key, retry key or in-progress key of arq. ``arq_intake.py`` accepts jobs that producers enqueue with arq's own client.
+arq's loop polls Redis. It repeats the jobs of a crashed worker only after the longest timeout of all jobs.
+:meth:`ArqWorker.main` therefore runs :class:`runyard.worker.worker.Worker` instead of arq's loop. This worker takes jobs with
+the scheduler's scripts, and claims their runs in Postgres. arq's hooks are called before and after each claimed run. The worker
+writes none of arq's keys for results, retries and jobs in progress. ``arq_intake.py`` accepts the jobs of arq's own client.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from arq.typing import StartupShutdown
 
 ARQ_JOB_TIMEOUT_SECONDS: Final = 10 * 365 * 86400
-"""arq's own job timeout, in seconds. It never expires. The executor enforces the timeout of a run."""
+"""arq's own timeout of a job, in seconds. The value is so large that the timeout never expires. The executor enforces the
+timeout of a run."""
 
 log = structlog.get_logger("runyard.worker")
 
 
 async def executed_by_host(ctx: dict[str, Any], **ids: Any) -> NoReturn:
-    """Raise NotImplementedError. arq's registry requires a function for each kind of run, but arq's loop does not run. The
-    function is therefore never called."""
+    """Raise NotImplementedError. arq's registry requires a function for each kind of run. Only arq's loop would call this
+    function, and that loop does not run."""
     raise NotImplementedError("runs are executed by ArqWorker.host")
 
 
@@ -50,7 +51,7 @@ class ArqWorker(arq.worker.Worker):
     """Serves ``app`` from ``backend``. ``host``: the worker that claims and executes the runs.
 
     arq's hooks (``on_startup``, ``on_shutdown``, ``on_job_start``, ``on_job_end``, ``after_job_end``) are called as arq
-    documents them. An error in a hook of a job is logged and does not change how the run ends.
+    documents them. An error in a hook of a job is logged. It does not change the outcome of the run.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class ArqWorker(arq.worker.Worker):
         """Do nothing, because the connections belong to the backend."""
 
     async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
-        """Only log the job. The scheduler returns a job that this version cannot decode to the queue, for other workers."""
+        """Log a job that this version cannot decode. The scheduler has returned the job to the queue, for workers of another
+        version."""
         log.warning("job_not_decoded", job_id=job_id, error="arq could not decode the job")
 
     async def _dispatch(self, job: Job, execution: Execution) -> Ended | None:

@@ -1,11 +1,11 @@
-"""Connections to a cluster of Redis: each call goes to the server that holds the slot of its key.
+"""Connections to a cluster of Redis. Each call is sent to the server that holds the slot of its key.
 
-The shard in the name of a key decides its slot. All keys of the schedule are in shard 0, so that one server schedules and a
-worker waits on one connection. The event streams are spread over all shards.
+The shard in the name of a key determines the slot. All keys of the schedule are in shard 0. Therefore one server has the whole
+schedule, and a worker waits on one connection. The event streams are spread over all shards.
 
-The slots of the shards are read when the first call needs them, and again after a server was lost or has replied that another
-server holds the slot. While a slot is moved key by key, its calls raise BackendUnavailableError, because the scripts need all
-keys of a shard on one server.
+The first call reads which server holds which slot. A call reads this again after a server was lost, or after a reply that
+another server holds the slot. While a slot is moved key by key, calls for it raise BackendUnavailableError, because a script
+needs all keys of its shard on one server.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from .pubsub import Subscription
 from .scripts import Call
 
 SHARDS: Final = 16
-"""Number of shards in a cluster, the same in every process of a deployment. All streams of a shard are on one server."""
+"""Number of shards in a cluster. The number must be the same in every process of a deployment. All streams of a shard are on
+one server."""
 ROUNDS: Final = 3
-"""Maximum number of times that a call is sent, if the servers reply that another server holds its slot."""
+"""Maximum number of times that a call is sent. A call is sent again if a server replies that another server holds the slot."""
 TOPOLOGY_SECONDS: Final = 0.5
-"""Seconds to wait for one server's answer to the question which server holds which slot."""
+"""Seconds to wait for one server's list of the slots."""
 REREAD_SECONDS: Final = 0.05
-"""Seconds after which the slots may be read again, so that many failing calls ask seldom."""
+"""Minimum seconds between two reads of the slots. The limit protects the servers from many failing calls."""
 OPTIONAL_SECONDS: Final = 0.5
-"""Maximum number of seconds by which calls that the servers may refuse delay the calls after them."""
+"""Maximum seconds to wait for optional calls before the other calls are sent."""
 
 
 class RedisCluster:
     """Implements :class:`~runyard_backends.redis.servers.RedisServers`. ``url``: names some servers of the cluster. ``name``:
-    the name under which the servers list the connections. ``timeout`` and ``max_connections`` are those of each
-    :class:`~runyard_backends.redis.connection.RedisServer`. A call may take ``timeout`` seconds more if the slots have to be
-    read.
+    the name under which the servers list the connections. ``timeout`` and ``max_connections``: passed to each
+    :class:`~runyard_backends.redis.connection.RedisServer`. A call that must read the slots may take ``timeout`` seconds more.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class RedisCluster:
         await self.command("SET", self.keys.ping(0), "", "XX")
 
     async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
-        """Do the same as :meth:`RedisServer.pop_and_call <runyard_backends.redis.connection.RedisServer.pop_and_call>`. All
-        ``keys`` are in the shard of ``call``."""
+        """See :meth:`RedisServer.pop_and_call <runyard_backends.redis.connection.RedisServer.pop_and_call>`. All ``keys`` must
+        be in the shard of ``call``."""
         with translated():
             server = await self._server(self.keys.shard_of(call.key))
         with self._noticing_losses():
@@ -116,8 +116,8 @@ class RedisCluster:
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe to ``channel`` at the server that holds its slot, where its messages are published. The subscription ends
-        with an error when another server holds the slot."""
+        """Subscribe to ``channel`` at the server that holds its slot, because its messages are published there. The
+        subscription ends with an error when the slot has moved to another server."""
         with translated():
             server = await self._server(self.keys.shard_of(channel))
         with self._noticing_losses():
@@ -125,7 +125,8 @@ class RedisCluster:
                 yield subscription
 
     def shards_beside(self, shard: int) -> int:
-        """Return the number of shards on the server that holds ``shard``. Before the slots were read: the number of all."""
+        """Return the number of shards on the server that holds ``shard``. Before the first read of the slots, return the number
+        of all shards."""
         return self._places.count(self._places[shard]) if self._places else SHARDS
 
     async def primaries(self) -> Sequence[RedisServer]:
@@ -179,7 +180,7 @@ class RedisCluster:
 
     @contextmanager
     def _noticing_losses(self) -> Iterator[None]:
-        """Let the slots be read again before the next call if a server cannot be used."""
+        """Mark the slots as stale if a server cannot be used. The next call then reads the slots again."""
         try:
             yield
         except (RedisError, OSError, BackendUnavailableError):
@@ -187,17 +188,17 @@ class RedisCluster:
             raise
 
     def _notice_refusals(self, replies: Sequence[Any]) -> None:
-        """Do the same if a server replied that it cannot be used."""
+        """Mark the slots as stale if a server has replied that it cannot be used."""
         if any(isinstance(reply, ResponseError) and cannot_serve(reply) for reply in replies):
             self._is_stale = True
 
     async def _read_slots(self) -> None:
-        """Read which server holds which slot, unless this is known or was read in the last REREAD_SECONDS. Raises
-        ConnectionError if no server tells."""
+        """Read which server holds which slot if this is unknown or stale, at most once in REREAD_SECONDS. Raises
+        ConnectionError if no server answers."""
         if not self._must_read():
             return
         async with self._reading:
-            if not self._must_read():  # a concurrent call has read them
+            if not self._must_read():  # a concurrent call has read the slots
                 return
             if self._closed:
                 raise ConnectionError("this RedisCluster was closed")
@@ -216,7 +217,7 @@ class RedisCluster:
     async def _told_places(self) -> list[Address]:
         """Ask one server after the other for the slots. Return the address of the primary of each shard."""
         known = [*dict.fromkeys((*self._servers, *self._url.seeds))]
-        random.shuffle(known)  # a server that was cut off from the others tells what held before
+        random.shuffle(known)  # the order is random, because a server that was cut off from the others returns old slots
         last: Exception = ConnectionError("the cluster has no server")
         for address in known:
             try:
@@ -235,13 +236,13 @@ class RedisCluster:
             primary = next((part[2] for part in ranges if part[0] <= slot <= part[1]), None)
             if primary is None:
                 raise ConnectionError(f"no server holds slot {slot}")
-            host = primary[0].decode() if primary[0] else asked[0]  # a server that does not know its own address names none
+            host = primary[0].decode() if primary[0] else asked[0]  # empty if the server does not know its own address
             places.append((asked[0] if host == "?" else host, int(primary[1])))
         return places
 
     def _settle(self, places: list[Address]) -> None:
-        """Use the servers at ``places``. Close the connections to servers that hold none of the slots any more, in tasks of
-        their own, because a lost server may delay it."""
+        """Use the servers at ``places``. Close the connections to servers that have lost all their slots. Separate tasks close
+        them, because a lost server may delay the close."""
         self._places = places
         self._is_stale = False
         self._read_at = time.monotonic()
@@ -256,7 +257,7 @@ class RedisCluster:
             closing.add_done_callback(self._closing.discard)
 
     def _connected(self, address: Address) -> RedisServer:
-        """Return the connections to the server at ``address``, opened when needed."""
+        """Return the connections to the server at ``address``. They are opened when needed."""
         if address not in self._servers:
             server = self._servers[address] = self._server_at(self._url.connector(address))
             server.room = partial(self._room_of, address)

@@ -1,4 +1,4 @@
-"""Open connections to the Redis server that a URL names, with TLS if the URL asks for it.
+"""Open connections to the Redis server that a URL names, with or without TLS.
 
 ===========================================  ==================================================================================
 URL                                          server
@@ -30,7 +30,7 @@ from runyard.errors import InvalidInputError
 from runyard.support.optional_imports import load
 
 NEXT_SENTINEL_SECONDS: Final = 0.5
-"""Seconds to wait for a sentinel before the next one is asked."""
+"""Seconds to wait for the answer of a sentinel before the next sentinel is asked."""
 SENTINEL_PORT: Final = 26379
 PORT: Final = 6379
 FORMS: Final = (
@@ -38,13 +38,14 @@ FORMS: Final = (
     "redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT"
 )
 SENTINEL_LOGIN: Final = {"sentinel_username": "username", "sentinel_password": "password"}
-"""Parameters of the URL for the sentinels alone, with the driver's name of each."""
+"""Parameters of the URL that only the sentinels use, with the driver's name of each parameter."""
 
 Address = tuple[str, int]
 
 
 class Connector(Protocol):
-    """Opens connections to a server that takes writes. :meth:`close` closes what the connector itself needs."""
+    """Opens connections to a server that takes writes. :meth:`close` closes only the connections that the connector uses
+    itself."""
 
     async def __call__(self) -> AbstractConnection: ...
     async def close(self) -> None: ...
@@ -64,8 +65,8 @@ def connector(url: str, timeout: float, name: str) -> Connector:
 
 @contextmanager
 def _parsing() -> Iterator[None]:
-    """Replace the errors of a URL that cannot be parsed. Their texts have parts of the URL, which may be a password. The driver
-    also fails with errors of its own code for some values of parameters."""
+    """Replace the errors of a URL that cannot be parsed. The texts of these errors contain parts of the URL and may contain the
+    password. Some values of parameters make the driver fail with other errors, which are replaced too."""
     try:
         yield
     except InvalidInputError:
@@ -75,18 +76,20 @@ def _parsing() -> Iterator[None]:
 
 
 def pool(url: str, timeout: float, name: str) -> ConnectionPool:
-    """Return a pool that makes connections to ``url``, of which no connection is open. Raises ValueError, InvalidInputError."""
-    # RedisServer sets one timeout for a whole round trip. The driver's socket timeout would start a task for each write.
+    """Return a pool that makes connections to ``url``. The pool has no open connection. Raises ValueError,
+    InvalidInputError."""
+    # The driver gets no socket timeout, because it would start a task for each write. RedisServer has one timeout for a whole
+    # round trip.
     made = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=timeout, client_name=name)
     options = made.connection_kwargs
     if issubclass(made.connection_class, SSLConnection):
-        # The driver accepts by default a certificate for any host.
+        # By default the driver would accept a certificate for any host.
         options.setdefault("ssl_check_hostname", options.get("ssl_cert_reqs") != "none")
     try:
         connection = made.make_connection()  # type: ignore[no-untyped-call]
         if isinstance(connection, SSLConnection):
             connection.ssl_context.get()
-    except TypeError as error:  # the driver does not know a parameter; the text of its error has the name and no value
+    except TypeError as error:  # a parameter that the driver does not know; the text of its error has the name but no value
         raise InvalidInputError(f"a parameter of the URL of Redis is unknown: {error}", field="redis") from None
     except OSError as error:
         files = [
@@ -101,7 +104,7 @@ def pool(url: str, timeout: float, name: str) -> ConnectionPool:
 
 
 class PoolConnector:
-    """Opens the connections that ``made`` makes. ``address``: an address in place of that of ``made``."""
+    """Opens connections of the pool ``made``. ``address``: the address to use in place of the pool's own address."""
 
     def __init__(self, made: ConnectionPool, address: Address | None = None) -> None:
         self._class = made.connection_class
@@ -117,11 +120,11 @@ class PoolConnector:
 
 
 class SentinelConnector:
-    """Opens connections to the primary that the sentinels name at that moment. The next sentinel is asked if one names none or
-    does not answer.
+    """Opens connections to the primary that the sentinels name at that moment. If a sentinel names no primary or does not
+    answer, the next one is asked.
 
-    The driver's own class for such connections turns the reply READONLY into a lost connection. The other connections to
-    the same replica would stay open.
+    The driver's own class for such connections is not used. It treats the reply READONLY as the loss of one connection, and
+    keeps the other connections to the same replica.
     """
 
     def __init__(self, sentinels: Sequence[Address], service: str, made: ConnectionPool, login: Mapping[str, str]) -> None:
@@ -143,8 +146,8 @@ class SentinelConnector:
 
 
 class ClusterUrl:
-    """A URL of a cluster. ``seeds``: the addresses in it. Raises InvalidInputError if ``url`` is none of a cluster, or names a
-    database, because a cluster has only one."""
+    """A URL of a cluster. ``seeds``: the addresses in the URL. Raises InvalidInputError if ``url`` is no URL of a cluster.
+    Raises InvalidInputError if it names a database, because a cluster has only one."""
 
     def __init__(self, url: str, timeout: float, name: str) -> None:
         with _parsing():
@@ -179,13 +182,14 @@ def _sentinel_connector(parts: SplitResult, timeout: float, name: str) -> Sentin
 
 
 def server_url(parts: SplitResult, path: str) -> str:
-    """Return the URL of one server with the login and the parameters of ``parts``, and without an address."""
+    """Return a URL without an address, with the login and the parameters of ``parts``."""
     login, at, _ = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(scheme=parts.scheme.partition("+")[0], netloc=f"{login}{at}", path=path))
 
 
 def addresses(parts: SplitResult, port: int) -> list[Address]:
-    """Return the addresses of ``parts``. ``port``: the port of an address without one. Raises ValueError if one has no host."""
+    """Return the addresses of ``parts``. ``port``: the port of an address without a port. Raises ValueError for an address
+    without a host."""
     found = []
     for address in parts.netloc.rpartition("@")[2].split(","):
         one = urlsplit(f"//{address}")

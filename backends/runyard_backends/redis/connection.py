@@ -4,12 +4,12 @@ A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
 connection, so that the next call does not read the late reply as its own.
 
-If a server replies that it cannot serve, for example because it became a replica, all connections to it are closed. The next
-call looks up the host's name, or asks the sentinels, and opens a new connection. If a call gets no reply in time, the idle
+A server may reply that it cannot serve, for example because it became a replica. All connections to it are then closed. The
+next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no reply in time, the idle
 connections are closed. If a new connection leads to another address, all older connections are closed.
 
-If the server refuses a script for lack of memory, the script has changed nothing. :meth:`RedisServer.call` makes room and sends
-the script again. The scripts that only free memory, or that need little, carry the line ``-- allow-oom`` and are never refused.
+A script that the server refuses for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
+script again. A script with the line ``-- allow-oom`` is never refused. These scripts free memory or need little.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from .pubsub import PubSub, Subscribing
 from .scripts import Call
 
 ROOM_TRIES: Final = 3
-"""Maximum number of times that one call makes room."""
+"""Maximum number of times that one call frees memory."""
 
 
 class RedisServer:
-    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or by a connector, opened when needed.
+    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or connections of a connector. They are opened when
+    needed.
 
-    namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take,
-    connecting included. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
-    one more, and all channels together have one more. name: the name under which the server lists the connections.
-    The attribute ``decoding`` is the lock to hold while decoding a page of events. ``room`` returns the calls that free memory.
-    ``own_shard``: a shard that the server holds.
+    namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take, including
+    the time to connect. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
+    another connection, and all channels together have another. name: the name under which the server lists the connections.
+    Attributes: ``decoding`` is the lock to hold while decoding a page of events. ``room`` returns the calls that free memory.
+    ``own_shard`` is a shard that the server holds.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RedisServer:
         self._pubsub = PubSub(self._connection, timeout, self.ping)
 
     async def call(self, *calls: Call) -> list[Any]:
-        """Send ``calls`` in one round trip, and return their replies in the same order."""
+        """Send ``calls`` in one round trip. Return the replies in the order of ``calls``."""
         with measured_call("redis"), translated():
             return checked(await self.replies(calls))
 
@@ -90,18 +91,18 @@ class RedisServer:
             return checked(await self.replies_to([args]))[0]
 
     async def ping(self) -> None:
-        """Check that the server takes writes. The command is a write and writes nothing, because its key never exists."""
+        """Check that the server takes writes. The command is a write, but changes nothing, because its key never exists."""
         await self.command("SET", self.keys.ping(self.own_shard), "", "XX")
 
     async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:
-        """Remove the first element of one of the lists ``keys``, execute ``call`` and return its reply. Wait up to ``timeout``
-        seconds for the element. ``call`` is executed even if no element comes.
+        """Wait up to ``timeout`` seconds for an element of one of the lists ``keys``, and remove the element. Then execute
+        ``call``, even if no element came, and return its reply.
 
-        The server receives both commands at the start and executes them one after the other. It therefore executes ``call``
-        even after the caller has stopped waiting for the reply.
+        The server receives both commands at the start. It therefore executes ``call`` even after the caller has stopped waiting
+        for the reply.
         """
         with translated():
-            # Wait at least 1 ms, because zero would mean to wait without end.
+            # Wait at least 1 ms, because the server treats zero as no limit.
             pop = ("BLPOP", *keys, f"{max(timeout, 0.001):.3f}")
             try:
                 async with asyncio.timeout(timeout + self._timeout):
@@ -142,7 +143,7 @@ class RedisServer:
             raise
 
     def shards_beside(self, shard: int) -> int:
-        """Return the number of shards on the server that holds ``shard``, which is the number of all."""
+        """Return the number of shards on the server that holds ``shard``. One server holds all shards."""
         return self.keys.shards
 
     async def primaries(self) -> Sequence[RedisServer]:
@@ -162,7 +163,7 @@ class RedisServer:
         await self._open.close()
 
     async def _executed(self, calls: Sequence[Call]) -> list[Any]:
-        """Send ``calls`` in one round trip. Load scripts that the server does not know, and send their calls again."""
+        """Send ``calls`` in one round trip. If the server does not know a script, load the script and send its calls again."""
         if not calls:
             return []
         replies = await self._exchange([_evalsha(call) for call in calls])
@@ -184,7 +185,7 @@ class RedisServer:
         replies: list[Any] = []
         connection = await self._ready(idle)
         try:
-            # The driver packs in Python, which takes several times as long.
+            # The driver's own encoder, in Python, takes several times as long.
             packed = b"".join(map(pack_command, commands))
             await connection.send_packed_command(packed, check_health=False)
             for _ in commands:
@@ -203,26 +204,26 @@ class RedisServer:
         return replies
 
     async def _abandon(self, connection: AbstractConnection, error: RedisError) -> None:
-        """Close every connection to the server that replied ``error`` over ``connection``. Connections in use are closed
-        after their calls.
+        """Close every connection to the server that replied ``error`` over ``connection``. A connection in use is closed after
+        its call.
 
-        Subscriptions end too, and the subscribers read their stores again. A subscription that stays would miss messages.
-        Messages of another server do not arrive over these connections. A replica receives none while it copies all data of
-        its primary. If the server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
+        Subscriptions end too, because they could miss messages. Messages of a new primary do not arrive over these connections.
+        A replica receives no messages while it copies all data of its primary. The subscribers read their stores again. If the
+        server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
         """
         if connection in self._usable:  # a concurrent call may have done this before
             self._pause.failed(str(error))
             await self._leave(seldom=refuses_writes(error))
 
     async def _leave(self, *, seldom: bool = False) -> None:
-        """Close every connection that is open, those in use after their calls. ``seldom``: see PubSub.lose."""
+        """Close every open connection. A connection in use is closed after its call. ``seldom``: see PubSub.lose."""
         self._usable.clear()
         self._pubsub.lose(seldom=seldom)
         await self._close_idle()
 
     async def _close_idle(self) -> None:
-        """Close the idle connections. They lead to a server that did not answer in time, or cannot be used. The next calls
-        open new connections, which may lead to another server."""
+        """Close the idle connections to a server that did not answer in time or cannot be used. New connections may lead to
+        another server."""
         idle = self._idle + self._idle_poppers
         self._idle.clear()
         self._idle_poppers.clear()
@@ -235,11 +236,11 @@ class RedisServer:
         self._pause.check()
         try:
             connection = await self._open()
-        except ResponseError as error:  # the server refuses the setup of the connection, for example its database
+        except ResponseError as error:  # the server refuses the connection, for example its database
             self._pause.failed(str(error))
             raise AuthenticationError(str(error)) from error
         except (RedisError, OSError) as error:
-            if not isinstance(error, TimeoutError | RedisTimeoutError):  # no pause: calls that time out do not flood the server
+            if not isinstance(error, TimeoutError | RedisTimeoutError):  # calls that time out do not flood the server
                 self._pause.failed(str(error))
             raise
         place = getattr(connection, "host", None), getattr(connection, "port", None)
@@ -254,14 +255,15 @@ class RedisServer:
         """Return an idle connection that the server has not closed. Open a new one if there is none."""
         while idle:
             connection = idle.pop()
-            # The driver's can_read_destructive() starts and cancels a read, which takes a tenth of the time of a round trip.
+            # The driver's own check, can_read_destructive(), costs a tenth of a round trip, because it starts and cancels a
+            # read.
             if (reader := connection._reader) is not None and not reader.at_eof():
                 return connection
             await connection.disconnect(nowait=True)
         return await self._connection()
 
     async def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
-        # The driver has already disconnected a connection on which a late reply may still arrive.
+        # If a late reply may still arrive on a connection, the driver has already disconnected it.
         if connection.is_connected and connection in self._usable and not self._closed:
             idle.append(connection)
         else:

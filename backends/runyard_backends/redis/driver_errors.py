@@ -1,7 +1,7 @@
-"""Which errors of redis-py are transient, and which error of runyard replaces an error of redis-py.
+"""Map errors of redis-py to errors of runyard, and decide which of them are transient.
 
-A transient error becomes BackendUnavailableError, which :mod:`runyard.support.store_retries` repeats. A refused command becomes
-RunyardError. After some replies no connection to the server can be used: see :func:`cannot_serve`.
+A transient error becomes BackendUnavailableError, and :mod:`runyard.support.store_retries` repeats the call. A refused command
+becomes RunyardError. After some replies, no connection to the server can be used: see :func:`cannot_serve`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, OutOfMemoryE
 
 from runyard.errors import BackendUnavailableError, LoginRefusedError, RunyardError
 
-# If the driver has a class for an error, it removes the code from the error's text. For an error inside a script, servers older
-# than Redis 7 write the code after ": -".
+# The driver removes the code from the text of an error for which it has a class. Servers older than Redis 7 write the code of
+# an error inside a script after ": -".
 _CANNOT_SERVE: Final = re.compile(r"(?:^|: -)(?:READONLY|NOREPLICAS|MISCONF|LOADING|MASTERDOWN|CLUSTERDOWN|MOVED|UNBLOCKED)\b")
 _REFUSES_WRITES: Final = re.compile(r"(?:^|: -)(?:NOREPLICAS|MISCONF)\b")
 _MOVED: Final = "MOVED "
@@ -27,33 +27,33 @@ _FULL: Final = re.compile(r": -OOM\b")
 def cannot_serve(error: RedisError) -> bool:
     """Return True if the server that replied ``error`` cannot be used at present.
 
-    The server is a replica (READONLY, and UNBLOCKED to a waiting pop), has lost its replicas (NOREPLICAS) or its primary
-    (MASTERDOWN), cannot save (MISCONF), is starting (LOADING), belongs to a cluster without a majority (CLUSTERDOWN), or does
-    not hold the slot of the key in a cluster (MOVED). The name may lead to another server by now. A server without free memory
-    (OOM) can be used.
+    Such a server is a replica (READONLY, or UNBLOCKED as the reply to a waiting pop), has lost its replicas (NOREPLICAS) or its
+    primary (MASTERDOWN), cannot save (MISCONF), is starting (LOADING), belongs to a cluster without a majority (CLUSTERDOWN),
+    or does not hold the slot of the key (MOVED). A new connection to the same name may lead to another server. A server without
+    free memory (OOM) can be used.
     """
     return isinstance(error, ReadOnlyError | BusyLoadingError) or _CANNOT_SERVE.search(str(error)) is not None
 
 
 def refuses_writes(error: RedisError) -> bool:
-    """Return True if the server that replied ``error`` is a primary that takes no writes. Subscribers still receive its
-    messages, unless the name leads to another server by now."""
+    """Return True if the server that replied ``error`` is a primary that takes no writes. Its subscribers still receive
+    messages."""
     return _REFUSES_WRITES.search(str(error)) is not None
 
 
 def has_moved(reply: object) -> bool:
-    """Return True if ``reply`` says that another server of the cluster holds the slot."""
+    """Return True if ``reply`` is the error that another server of the cluster holds the slot."""
     return isinstance(reply, ResponseError) and str(reply).startswith(_MOVED)
 
 
 def _is_busy(error: ResponseError) -> bool:
-    """Return True if the refused call may succeed later: memory may become free, and the slot may have been moved."""
+    """Return True if the refused call may succeed later, for lack of memory or because its slot is being moved."""
     return isinstance(error, OutOfMemoryError) or _FULL.search(str(error)) is not None or str(error).startswith(_MOVES)
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the driver's errors into runyard's."""
+    """Replace the driver's errors by errors of runyard."""
     try:
         yield
     except ResponseError as error:

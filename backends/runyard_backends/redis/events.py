@@ -1,11 +1,11 @@
 """The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
 
-All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers. Settings of the
-deployment change them (``runyard/support/settings.py``). ``lua/append.lua`` applies the limits of one stream, and
-``lua/total_limit.lua`` the limit of all streams together. ``lua/streams.lua`` counts the bytes.
+All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers, and
+``runyard/support/settings.py`` the settings that change them. ``lua/append.lua`` applies the limits of one stream.
+``lua/total_limit.lua`` applies the limit of all streams together. ``lua/streams.lua`` counts the bytes.
 
-Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore prove that it missed no event.
-If it cannot prove this, it yields a ``gap`` (E1).
+Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore check that it missed no event.
+If the check fails, the follower yields a ``gap`` (E1).
 """
 
 from __future__ import annotations
@@ -35,35 +35,34 @@ from .scripts import Call, script
 from .servers import RedisServers
 
 STREAMS_PER_CALL: Final = 500
-"""Maximum number of streams that one call drops or deletes. The limit keeps a script from blocking the server for long."""
+"""Maximum number of streams that one call drops or deletes. A script with more streams would block the server for too long."""
 MAX_HEAD: Final = 64
-"""Maximum bytes of an event's id and length in a message of several events."""
+"""Maximum bytes of the id and the length of one event, in a message of several events."""
 EVENTS_PER_APPEND: Final = 500
-"""Number of events after which a call takes no events of further runs. The limit keeps a script from blocking the server for
+"""Number of events after which a call takes no events of further runs. A script with more events would block the server for too
 long."""
 CALLS_PER_TRIM: Final = 20
-"""Maximum number of calls per shard with which one trim drops streams."""
+"""Maximum number of calls per shard in one trim."""
 TRIM_SECONDS: Final = 0.5
-"""Seconds after which one trim makes only one call for each further shard, because the leader has other work."""
+"""Seconds after which a trim makes only one call for each further shard. The limit keeps the leader free for other work."""
 FORGOTTEN_MS: Final = 3_600_000
-"""Milliseconds for which events of a deleted thread are not stored. A worker without a connection to Postgres may continue a
-run for a while."""
+"""Milliseconds after the deletion of a thread for which its events are not stored. A worker that cannot reach Postgres may
+continue a run of the thread for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
-"""Maximum number of live events that a follower leaves unread."""
+"""Maximum number of live events that a follower may leave unread."""
 SEALED_BYTES: Final = 2**11
-"""An event of at least this number of bytes is held as JSON. While a slow reader holds the event, JSON takes less memory than
-objects."""
+"""Minimum bytes of an event that is held as JSON while readers have not read it. JSON takes less memory than objects."""
 
 
 class EventId(NamedTuple):
-    """An event's position in its stream. Ids sort in the order of their events."""
+    """The id of an event. Ids sort in the order of the events."""
 
     fence: int
     n: int
 
     @classmethod
     def parse(cls, text: str) -> EventId | None:
-        """Parse ``text``. Return None if this log cannot have issued ``text`` as an id."""
+        """Parse ``text``. Return None if ``text`` cannot be an id of this log."""
         fence, _, n = text.partition("-")
         if not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in (fence, n)):
             return None
@@ -82,10 +81,9 @@ class EventId(NamedTuple):
 class RedisEventLog:
     """Implements :class:`runyard.ports.scheduling.EventLog`.
 
-    limits: the limits of the streams, and the time for which they are kept (E4). backlog: maximum number of live events that a
-    follower leaves unread; a slower follower reads the stream again (:mod:`runyard_backends.redis.pubsub` has the limit in
-    bytes).
-    Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
+    limits: the limits of the streams, and the time for which streams are kept (E4). backlog: maximum number of live events that
+    a follower may leave unread. A slower follower reads the stream again. :mod:`runyard_backends.redis.pubsub` has the limit in
+    bytes. Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
     """
 
     def __init__(self, server: RedisServers, limits: StreamLimits | None = None, *, backlog: int = MAX_UNREAD_EVENTS) -> None:
@@ -96,12 +94,12 @@ class RedisEventLog:
         server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. Drop an event without an error if its id is not above the last id of the
-        stream."""
+        """Add events of runs of one thread, in order. An event is dropped without an error if its id is not higher than the
+        stream's last id."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
-        """Add the events of many runs in one round trip. Events of one run keep the given order, and are added in one step."""
+        """Add the events of many runs in one round trip. The events of one run are added in one step, in the given order."""
         await self._server.call(*self.appends(batch))
 
     def appends(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> list[Call]:
@@ -131,8 +129,8 @@ class RedisEventLog:
         ]
 
     async def forget(self, thread_keys: Sequence[int]) -> None:
-        """Delete the streams of these threads. Events that are appended in the next FORGOTTEN_MS reach live followers and are
-        not stored."""
+        """Delete the streams of these threads. For FORGOTTEN_MS, new events of the threads reach live followers but are not
+        stored."""
         shards: defaultdict[int, list[int]] = defaultdict(list)
         for thread_key in thread_keys:
             shards[self._keys.shard(thread_key)].append(thread_key)
@@ -144,10 +142,10 @@ class RedisEventLog:
                 del left[:done]
 
     async def trim(self) -> StreamUsage:
-        """Drop streams until all streams together keep to the limit. Return the bytes that they take then.
+        """Drop streams until all streams together are within the limit. Return the bytes that they then take.
 
         At most CALLS_PER_TRIM × STREAMS_PER_CALL streams are dropped per shard. After TRIM_SECONDS, at most STREAMS_PER_CALL
-        are dropped in each further shard. Afterwards the appends of every process keep to the limit.
+        are dropped in each further shard. The call also stores the limit, and the appends of every process apply it.
         """
         ends = asyncio.get_running_loop().time() + TRIM_SECONDS
         usage, lost = [], None
@@ -162,7 +160,7 @@ class RedisEventLog:
         return StreamUsage(sum(one.bytes for one in usage), sum(one.dropped for one in usage), memory, max_memory)
 
     async def _trim_shard(self, trim: Call, ends: float) -> StreamUsage:
-        """Repeat the call ``trim`` until its shard keeps to the limit, or until the time ``ends`` of the event loop."""
+        """Repeat the call ``trim`` until its shard is within the limit, or until the time ``ends`` of the event loop."""
         for _ in range(CALLS_PER_TRIM):
             [(taken, dropped, more, memory, max_memory)] = await self._server.call(trim)
             if not more or asyncio.get_running_loop().time() >= ends:
@@ -170,7 +168,8 @@ class RedisEventLog:
         return StreamUsage(taken, dropped, memory, max_memory)
 
     def _trims(self, *, decide: bool = False) -> list[Call]:
-        """Return the calls that drop streams, one per shard. ``decide``: set the limit for the appends of every process."""
+        """Return the calls that drop streams, one per shard. ``decide``: True to set the limit for the appends of every
+        process."""
         shards, most = self._keys.shards, self._limits.total_bytes or 0
 
         def args(shard: int) -> tuple[int, ...]:
@@ -181,7 +180,8 @@ class RedisEventLog:
 
     async def read(self, ref: RunRef, after: str | None = None, *, page: bool = False) -> list[Event]:
         """Return the stored events after the id ``after`` (None: from the start), with a ``gap`` wherever events may be
-        missing. With ``page``, return only the events of the first page, possibly a gap alone. The list is empty at the end."""
+        missing. ``page``: True to return only the first page. A page may consist of a gap alone. A page after the last event is
+        empty."""
         position = _Position(ref, after)
         if page:
             events, more = await self._page(position)
@@ -199,12 +199,12 @@ class RedisEventLog:
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None, None]:
-        """Yield the stored events after the id ``after`` (None: from the start), then live events, each once. Yield a ``gap``
-        wherever events may be missing, and None each time ``silence`` seconds passed without an event.
+        """Yield the stored events after the id ``after`` (None: from the start), then live events, each event once. Yield a
+        ``gap`` wherever events may be missing. Yield None after each ``silence`` seconds without an event.
 
-        Ends after an event of STREAM_ENDS if it is the last stored event, or if it is a live event. (A stored ``run.suspended``
-        that was answered has events after it.) Raises BackendUnavailableError when the connection is lost. Follow again after
-        the last id that was received. Close the generator (``contextlib.aclosing``) to leave it early.
+        Ends after an event of STREAM_ENDS that is the last stored event or a live event. (Events follow a stored
+        ``run.suspended`` if its request was answered.) Raises BackendUnavailableError when the connection is lost. Follow again
+        after the last id that was received. To stop early, close the generator (``contextlib.aclosing``).
         """
         async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:
             position = _Position(ref, after)
@@ -220,7 +220,7 @@ class RedisEventLog:
                     continue
                 live_events = _decoded(message, ref) if message is not None else []
                 if not live_events or position.misses(live_events[0][0]):
-                    # The reader was slow, events before these are missing, or the message has no event. Read the stream.
+                    # Read the stream, because the reader was slow, earlier events are missing, or the message has no event.
                     position.expect_events()
                     async for event in self._stored(position):
                         ended = event.type in STREAM_ENDS
@@ -233,7 +233,7 @@ class RedisEventLog:
                         break
 
     async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
-        """Yield True at once, and again whenever an event numbered 1 is added to a run of the thread. Raises
+        """Yield True at once. Then yield True whenever an attempt of a run of the thread adds its first event. Raises
         BackendUnavailableError when the connection is lost."""
         async with self._server.subscribe(self._keys.begins(thread_key), self._backlog) as live:
             while True:
@@ -241,7 +241,7 @@ class RedisEventLog:
                 await live.get()
 
     async def _stored(self, position: _Position) -> AsyncGenerator[Event, None]:
-        """Yield the stored events after ``position``, page by page, and move ``position``."""
+        """Yield the stored events after ``position``, page by page. Move ``position`` behind them."""
         more = True
         while more:
             events, more = await self._page(position)
@@ -256,8 +256,7 @@ class RedisEventLog:
         with _a_stream():
             [(whole, more, *entries)] = await self._server.call(call)
         before = position.last
-        # Decode one page at a time. Other tasks get their turn between the pages, even if many readers have large events at
-        # once.
+        # Decode one page at a time. Other tasks run between the pages, even if many readers read large events at once.
         async with self._server.decoding:
             events = list(position.turn_page(bool(whole), entries))
         if more:
@@ -277,15 +276,15 @@ def _a_stream() -> Iterator[None]:
 
 
 def _state(events: Sequence[Event]) -> int:
-    """Return the state of a run after ``events``, as the append script takes it."""
+    """Return the state of a run after ``events``, in the form that the append script expects."""
     if events[-1].type in STREAM_ENDS:
         return 1
     return 2 if events[0].type == "run.queued" else 0
 
 
 def _decoded(message: Published, ref: RunRef) -> list[tuple[EventId, Event]]:
-    """Decode the events of a message on the channel of ``ref``, once for all current readers. Return an empty list if
-    :func:`_entries` and :func:`_event` cannot read the message."""
+    """Decode the events of a message on the channel of ``ref``, once for all current readers. Return an empty list if the
+    message cannot be decoded."""
     found = []
     for known in message.made or ():
         event: Event | None = known()
@@ -304,7 +303,7 @@ def _decoded(message: Published, ref: RunRef) -> list[tuple[EventId, Event]]:
 
 
 def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the ids and payloads of a message. ``lua/append.lua`` describes the format. The last payload may be cut."""
+    """Yield the ids and payloads of a message. ``lua/append.lua`` describes the format. The last payload may be incomplete."""
     if not data.startswith(b"* "):
         text, _, payload = data.partition(b" ")
         yield text, payload
@@ -326,16 +325,16 @@ def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Ev
     id_ = EventId.parse(text.decode("latin-1"))
     try:
         type_, thread_id, data = unpackb(payload or b"")
-    except (ValueError, TypeError):  # msgpack cannot decode the payload, or it has another number of parts
+    except (ValueError, TypeError):  # the payload is not msgpack, or has another number of parts
         return None
     if id_ is None or not (isinstance(type_, str) and isinstance(thread_id, str) and isinstance(data, dict)):
         return None
-    # The append script wrote the data of a validated event.
+    # The data was validated before the append script wrote it.
     event = Event.trusted(str(id_), type_, thread_id, ref.run_id, data)
     if payload is not None and len(payload) >= SEALED_BYTES:
         try:
             event.seal()
-        except (ValueError, TypeError):  # a value that JSON does not have
+        except (ValueError, TypeError):  # a value that JSON cannot contain
             return None
     return id_, event
 
@@ -346,12 +345,13 @@ class _Position:
     def __init__(self, ref: RunRef, after: str | None) -> None:
         self.ref = ref
         self.last = EventId.parse(after) if after is not None else None
-        # No stream can hold an id that does not parse. Read from the start, after a gap.
+        # No stream can contain an id that cannot be parsed. Read from the start, after a gap.
         self._gap_due = after is not None and self.last is None
         self._expects_events = True
 
     def expect_events(self) -> None:
-        """Record a loss if the next page has no event and the stream does not hold the event of this position."""
+        """Expect events on the next page. If the page is empty and the stream has lost the event of this position, a gap
+        follows."""
         self._expects_events = True
 
     def is_ahead(self, id_: EventId) -> bool:
@@ -362,10 +362,10 @@ class _Position:
         return self.is_ahead(id_) and not id_.follows(self.last)
 
     def turn_page(self, whole: bool, entries: list[Any]) -> Iterator[Event]:
-        """Yield the events of a page of ``read.lua``. ``whole``: True if the page starts directly after this position.
-        ``entries``: ids and payloads in turn."""
+        """Yield the events of a page of ``read.lua``. ``whole``: True if no event is missing between this position and the
+        page. ``entries``: ids and payloads, alternating."""
         if not whole:
-            # The stream does not hold the id of this position. No event is missing if the first entry follows it directly.
+            # The stream has lost the event of this position. No event is missing if the first entry has the next id.
             first = EventId.parse(entries[0].decode()) if entries else None
             direct = first is not None and self.last is not None and first.fence == self.last.fence and first.follows(self.last)
             self._gap_due |= not direct and (first is not None or self._expects_events)
@@ -379,8 +379,8 @@ class _Position:
                 self.last, self._gap_due = id_, True  # an entry that cannot be decoded is lost
 
     def advance(self, id_: EventId, event: Event) -> Iterator[Event]:
-        """Yield ``event``, whose id is ``id_``, after a gap if events before it may be missing. Yield nothing if the position
-        is already past ``id_``."""
+        """Yield ``event``, which has the id ``id_``. If earlier events may be missing, yield a gap first. Yield nothing if the
+        position is already at or after ``id_``."""
         if not self.is_ahead(id_):
             return
         if self._gap_due or not id_.follows(self.last):

@@ -1,8 +1,9 @@
-"""A Redis server inside this process, for tests: fakeredis, which executes the scripts of ``lua/`` in a Lua interpreter.
+"""A Redis server inside this process, for tests. The server is fakeredis. It executes the scripts of ``lua/`` in a Lua
+interpreter.
 
-Each use of ``fakeredis://`` makes a new server. All connections of the process to ``fakeredis://name`` share one server,
-which ends with the last connection. No socket is opened and no thread is started. A command is executed in the event loop that
-sends it.
+Each use of ``fakeredis://`` makes a new server. All connections of the process to ``fakeredis://name`` share one server. That
+server ends with the last connection. No socket is opened, and no thread is started. A command is executed in the event loop
+that sends it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _servers: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
 class Socket(fakeredis.aioredis.AsyncFakeSocket):
     """The server's end of a connection.
 
-    fakeredis keeps a client that has disconnected. The blocking pop of such a client still takes an element, and the commands
-    behind the pop are executed. A real server removes the client, and the element stays for other clients.
+    A real server removes a client that has disconnected during a blocking pop. fakeredis does not: the pop still takes an
+    element, and the commands behind the pop are executed. This class removes the client as a real server does.
     """
 
     _hung_up = False
 
     @wraps(fakeredis.aioredis.AsyncFakeSocket.eval)
     def eval(self, script: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
-        """Execute a script. fakeredis does not know the line with flags before a script."""
+        """Execute a script without its first line of flags, which fakeredis does not know."""
         flags = script.startswith(b"#!") and script.find(b"\n")
         return super().eval(script[flags:] if flags else script, numkeys, *keys_and_args)
 
@@ -72,7 +73,8 @@ class Connection(fakeredis.aioredis.FakeAsyncRedisConnection):
         self._writer = fakeredis.aioredis.FakeWriter(self._sock)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # A round trip to a real server lets other tasks run. Without this line, a task that writes in a loop would block them.
+        # Let other tasks run, as a round trip to a real server does. Without this line, a task that writes in a loop would
+        # block them.
         await asyncio.sleep(0)
         await super().send_packed_command(command, check_health)
 

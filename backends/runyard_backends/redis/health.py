@@ -16,8 +16,8 @@ class RedisFacts:
     """Facts about a Redis server. ``server``: name and version. ``role``: as INFO reports it, ``master`` or ``slave``.
     ``refuses_writes``: the server's reason to refuse a write, or None. ``maxmemory``: bytes, 0 for no limit. ``eviction``: the
     policy at that limit. ``appendonly``: True if every write goes to a file. ``clock_ahead``: seconds by which the server's
-    clock is ahead of this host's. ``round_trip``: seconds that reading the clock took; the error of ``clock_ahead`` is at most
-    half of this time."""
+    clock is ahead of this host's clock. ``round_trip``: seconds for reading the server's clock. The error of ``clock_ahead`` is
+    at most half of this time."""
 
     server: str
     role: str
@@ -30,7 +30,7 @@ class RedisFacts:
 
 
 async def diagnose(url: str) -> list[RedisFacts]:
-    """Read the facts of the server at ``url``, or of each server of the cluster that takes writes. Raises
+    """Read the facts of the server at ``url``. If ``url`` names a cluster, read those of each server that takes writes. Raises
     BackendUnavailableError, InvalidInputError."""
     servers = redis_servers(url, name="runyard-doctor")
     try:

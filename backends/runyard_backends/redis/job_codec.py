@@ -1,4 +1,5 @@
-"""Jobs in arq's format: msgpack of arq's envelope. A job has ids and no content of its run, which is in Postgres."""
+"""Encode and decode jobs in arq's format: msgpack of arq's envelope. A job has only ids. The content of its run is in
+Postgres."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from runyard.models import RunKind
 from runyard.ports.scheduling import Job
 
 VERSION: Final = 1
-"""Version of the keyword arguments. ``scheduler.py`` puts a job of another version back instead of failing it."""
+"""Version of the keyword arguments. ``scheduler.py`` puts a job of another version back into the queue."""
 
 
 def packb(value: Any) -> bytes:

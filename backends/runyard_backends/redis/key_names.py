@@ -29,14 +29,14 @@ key                                       type    contents
 ``<ns>:{0}:cancel``                       channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
 
-Keys of queues expire within a day after the leader last looked up a job in them (``lua/turns.lua``). Nothing remains of ended
-runs.
+The leader looks up the jobs of waiting runs again and again. The keys of a queue expire within a day after its last look-up of
+a job in them (``lua/turns.lua``). The keys of ended runs are removed.
 
-``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the thread,
-which is always 0 outside a cluster. ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and ``run``
-the run id. All keys of one script have the same hash tag ``{n}``, which puts them into one slot of a cluster. Channels have
-it too. arq's own key ``arq:job:<id>`` has no hash tag and is therefore not used for runs. The scripts for jobs of arq's client
-(``arq_queue.py``) use arq's keys, and do not work on a cluster.
+``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the thread.
+Outside a cluster, the shard is always 0. ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and
+``run`` the run id. All keys and channels of one script have the same hash tag ``{n}``, which puts them into one slot of a
+cluster. arq's own key ``arq:job:<id>`` has no hash tag and is therefore not used for runs. The scripts for jobs of arq's client
+(``arq_queue.py``) use arq's keys. These scripts do not work on a cluster.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from runyard.ports.refs import RunRef
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Key names of one deployment. ``shards``: the number of shards of the event streams, the same in every process of the
-    deployment. The schedule is in shard 0."""
+    """Key names of one deployment. ``shards``: the number of shards of the event streams. The number must be the same in every
+    process of the deployment. The schedule is in shard 0."""
 
     namespace: str = "runyard"
     shards: int = 1
@@ -59,7 +59,7 @@ class Keys:
         return f"{self.namespace}:{{{shard}}}:"
 
     def shard_of(self, key: str) -> int:
-        """Return the shard in the name of a key or channel."""
+        """Return the shard that the name of a key or channel contains."""
         return int(key[len(self.namespace) + 2 : key.index("}")])
 
     def shard(self, thread_key: int) -> int:

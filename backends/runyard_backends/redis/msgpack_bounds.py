@@ -1,7 +1,7 @@
-"""Bounds of a job in msgpack, which are checked before any of its values is built (A2).
+"""Check the bounds of a job in msgpack before any of its values is built (A2).
 
-A job of a few MiB may have millions of values, which would take a hundred times its size in memory, and block the worker while
-msgpack builds them. One pass over the headers counts them. It skips text and binary data.
+A job of a few MiB may have millions of values. Built as objects, they would take a hundred times the job's size in memory.
+msgpack would block the worker meanwhile. One pass over the headers counts the values. The pass skips text and binary data.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES
 from runyard.errors import InvalidInputError
 
 MAX_JOB_VALUES: Final = MAX_VALUES + 1000
-"""Most members of all arrays and maps in one job: those of a message, and those of the other arguments."""
+"""Maximum number of members of all arrays and maps in one job: those of a message, and those of the other arguments."""
 MAX_JOB_NESTING: Final = MAX_NESTING + 2
-"""Most levels of arrays and maps in one job: those of a stored value, the job and the list of its arguments."""
+"""Maximum number of levels of arrays and maps in one job: those of a stored value, the job and the list of its arguments."""
 
 _LENGTHS: Final = dict(
     zip((0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF), (1, 2, 4) * 3 + (2, 4) * 2, strict=True)
 )
-"""First byte of binary data, an ext, text, an array or a map → number of bytes of the length that follows it."""
+"""Number of bytes of the length after the first byte of binary data, an ext, text, an array or a map, by first byte."""
 _FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), 0xCA))
-"""First byte of a number or a short ext → number of bytes that follow it."""
+"""Number of bytes after the first byte of a number or a short ext, by first byte."""
 _EXT: Final = range(0xC7, 0xCA)
 _ARRAYS: Final = range(0xDC, 0xDE)
 _MAPS: Final = range(0xDE, 0xE0)
@@ -30,7 +30,8 @@ _MAPS: Final = range(0xDE, 0xE0)
 def count_values(data: bytes) -> int:
     """Return the number of members of all arrays and maps in the first value of ``data``.
 
-    Data that ends too early is counted up to its end. Raises InvalidInputError beyond MAX_JOB_VALUES and MAX_JOB_NESTING.
+    Incomplete data is counted up to its end. Raises InvalidInputError for more than MAX_JOB_VALUES members or MAX_JOB_NESTING
+    levels.
     """
     count = at = 0
     end = len(data)

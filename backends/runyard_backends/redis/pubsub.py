@@ -1,11 +1,11 @@
-"""Publish/subscribe: all channels of a process at one server, over one connection.
+"""Publish and subscribe: all channels of a process at one server, over one connection.
 
 A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription raises
-:class:`~runyard.errors.BackendUnavailableError`, because messages published meanwhile are lost. The subscriber must read the
-missed data from its store. The next subscription opens a new connection.
+:class:`~runyard.errors.BackendUnavailableError`, because it misses messages. The subscriber must read the missed data from its
+store. The next subscription opens a new connection.
 
-The channels are those of shards (SSUBSCRIBE). In a cluster, their messages stay on the server that holds the slot of the
-channel's name, where the scripts publish them.
+The channels are sharded channels (SSUBSCRIBE). In a cluster, the scripts publish the messages on the server that holds the slot
+of the channel's name. The messages stay on this server.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from redis.exceptions import RedisError
 from runyard.errors import BackendUnavailableError, RunyardError
 
 PING_AFTER_SECONDS = 5.0
-"""Seconds without a reply after which a PING is sent. If the PING has no reply within the same time, the connection is lost."""
+"""Seconds without a reply after which a PING is sent. Without a reply to the PING within the same time, the connection counts
+as lost."""
 CHECK_SECONDS = 5.0
-"""Seconds between two checks that the server takes writes. A PING does not check this, because replicas also answer a PING."""
+"""Seconds between two checks that the server takes writes. A PING is not enough, because replicas answer it too."""
 
 MAX_UNREAD_BYTES = 2**20
-"""Maximum bytes of unread messages that one subscription holds. A larger message is held alone."""
+"""Maximum bytes of unread messages that one subscription holds. A single larger message is held too."""
 MAX_UNREAD_BYTES_IN_ALL = 64 * 2**20
 """Maximum bytes of unread messages that all subscriptions of a process hold together. A message counts once per
 subscription."""
 GUARANTEED_BYTES = 32 * 2**10
-"""Bytes that each subscription may hold even above MAX_UNREAD_BYTES_IN_ALL, so that slow subscribers do not affect quick
+"""Bytes that each subscription may hold even above MAX_UNREAD_BYTES_IN_ALL. Without them, slow subscribers would affect quick
 ones."""
 
 
 class Published:
-    """A message, shared by all subscriptions of its channel. ``made`` has weak references to the objects that a subscriber
-    decoded from the message. The other subscribers use these objects and decode nothing."""
+    """A message, shared by all subscriptions of its channel. ``made`` has weak references to the objects that a subscriber has
+    decoded from the message. The other subscribers use these objects."""
 
     __slots__ = ("data", "made")
 
@@ -53,7 +54,7 @@ class Published:
 
 
 class Unread:
-    """Counter of the bytes that the subscriptions of a process hold unread."""
+    """Counter of the unread bytes in all subscriptions of a process."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -61,8 +62,8 @@ class Unread:
 
 class Subscription:
     """The messages of one channel since the subscription began. ``limit``: the maximum number of unread messages. ``silence``:
-    seconds without a message after which :meth:`get` raises TimeoutError; None: never. ``unread``: the counter that all
-    subscriptions share.
+    seconds without a message after which :meth:`get` raises TimeoutError, or None for no limit. ``unread``: the counter that
+    all subscriptions share.
 
     One timer serves the whole subscription, because one timer per message would cost more than the message.
     """
@@ -82,11 +83,11 @@ class Subscription:
         self._timer = None if silence is None else self._loop.call_later(silence, self._listen)
 
     async def get(self) -> Published | None:
-        """Wait for the next message and return it. Return None if messages were dropped, because more than ``limit`` messages
-        or too many bytes were unread.
+        """Wait for the next message and return it. Return None if messages were dropped. Messages are dropped if more than
+        ``limit`` messages or too many bytes are unread.
 
-        Raises TimeoutError each time there was no message for ``silence`` seconds. Raises BackendUnavailableError after a loss
-        of the connection, once the messages that arrived before the loss were returned.
+        Raises TimeoutError after each ``silence`` seconds without a message. After a loss of the connection, returns the
+        messages that arrived before the loss. Then raises BackendUnavailableError.
         """
         await self._ready.wait()
         if self._dropped:
@@ -173,7 +174,7 @@ class _Link:
         self.alive = True
         self._timeout = timeout
         self._channels: dict[bytes, _Channel] = {}
-        # Confirmations arrive in the order of the commands. A channel may have been left and joined again in between.
+        # Confirmations arrive in the order of the commands. A subscriber may have left and joined the channel in between.
         self._unconfirmed: defaultdict[bytes, deque[asyncio.Future[None]]] = defaultdict(deque)
         self._reader = asyncio.create_task(self._read(), name="runyard-redis-pubsub")
         self._checker = asyncio.create_task(self._check(check), name="runyard-redis-pubsub-check")
@@ -187,7 +188,7 @@ class _Link:
             await self._send("SSUBSCRIBE", name)
         else:
             channel.subscriptions.add(subscription)
-        # Shielded, because other subscribers wait for the same future.
+        # The future is shielded, because other subscribers wait for it too.
         await asyncio.shield(channel.confirmed)
 
     async def leave(self, name: bytes, subscription: Subscription) -> None:
@@ -201,7 +202,7 @@ class _Link:
                 await self._send("SUNSUBSCRIBE", name)
 
     def lose(self) -> None:
-        """Inform every subscriber, and let the reader close the connection."""
+        """End every subscription. The reader then closes the connection."""
         self._fail()
         self._reader.cancel()
 
@@ -239,10 +240,10 @@ class _Link:
             await self.connection.disconnect(nowait=True)
 
     async def _check(self, check: Callable[[], Awaitable[None]]) -> None:
-        """Call ``check`` every CHECK_SECONDS. ``check`` calls :meth:`PubSub.lose` if the server became a replica."""
+        """Call ``check`` every CHECK_SECONDS. ``check`` calls :meth:`PubSub.lose` if the server has become a replica."""
         while self.alive:
             await asyncio.sleep(CHECK_SECONDS)
-            with suppress(RunyardError):  # the PING finds a server that does not answer
+            with suppress(RunyardError):  # the PING detects a server that does not answer
                 await check()
 
     def _dispatch(self, reply: list[bytes]) -> None:
@@ -259,7 +260,8 @@ class _Link:
             if not confirmed.done():
                 confirmed.set_result(None)
         elif kind == b"sunsubscribe" and (channel := self._channels.get(name)) and channel.confirmed.done():
-            # Not the confirmation of a channel that was left: another server of the cluster holds its slot.
+            # No subscriber has left the channel. The server ends the subscription, because its slot has moved to another
+            # server.
             del self._channels[name]
             for subscription in channel.subscriptions:
                 subscription.lose()
@@ -269,14 +271,15 @@ class _Link:
         for channel in self._channels.values():
             if not channel.confirmed.done():
                 channel.confirmed.set_exception(BackendUnavailableError("the connection to Redis was lost"))
-                channel.confirmed.exception()  # mark it as retrieved, even if no subscriber is left
+                channel.confirmed.exception()  # mark the exception as retrieved, even if no subscriber is left
             for subscription in channel.subscriptions:
                 subscription.lose()
 
 
 class PubSub:
     """Subscriptions over one connection. ``connect`` opens a connection. ``timeout``: seconds for connecting and for joining a
-    channel. ``check``: raises RunyardError if the server does not take writes, and calls :meth:`lose` if it is a replica."""
+    channel. ``check``: raises RunyardError if the server does not take writes. It calls :meth:`lose` if the server is a
+    replica."""
 
     def __init__(
         self,
@@ -294,8 +297,8 @@ class PubSub:
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int, silence: float | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe to ``channel`` and wait for the server's confirmation. The subscription gets every message that is
-        published inside the block. ``limit``, ``silence``: see :class:`Subscription`."""
+        """Subscribe to ``channel`` and wait for the server's confirmation. Inside the block, the subscription gets every
+        published message. ``limit``, ``silence``: see :class:`Subscription`."""
         name, subscription, link = channel.encode(), Subscription(limit, silence, self._unread), None
         try:
             try:
@@ -311,8 +314,8 @@ class PubSub:
                 await link.leave(name, subscription)
 
     def lose(self, *, seldom: bool = False) -> None:
-        """End every subscription as if the connection was lost. The next subscription opens a new connection. With
-        ``seldom``, do nothing if subscriptions were ended in this way in the last CHECK_SECONDS."""
+        """End every subscription as if the connection was lost. The next subscription opens a new connection. ``seldom``: do
+        this at most once in CHECK_SECONDS."""
         now = asyncio.get_running_loop().time()
         if self._link is not None and self._link.alive and not (seldom and now < self._lost_at + CHECK_SECONDS):
             self._lost_at = now

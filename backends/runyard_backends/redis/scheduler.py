@@ -1,7 +1,7 @@
 """The Scheduler port on Redis: the jobs that may start now, and the locks of lanes.
 
-Postgres determines which run of a lane is next. Redis keeps the jobs of due runs and one lock per lane, and wakes workers. A
-job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents wasted work. An
+Postgres determines which run of a lane is next. Redis has the jobs of due runs and one lock per lane. It wakes waiting workers.
+A job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents wasted work. An
 attempt continues without its lock, because the fence alone proves the right to write. A lock lasts for LANE_LOCK_SECONDS of
 ``ports/scheduling.py``.
 
@@ -28,11 +28,11 @@ from .scripts import Call, script
 from .servers import RedisServers
 
 JOBS_PER_CALL: Final = 1000
-"""Maximum number of jobs per script call. The limit keeps a script from blocking the server for long."""
+"""Maximum number of jobs per call of a script. A script with more jobs would block the server for too long."""
 LANE_POLL_SECONDS: Final = 2.0
-"""Seconds after which a waiting worker looks for jobs even if nothing has woken it."""
+"""Seconds after which a waiting worker looks for jobs without being woken."""
 END_WAIT_MS: Final = 5000
-"""Milliseconds for which a call of end_wait stays in force if the worker is not waiting."""
+"""Milliseconds for which a call of end_wait is kept for a worker that is not waiting."""
 UNKNOWN_ENVELOPE_DELAY_MS: Final = 10_000
 """Milliseconds until a job that this version cannot decode is due again."""
 
@@ -43,9 +43,9 @@ log = structlog.get_logger(__name__)
 class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
-    Every call may be repeated. If the reply to a claim is lost, no worker holds its jobs. Their locks expire, and the
-    reconciler submits the jobs again. The same happens if a claim is cancelled while it waits. :meth:`end_wait` ends the wait
-    without a loss of jobs. Every method raises BackendUnavailableError when Redis does not answer.
+    Every call may be repeated. If the reply to a claim is lost, no worker holds the claimed jobs. Their locks expire, and the
+    reconciler submits the jobs again. The same happens if the caller cancels a claim that waits. :meth:`end_wait` ends the wait
+    without losing jobs. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
     def __init__(self, server: RedisServers, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
@@ -59,9 +59,9 @@ class RedisScheduler:
         self._submits: Batcher[Job, None] = Batcher(self._submit, limit=JOBS_PER_CALL, in_flight=2)
 
     async def submit(self, jobs: Sequence[Job]) -> None:
-        """Add the ``queued`` events of ``jobs`` to their streams and offer the jobs to the workers. A job that is offered
-        already is due at the earlier of its old and its new due time. Concurrent calls are sent together."""
-        if len(jobs) == 1:  # gather would take one more turn of the event loop
+        """Add the ``queued`` events of ``jobs`` to their streams, and offer the jobs to the workers. A job that is offered
+        already keeps the earlier of the two due times. Concurrent calls are sent together."""
+        if len(jobs) == 1:  # asyncio.gather would take one more turn of the event loop
             await self._submits(jobs[0])
         else:
             await asyncio.gather(*map(self._submits, jobs))
@@ -71,12 +71,12 @@ class RedisScheduler:
         return [None] * len(jobs)
 
     async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
-        """Take up to ``limit`` due jobs of ``queues`` with their lanes' locks. Tenants and queues take turns.
+        """Take up to ``limit`` due jobs of ``queues``, and lock their lanes. Tenants and queues take turns.
 
-        ``wait``: seconds to wait first. The wait takes LANE_POLL_SECONDS at most. It ends earlier when a submission
-        wakes this worker, at :meth:`end_wait`, or at the due time of the next job that the worker's last claim found.
-        Redis executes the claim as soon as the wait ends, without another round trip. A job that this version cannot decode is
-        put back with a delay, so that a worker of another version can take it.
+        ``wait``: maximum seconds to wait before the claim. The wait takes at most LANE_POLL_SECONDS. It ends earlier if a
+        submission wakes this worker or :meth:`end_wait` is called. It also ends at the due time of the next job that the
+        worker's last claim found. Redis executes the claim as soon as the wait ends, without another round trip. A job that
+        this version cannot decode is put back with a delay, so that a worker of another version can take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
@@ -86,7 +86,7 @@ class RedisScheduler:
         self._turn += 1
         pause = self._pause(queues, wait)
         first = self._turn % max(len(queues), 1)
-        looked_at = (*queues[first:], *queues[:first])  # the queues take turns at the first place
+        looked_at = (*queues[first:], *queues[:first])  # another queue comes first in each claim
         call = Call(script("claim"), self._prefix, (worker_id, limit, self._lock_ms, *looked_at))
         if pause > 0:
             wake = [self._keys.end_wait(worker_id), *map(self._keys.wake, queues)]
@@ -98,7 +98,8 @@ class RedisScheduler:
         return await self._deliveries(worker_id, reply)
 
     async def end_wait(self, worker_id: str) -> None:
-        """End the wait of this worker's current claim. If no claim waits, end the wait of its next claim within END_WAIT_MS."""
+        """End the wait of the worker's current claim. If no claim of the worker waits, its next claim within END_WAIT_MS does
+        not wait."""
         await self._server.call(Call(script("end_wait"), self._keys.end_wait(worker_id), (END_WAIT_MS,)))
 
     def _pause(self, queues: Sequence[str], wait: float) -> float:
@@ -120,11 +121,11 @@ class RedisScheduler:
         await self._server.call_after(self._queued(submit), [*(call for _, call in calls), *self._submissions(submit)])
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return the jobs of ``jobs`` that are missing from Redis. Postgres says that all ``jobs`` are due. A job is missing if
-        two things hold: its run does not hold the lane's lock, and no offer of the job is due within a minute. (A due time
-        after more than a minute comes from the clock of another server.)
+        """Return those of ``jobs`` that are missing from Redis. All ``jobs`` are due in Postgres. A job is missing if its run
+        does not hold the lane's lock and the job is not due within a minute. (A later due time was set by the clock of another
+        server.)
 
-        ``dead``: the workers whose locks do not count. A worker that reaches Redis but not Postgres keeps its locks for some
+        ``dead``: dead workers, whose locks do not count. A worker that reaches Redis but not Postgres renews its locks for some
         seconds after its death.
         """
         missing: list[Job] = []
@@ -139,15 +140,15 @@ class RedisScheduler:
         await self._server.ping()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Publish to every worker that a cancellation of these runs was requested. A lost hint only delays the cancellation,
-        because the run's next write reads the request in Postgres."""
+        """Publish to every worker that a cancel of these runs was requested. A lost hint only delays the cancel, because the
+        run's next write finds the request in Postgres."""
         if refs:
             message = packb([(ref.thread_key, ref.run_id) for ref in refs])
             await self._server.command("SPUBLISH", self._keys.cancel_channel, message)
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         """Yield the runs of all hints that are published after this call, without end. Raises BackendUnavailableError when the
-        connection is lost; call again."""
+        connection is lost. Then call it again."""
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()
@@ -189,16 +190,16 @@ class RedisScheduler:
     async def _in_chunks(
         self, name: str, items: Sequence[T], args: Callable[[T], tuple[Any, ...]], *leading: Any
     ) -> Iterator[tuple[list[T], list[int]]]:
-        """Call script ``name`` for ``items``. For each chunk of items, yield the chunk and the positions in it (from 1) that
-        the script returned."""
+        """Call script ``name`` for ``items``, in chunks. For each chunk, yield the chunk and the positions that the script
+        returned. Positions count from 1 in the chunk."""
         calls = self._calls(name, items, args, *leading)
         return zip([chunk for chunk, _ in calls], await self._server.call(*(call for _, call in calls)), strict=True)
 
     def _calls(
         self, name: str, items: Sequence[T], args: Callable[[T], tuple[Any, ...]], *leading: Any
     ) -> list[tuple[list[T], Call]]:
-        """Return chunks of ``items``, each with its call of script ``name``. ``args``: returns the arguments for an item.
-        ``leading``: the arguments before the arguments of the items."""
+        """Return chunks of ``items``, each with its call of script ``name``. ``args``: a function that returns the arguments
+        for an item. ``leading``: the arguments before those of the items."""
         calls = []
         for start in range(0, len(items), JOBS_PER_CALL):
             chunk = [*items[start : start + JOBS_PER_CALL]]

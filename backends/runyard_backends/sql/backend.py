@@ -1,4 +1,4 @@
-"""The backends behind ``sqlite://`` and ``mysql://``: the stores of a program without workers."""
+"""The backends for ``sqlite://`` and ``mysql://``: the stores of a program without workers."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ async def connect_sqlite(
 
     ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
     ``tenant``: the tenant of the backend. ``busy_seconds``: seconds for which a write waits for the writer of another process.
-    ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of its own.
-    Raises BackendUnavailableError if the file cannot be used, LockedError, SchemaMismatch, DataCorruptedError, and
-    ExtraMissingError if aiosqlite is not installed. Raises InvalidInputError for an invalid URL.
+    ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is a page of its own. Raises
+    BackendUnavailableError if the file cannot be used. Raises ExtraMissingError if aiosqlite is not installed, and
+    InvalidInputError for an invalid URL. Raises LockedError, SchemaMismatch, DataCorruptedError.
     """
     database: Database = await optional_imports.load("runyard_backends.sql.sqlite").connect_database(
         url, busy_seconds=busy_seconds, page_bytes=page_bytes
@@ -110,9 +110,9 @@ async def connect_mysql(
 
     ``url``: ``mysql://user:password@host:3306/database``.
     ``tenant``: the tenant of the backend. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections.
-    ``page_bytes``: maximal bytes of a page of a list; a larger entry is a page of its own. Raises SchemaUninitialized,
-    SchemaMismatch, BackendUnavailableError, and ExtraMissingError if asyncmy is not installed. Raises InvalidInputError for an
-    invalid URL.
+    ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is a page of its own. Raises ExtraMissingError
+    if asyncmy is not installed, and InvalidInputError for an invalid URL. Raises SchemaUninitialized, SchemaMismatch,
+    BackendUnavailableError.
     """
     database: Database = await optional_imports.load("runyard_backends.sql.mysql").connect_database(
         url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, page_bytes=page_bytes

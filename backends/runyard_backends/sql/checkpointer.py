@@ -29,8 +29,8 @@ class SqlCheckpointer(StoredThreads):
         self.db, self.tenant = db, tenant
 
     async def load(self, thread_id: str) -> CheckpointData | None:
-        """Return the thread's data: the visible messages of the head's path, and the messages of live runs and of runs that
-        were never claimed. Return None if the thread does not exist."""
+        """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
+        It also has the messages of live runs, and of runs that were never claimed."""
 
         async def read(tx: Transaction) -> tuple[Row, list[views.MessageRow]] | None:
             thread = await tx.row("thread", self.tenant, thread_id)
@@ -46,8 +46,8 @@ class SqlCheckpointer(StoredThreads):
         return CheckpointData(messages, from_json(thread["extra"]), thread["parent_thread_id"], from_json(thread["config"]))
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages``, or no message. Each message has its own run id. A message with an id that is stored already
-        is skipped. Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        """Store all ``messages``, or no message. Each message has its own run id. Skip a message whose id is stored already.
+        Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)
         new, run_ids = many(messages), [message.run_id for message in messages]
@@ -61,7 +61,7 @@ class SqlCheckpointer(StoredThreads):
         await self.db.write(lambda tx: threads.save_extra(tx, self.tenant, thread_id, extra))
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Set the thread's own pending request. ``request``: None to clear it."""
+        """Set the thread's own pending request. ``request``: the request, or None to remove it."""
         if run_id is not None:
             check_id(run_id, "run_id")
         new = new_request(request) if request is not None else None

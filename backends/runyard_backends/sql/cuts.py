@@ -15,8 +15,8 @@ from .views import Level, Place, View
 
 @dataclass(frozen=True, slots=True)
 class MessageCut:
-    """A cut at a message. ``view``: the view that shows exactly the path to the message. ``whole``: the view of all visible
-    messages of the message's branch. ``place``: the message."""
+    """A cut at a message. ``view``: the view of the path to the message. ``whole``: the view of all visible messages of the
+    message's branch. ``place``: the message."""
 
     view: View
     whole: View
@@ -56,8 +56,8 @@ async def at_message(tx: Transaction, thread: Row, message_id: str) -> MessageCu
 
 
 async def after_run(tx: Transaction, thread: Row, run_id: str) -> View:
-    """Return the cut after a completed run. The run may be inherited. Raises RunNotCompletedError. Raises ForkBoundaryError if
-    the thread shows only a part of the run."""
+    """Return the cut after a completed run of the thread or of an ancestor. Raises RunNotCompletedError. Raises
+    ForkBoundaryError if the thread shows only a part of the run."""
     run = await tx.row("run", thread["thread_key"], run_id)
     if run is not None:
         if run["completion_seq"] is None:
@@ -77,9 +77,8 @@ async def after_run(tx: Transaction, thread: Row, run_id: str) -> View:
 
 
 async def resolved(tx: Transaction, thread: Row, cut: Cut) -> tuple[View, str | None]:
-    """Return the view of ``cut``. Also return the id of the run if the cut is after a run, else None. Raises
-    RunNotCompletedError, MessageNotFoundError. Raises ForkBoundaryError if the cut is inside a tool cycle and ``cut.repair`` is
-    False."""
+    """Return the view of ``cut``, and the id of its run. The id is None for a cut at a message. Raises RunNotCompletedError,
+    MessageNotFoundError. Raises ForkBoundaryError if the cut is inside a tool cycle and ``cut.repair`` is False."""
     if cut.at_message_id is not None or cut.at_seq is not None:
         message_id = await _id_at(tx, thread, cut)
         made = await at_message(tx, thread, message_id)

@@ -1,8 +1,8 @@
 """Transactions of a SQL store, and the values of its rows.
 
-A store's verb is a function of a :class:`Transaction`. :class:`Database` calls the verb in one transaction. If the server rolls
-back the transaction because of other transactions, the Database calls the verb again. A verb must therefore have no effect
-except its statements. :mod:`.threads` has the lock of a thread.
+A verb of a store is a function that takes a :class:`Transaction`. :class:`Database` calls the verb in one transaction. If the
+server rolls back the transaction because of other transactions, the Database calls the verb again. A verb must therefore have
+no effect except its statements. The functions of :mod:`.threads` lock a thread.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Transaction(ABC):
         return self._now
 
     async def rows(self, name: str, *values: Any) -> list[Row]:
-        """Return the rows of a query by the names of their columns."""
+        """Return the rows of a query as mappings from column names."""
         columns, found = await self._read(name, [bound(value) for value in values])
         moments = [column.endswith("_at") for column in columns]
         return [
@@ -108,13 +108,14 @@ class Transaction(ABC):
 
 
 class Database(Protocol):
-    """A connected database. ``name``: the name of its product, for errors. ``page_bytes``: maximal bytes of a page of a list.
+    """A connected database. ``name``: the name of the database product, for errors. ``page_bytes``: maximum number of bytes of
+    a page of a list.
 
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
-    ``long``: the verb may take longer than others, because its time grows with the thread. ``wait``: False to raise LockedError
-    at once if another transaction locks the whole database, or makes the server roll back this transaction. Both methods raise
-    LockedError if other transactions hold a lock for too long, and BackendUnavailableError if the database does not answer.
-    ``lock_imports`` takes the lock of a tenant's imports, or raises LockedError.
+    ``long``: True for a verb whose time grows with the thread. It gets a longer time limit. ``wait``: False to raise
+    LockedError at once if another transaction has locked the whole database, or makes the server roll back this transaction.
+    Both methods raise LockedError if other transactions hold a lock for too long. They raise BackendUnavailableError if the
+    database does not answer. ``lock_imports`` takes the lock of a tenant's imports, or raises LockedError.
     """
 
     name: str
@@ -128,7 +129,7 @@ class Database(Protocol):
 
 
 def bound(value: Any) -> Any:
-    """Return ``value`` as a parameter of a statement. Raises InvalidInputError for text and numbers that no store accepts."""
+    """Return ``value`` as a parameter of a statement. Raises InvalidInputError for a text or a number that no store accepts."""
     if isinstance(value, str):
         if "\0" in value or not _encodable(value):
             raise InvalidInputError("text must not contain NUL characters or lone surrogates")

@@ -1,7 +1,7 @@
 """Deletion and erasure of threads (D1 to D3). Each of these verbs is one transaction.
 
-A deleted thread is invisible. Messages of the thread that forks show stay until the last of these forks is deleted. An erasure
-replaces these messages by tombstones, and removes the extra of the thread from the threads that inherited this extra.
+A deleted thread is invisible. A message that a fork shows stays until the last such fork is deleted. An erasure replaces these
+messages by tombstones. It also removes the extra of the thread from the threads that inherited this extra.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import threads
 from .database import Row, Transaction
 
 Values: TypeAlias = dict[str, set[str]]
-"""Values as JSON, for each key of an extra."""
+"""The values of each key of an extra, as JSON."""
 
 
 async def delete(tx: Transaction, tenant: str, thread_id: str, expected: datetime | None, *, erase: bool) -> int:
@@ -27,7 +27,7 @@ async def delete(tx: Transaction, tenant: str, thread_id: str, expected: datetim
     key: int = row["thread_key"]
     kin = [int(found) for (found,) in await tx.tuples("kin", key, key)]
     await tx.restart()
-    for each in kin:  # an ancestor has a lower key, and every verb locks threads in the order of their keys
+    for each in kin:  # ancestors have lower keys and come first, because every verb locks threads in the order of their keys
         await tx.row("lock_key", each)
     thread = await threads.locked(tx, tenant, thread_id)
     threads.check_unchanged(thread, expected)
@@ -69,7 +69,8 @@ async def _remove(tx: Transaction, key: int, *, erase: bool) -> None:
         for statement in ("drop_messages_of_branch", "drop_levels", "drop_branch"):
             await tx.send(statement, branch_id)
     if shown:
-        # A cut has the latest extra of its thread, even from a run on another branch. Runs up to the last cut therefore stay.
+        # A cut shows the latest extra of its thread, which a run on another branch may have saved. Therefore all runs up to the
+        # last cut stay.
         await tx.send("drop_runs_after", key, last_cut)
         return
     await tx.send("drop_runs", key)
@@ -77,8 +78,8 @@ async def _remove(tx: Transaction, key: int, *, erase: bool) -> None:
 
 
 async def _erase_extra(tx: Transaction, thread: Row) -> None:
-    """Remove all values that the thread ever had in its extra, except inherited values. Remove them from the thread and from
-    the threads that inherit from it. A fork keeps its own metadata, which is under the key ``fork``."""
+    """Remove every value that the thread ever had in its extra, except inherited values. Remove the values from the thread, and
+    from the threads that inherit from it. A fork keeps its own metadata under the key ``fork``."""
     key = thread["thread_key"]
     values = await threads.values_of(tx, key)
     base = from_json(values["base_extra"])

@@ -101,11 +101,11 @@ async def end(
     keep: bool = False,
     words: str | None = None,
 ) -> Row:
-    """End a live run, and return its row. A completed run, and a cancelled run whose messages are kept, gets a completion
-    number.
+    """End a live run, and return its row. A completed run gets a completion number. So does a cancelled run whose messages are
+    kept.
 
-    ``keep``: True to keep the messages of a cancelled run, if every tool call has a result (R10). ``words``: the text for an
-    aborted run. The results that close its open tool calls, and its last message, have this text (H8).
+    ``keep``: True to keep the messages of a cancelled run, if every tool call has a result (R10). ``words``: the text of an
+    abort, or None. The results that close open tool calls have this text, and so does the run's last message (H8).
     """
     out = await writes.writer(tx, thread)
     counted = status is RunStatus.COMPLETED
@@ -124,8 +124,8 @@ async def end(
 
 
 async def _close(tx: Transaction, out: writes.Writer, run: Row, words: str | None) -> bool:
-    """Add the messages that close a cancelled run. These are results for its open tool calls, and the last message of an
-    aborted run. Return whether every tool call of the run is directly followed by its results."""
+    """Add the messages that close a cancelled run: results for its open tool calls, and the last message of an aborted run.
+    Return True if every tool call of the run is directly followed by its result."""
     own: list[Message] = []
     pending: list[str] = []
     if run["last_seq"] is not None:
@@ -155,7 +155,7 @@ def _ids(text: str | None) -> Iterable[str]:
 
 
 async def _count(tx: Transaction, thread: Row, run: Row) -> None:
-    """Give the run its completion number. This number makes the run's messages visible. Save the thread's extra with it."""
+    """Give the run its completion number, which makes its messages visible. Save the thread's extra with the run."""
     run["completion_seq"] = thread["next_completion_seq"]
     thread["next_completion_seq"] += 1
     branch = await writes.branch_of(tx, run["branch_id"])
@@ -180,7 +180,7 @@ async def cancel(tx: Transaction, tenant: str, thread_id: str, run_id: str, keep
 
 
 async def delete(tx: Transaction, tenant: str, thread_id: str, run_id: str) -> None:
-    """Delete the content of an ended run that no later run sees. Messages that a fork or a branch shows stay. Raises
+    """Delete the content of an ended run that no later run sees. Keep the messages that a fork or a branch shows. Raises
     RunInUseError."""
     thread = await threads.locked(tx, tenant, thread_id)
     run = await known_run(tx, thread, run_id)

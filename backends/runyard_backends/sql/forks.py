@@ -1,4 +1,4 @@
-"""Branches and forks. They copy no message. A branch or fork gets rows of levels that show the source up to the cut."""
+"""Make branches and forks without copying messages. A branch or fork gets levels, which show the source up to the cut."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _add_levels(tx: Transaction, branch_id: int, view: View) -> None:
 
 
 async def _open_branch(tx: Transaction, thread: Row, base: str | None, view: View) -> Row:
-    """Make a branch that begins after the message ``base`` and shows ``view``."""
+    """Make a branch that begins after the message ``base`` and inherits ``view``."""
     leaf_id, leaf_seq = await views.last_visible(tx, view)
     branch_id = (await tx.send("add_branch", thread["thread_key"], base, leaf_id, leaf_seq)).key
     await _add_levels(tx, branch_id, view)
@@ -32,8 +32,8 @@ async def _open_branch(tx: Transaction, thread: Row, base: str | None, view: Vie
 
 
 async def _branch_at(tx: Transaction, thread: Row, parent_id: str) -> Row:
-    """Return the branch that ends at a message. If no branch ends there, return a new branch that begins at the message. The
-    branch becomes the head. A new branch at ROOT_ID begins another tree."""
+    """Return the branch that ends at a message, and make it the head. If no branch ends there, make a new branch after the
+    message. A new branch at ROOT_ID begins another tree."""
     branch = await _ending_at(tx, thread, parent_id)
     if branch is None:
         view = [] if parent_id == ROOT_ID else (await cuts.at_message(tx, thread, parent_id)).view
@@ -50,8 +50,8 @@ async def set_head(tx: Transaction, tenant: str, thread_id: str, message_id: str
 
 
 async def _ending_at(tx: Transaction, thread: Row, message_id: str) -> Row | None:
-    """Return a branch that ends at a visible message, or None. With ROOT_ID, return a branch without a visible message. If
-    several branches fit, return the head. If the head does not fit, return the oldest branch."""
+    """Return a branch that ends at a visible message, or None. For ROOT_ID, return a branch without a visible message. If
+    several branches match, return the head, or else the oldest."""
     key = thread["thread_key"]
     if message_id == ROOT_ID:
         rows = await tx.rows("empty_branches", key)
@@ -65,7 +65,7 @@ async def store(
 ) -> Message:
     """Store a message without a run (B1). If a message with the same id, content and parent is stored already, return it.
 
-    ``expected``: the leaf that the caller has seen, or None. Raises MessageNotFoundError, LeafMovedError. Raises
+    ``expected``: the last message that the caller has seen, or None. Raises MessageNotFoundError, LeafMovedError. Raises
     InvalidInputError if the id is taken.
     """
     thread = await threads.ensured(tx, tenant, thread_id)
@@ -112,16 +112,16 @@ def closed(messages: list[Message]) -> list[Message]:
 
 async def fork(tx: Transaction, tenant: str, request: ForkRequest) -> Forked:
     """Fork a thread, in a time that does not depend on its length (F1 to F8). If an earlier equal request made the fork, return
-    this fork.
+    it.
 
     Raises ThreadNotFoundError, RunNotCompletedError, MessageNotFoundError, ForkBoundaryError, ThreadAlreadyExistsError.
     """
     tags = check_tags(request.tags, request.title)
-    to_json([request.metadata, tags])  # raises an error for text that every store refuses
+    to_json([request.metadata, tags])  # raises an error for a text that every store refuses
     known = await tx.row("lock_thread", tenant, request.new)
     if known is not None and known["fork_hash"] == request.fork_hash:
         return Forked(await threads.whole(tx, tenant, request.new), False)
-    await tx.restart()  # every verb must lock a source before its forks
+    await tx.restart()  # every verb must lock the source before its forks
     src = await threads.locked(tx, tenant, request.src)
     view, run_id = await cuts.resolved(tx, src, request.cut)
     extra = {key: value for key, value in (await views.extra_at(tx, view)).items() if key != "fork"}

@@ -1,4 +1,4 @@
-"""The lock of a tenant's imports in SQLite. A file has one lock for all tenants."""
+"""The lock on imports in SQLite. A file has one lock for all tenants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..import_locks import taken
 
 
 class SqliteImportLock:
-    """A transaction on a second file beside the store, which stays empty. The operating system releases the lock when the
+    """The lock is a transaction on a second, empty file beside the store. The operating system releases the lock when the
     process ends."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

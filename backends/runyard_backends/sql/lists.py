@@ -1,6 +1,7 @@
 """Pages of threads, runs and HITL requests.
 
-A page also ends after EXAMINED rows that did not match the filters. Such a page has fewer entries, and a ``next``.
+A page also ends after EXAMINED rows that do not match the filters. Such a page has fewer entries than asked for, and a
+``next``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from .views import fitting
 E = TypeVar("E", Run, Thread, HitlRequest, AttemptInfo)
 
 EXAMINED: Final = 1000
-"""Number of rows that do not match the filters after which a page ends."""
+"""A page ends after this number of rows that do not match the filters."""
 _PART: Final = 50
-"""Most rows that one statement reads. A row may have some megabytes, so that a page of few entries reads few rows."""
+"""Maximum number of rows that one statement reads. Rows may be large, so a page of few entries reads few rows."""
 _run_entry = readable(external_runs.decoded, error=None)
 
 
@@ -42,8 +43,9 @@ async def _page(
     made: Callable[[Row], E | None],
     size: Callable[[E], int],
 ) -> Page[E]:
-    """Return a page of the rows after the place ``start``. ``read``: returns up to a number of rows after a place. ``key``: the
-    column of the place. ``made``: returns the entry of a row, or None for a row that does not match the filters."""
+    """Return a page of the rows after the place ``start``. ``read``: a function that returns up to a number of rows after a
+    place. ``key``: the column of the place. ``made``: a function that returns the entry for a row, or None if the row does not
+    match the filters."""
     items: list[E] = []
     place, examined, count = start, 0, min(_PART, asked.limit + 1)
     while True:
@@ -61,12 +63,12 @@ async def _page(
             return Page(items)
         if examined >= EXAMINED + asked.limit:
             return Page(items, cursors.encode(place))
-        count = min(_PART, 2 * count)  # the rows so far did not match
+        count = min(_PART, 2 * count)  # no row has matched so far
 
 
 async def threads(tx: Transaction, tenant: str, where: ThreadFilter, asked: PageRequest, budget: int) -> Page[Thread]:
-    """Return threads, the oldest first. The forks of a deleted thread are not forks of a later thread with the same id. The
-    later thread has a greater key than these forks."""
+    """Return threads, the oldest first. Forks of a deleted thread are not listed as forks of a later thread with the same id.
+    They have lower keys than the later thread."""
     start = cursors.number(asked.cursor) if asked.cursor is not None else 0
     if where.parent_thread_id is not None:
         parent = await tx.row("find_thread", tenant, where.parent_thread_id)

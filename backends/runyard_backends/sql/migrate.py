@@ -1,9 +1,9 @@
-"""Versions of the schema, as files ``<database>_<version>_<name>.sql`` of ``migrations``.
+"""Versions of the schema. Each version is a file ``<database>_<version>_<name>.sql`` of ``migrations``.
 
-A SQLite file gets its schema when it is opened. A program on one machine therefore needs no further step. A MySQL or MariaDB
-database gets its schema from ``runyard migrate``, because programs of different releases may use the database. Code can run on
-a schema if the schema's version is at least OLDEST_SCHEMA, and if no applied version excludes the code. A version on which
-older code cannot run has the header ``-- oldest code: N``.
+A SQLite file gets its schema when it is opened, because usually one program uses the file. A MySQL or MariaDB database gets its
+schema from ``runyard migrate``, because programs of different releases may use the database. Code can run on a schema if the
+schema's version is at least OLDEST_SCHEMA and no applied version excludes the code. A version that excludes older code has the
+header ``-- oldest code: N``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What a migration did, or what it would do. ``before``, ``after``: the versions of the schema, 0 without a schema.
-    ``migrations``: the names of the applied files."""
+    """The result of a migration, or the plan of a migration. ``before``, ``after``: the versions of the schema, 0 without a
+    schema. ``migrations``: the names of the applied files."""
 
     before: int
     after: int

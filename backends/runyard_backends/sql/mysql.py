@@ -1,10 +1,10 @@
 """MySQL 8.0.17 or later and MariaDB 10.6 or later (``mysql://``, ``mariadb://``), on InnoDB with its default isolation.
 
-A verb that writes locks its thread first. In REPEATABLE READ all reads of a transaction see the state at the first read without
-a lock. This first read comes after the lock, and therefore sees everything that was committed before the lock.
+A verb that writes locks its thread first. In REPEATABLE READ, all reads of a transaction see the state at the first read
+without a lock. This read comes after the lock. Therefore it sees all commits that came before the lock.
 
-If the server rolls back a transaction because of a deadlock, or a lock wait ends after LOCK_WAIT_SECONDS, the verb is called
-again, for LOCKED_SECONDS at most. If a connection breaks, the verb is called again only if it has not sent a statement.
+The verb is called again after a deadlock, and after a wait of LOCK_WAIT_SECONDS for a lock. After LOCKED_SECONDS, the verb
+fails. After the loss of a connection, the verb is called again only if it has sent no statement.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ CONNECT_SECONDS: Final = 10
 COMMAND_SECONDS: Final = 30.0
 """Seconds that one try of a verb may take."""
 LONG_COMMAND_SECONDS: Final = 3600.0
-"""Seconds that one try of a deletion, an erasure or a migration may take. Their time grows with the rows."""
+"""Seconds that one try of a deletion, an erasure or a migration may take. The time of these verbs grows with the number of
+rows."""
 RECYCLE_SECONDS: Final = 1800
 """Seconds after which an idle connection is replaced."""
 MIGRATION_SECONDS: Final = 15
@@ -64,7 +65,8 @@ _SESSION: Final = f"""
                 innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, time_zone = '+00:00'
                 /*!80000 , transaction_isolation = 'REPEATABLE-READ' */ /*M! , tx_isolation = 'REPEATABLE-READ' */
 """
-"""MySQL and MariaDB have different names for the isolation. Each of them ignores the comment of the other one."""
+"""The settings of each session. MySQL and MariaDB have different names for the isolation level. Each server ignores the comment
+for the other one."""
 
 
 def options_of(url: str) -> dict[str, Any]:
@@ -155,8 +157,8 @@ class MySqlTransaction(Transaction):
 
 
 class MySqlDatabase:
-    """A pool of connections to one database. Transactions get connections in the order in which they asked for them, which
-    asyncmy's pool alone does not ensure. ``connect`` opens a connection that the pool does not have."""
+    """A pool of connections to one database. Transactions get connections in the order in which they asked for them. asyncmy's
+    pool alone does not ensure this order. ``connect`` opens a connection outside the pool."""
 
     name = "MySQL"
 
@@ -169,8 +171,8 @@ class MySqlDatabase:
         return await self._until_done(verb, "START TRANSACTION READ ONLY", COMMAND_SECONDS)
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
-        """Call ``verb`` in a transaction. Call ``verb`` again if other transactions make the server roll back. ``long``: the
-        verb may take LONG_COMMAND_SECONDS. ``wait``: False to call ``verb`` only once."""
+        """Call ``verb`` in a transaction. If other transactions make the server roll back, call ``verb`` again. ``long``: True
+        if the verb may take LONG_COMMAND_SECONDS. ``wait``: False to call ``verb`` only once."""
         seconds = LONG_COMMAND_SECONDS if long else COMMAND_SECONDS
         return await self._until_done(verb, "START TRANSACTION", seconds, LOCKED_SECONDS if wait else 0.0)
 
@@ -233,13 +235,14 @@ class MySqlDatabase:
         return connection
 
     def _release(self, connection: Any, clean: bool) -> None:
-        """Return a connection to the pool, or close it if its state is not known."""
+        """Return a connection to the pool. If its state is unknown, close the connection."""
         if not clean:
             connection.close()
         self.pool.release(connection)
 
     async def lock_imports(self, tenant: str) -> MySqlImportLock:
-        """Take the lock of the tenant's imports on a connection of its own. Raises LockedError if another import holds it."""
+        """Take the lock of the tenant's imports, on a separate connection. Raises LockedError if another import holds the
+        lock."""
         try:
             return await MySqlImportLock.take(await self._connect(), tenant)
         except (errors.MySQLError, *BROKEN) as error:
@@ -262,7 +265,7 @@ class MySqlDatabase:
 
 
 async def _rolled_back(connection: Any) -> bool:
-    """Undo a transaction. Return False if the connection cannot be used any more."""
+    """Roll back a transaction. Return False if the connection can no longer be used."""
     try:
         await connection.cursor().execute("ROLLBACK")
     except (errors.MySQLError, *BROKEN):
@@ -345,7 +348,8 @@ async def plan(url: str) -> Migrated:
 
 
 async def _migrate(tx: Transaction) -> Migrated:
-    """Apply migrations under a lock of the session. The server commits after each statement that makes a table."""
+    """Apply migrations under a lock of the session. A transaction would not help, because the server commits after each
+    statement that makes a table."""
     assert isinstance(tx, MySqlTransaction)
     [(locked,)] = await (await tx.execute(_LOCKS, (MIGRATION_SECONDS,))).fetchall()
     if not locked:

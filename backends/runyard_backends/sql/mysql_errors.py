@@ -1,4 +1,4 @@
-"""Errors of a MySQL or MariaDB server, as errors of runyard."""
+"""Map errors of a MySQL or MariaDB server to errors of runyard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runyard.errors import BackendUnavailableError, InvalidInputError, SchemaMis
 from .database import DuplicateKeyError
 
 _UNDONE: Final = frozenset({1020, 1205, 1213})
-"""Codes of errors after which a verb may be tried again. They mean a changed row, a lock wait or a deadlock."""
+"""Codes of errors after which a verb may be tried again: a changed row, a long wait for a lock, or a deadlock."""
 _DUPLICATE: Final = 1062
 _NO_TABLE: Final = 1146
 _NO_COLUMN: Final = 1054
@@ -23,7 +23,7 @@ _UNAVAILABLE: Final = frozenset(
         *(1927, 1969, 2003, 2006, 2013, 2014, 2055, 3024, 3032, 3159),
     }
 )
-"""Codes of errors of connections, accounts, read-only servers and statements that were ended."""
+"""Codes of errors of connections, accounts, read-only servers and killed statements."""
 BROKEN: Final = (OSError, EOFError, TimeoutError, errors.InterfaceError, errors.InternalError)
 """Errors of a broken connection."""
 
@@ -33,8 +33,8 @@ class UndoneError(Exception):
 
 
 def translate(error: BaseException) -> Exception | None:
-    """Return runyard's error for an error of the driver, or UndoneError, DuplicateKeyError. Return None for the error of a
-    defect. The caller raises such an error unchanged."""
+    """Return runyard's error for an error of the driver, or UndoneError, DuplicateKeyError. Return None for an error that shows
+    a defect. The caller raises such an error unchanged."""
     code = error.args[0] if isinstance(error, errors.MySQLError) and error.args else None
     if code in _UNDONE:
         return UndoneError(str(error))

@@ -14,11 +14,12 @@ from ..import_locks import taken
 REPLY_SECONDS = 10.0
 """Seconds within which the server must answer."""
 RELEASE_SECONDS = 0.5
-"""Seconds within which the server must answer a release. After this time it releases the lock when it sees the close."""
+"""Seconds to wait for the answer to a release. Without an answer, the connection is closed, and the server releases the lock
+when it notices this."""
 
 
 class MySqlImportLock:
-    """A lock of a session on a connection of its own. The server releases it when the connection is lost."""
+    """A lock of a session, on a separate connection. The server releases the lock when the connection is lost."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -28,7 +29,7 @@ class MySqlImportLock:
         """Take the lock on ``connection``, and close the connection if this fails. Raises LockedError and errors of the
         driver."""
         lock = cls(connection)
-        try:  # locks of sessions are common to all databases of a server
+        try:  # the name contains the database, because all databases of a server share the names of such locks
             free = await lock._ask(
                 "SELECT GET_LOCK(CONCAT('runyard_import_', MD5(CONCAT(DATABASE(), %s))), 0)", (digest(tenant),)
             )
@@ -54,7 +55,7 @@ class MySqlImportLock:
             raise BackendUnavailableError(f"the lock of the import was lost: {error}; import again") from error
 
     async def release(self) -> None:
-        """Release the lock, and close the connection. The server may see the close late."""
+        """Release the lock, and close the connection. The close alone is not enough, because the server may notice it late."""
         try:
             with suppress(Exception):
                 await self._ask("SELECT RELEASE_ALL_LOCKS()", seconds=RELEASE_SECONDS)

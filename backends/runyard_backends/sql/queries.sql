@@ -40,7 +40,7 @@ FROM runyard_threads t WHERE t.tenant = ? AND t.thread_id = ? AND t.is_live = 1
 SELECT t.thread_key, t.is_live FROM runyard_threads t WHERE t.thread_key = ? FOR UPDATE
 
 -- name: thread_values
--- Return the values of a thread that `lock_thread` leaves out.
+-- Return the values of a thread that `lock_thread` does not return.
 SELECT t.thread_id, t.parent_thread_id, t.base_extra, t.extra, t.config, t.title, t.tags FROM runyard_threads t WHERE t.thread_key = ?
 
 -- name: add_thread
@@ -166,7 +166,7 @@ WHERE m.branch_id = ? AND m.seq <= ? AND (m.run_id IS NULL OR m.run_id = ? OR r.
 ORDER BY m.seq DESC LIMIT ?
 
 -- name: stored_after
--- Return some messages that a branch has itself after a number, also of runs that are not completed.
+-- Return some of a branch's own messages after a number, even those of runs that are not completed.
 SELECT m.seq, m.message_id, m.parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
 FROM runyard_messages m WHERE m.branch_id = ? AND m.seq > ? ORDER BY m.seq LIMIT ?
 
@@ -185,8 +185,8 @@ SELECT COUNT(*) AS messages FROM runyard_messages m LEFT JOIN runyard_runs r ON 
 WHERE m.branch_id = ? AND m.seq <= ? AND (m.run_id IS NULL OR m.run_id = ? OR r.completion_seq <= ?)
 
 -- name: count_between
--- Return the number of messages of a branch between two numbers that have no run or a completed run. Also return the highest completion
--- number of these runs.
+-- Return the number of messages of a branch between two message numbers, and the highest completion number of their runs. Messages of runs
+-- that are not completed do not count.
 SELECT COUNT(*) AS messages, COALESCE(MAX(r.completion_seq), 0) AS last
 FROM runyard_messages m LEFT JOIN runyard_runs r ON r.thread_key = ? AND r.run_id = m.run_id
 WHERE m.branch_id = ? AND m.seq > ? AND m.seq <= ? AND (m.run_id IS NULL OR r.completion_seq IS NOT NULL)
@@ -332,7 +332,7 @@ FROM runyard_runs r JOIN runyard_messages m ON m.branch_id = r.branch_id AND m.s
 WHERE r.thread_key = ? AND r.completion_seq IS NULL AND r.emptied_at IS NULL
 
 -- name: branch_ends
--- Return the branches of a thread, each with its last visible message if the branch does not inherit this message.
+-- Return the branches of a thread, each with its last visible message. The columns of an inherited message are NULL.
 SELECT b.branch_id, b.base_id, b.leaf_id, b.leaf_seq, m.message_id, m.created_at, m.run_id, r.status
 FROM runyard_branches b
 LEFT JOIN runyard_messages m ON m.branch_id = b.branch_id AND m.seq = b.leaf_seq AND m.message_id = b.leaf_id
@@ -447,7 +447,7 @@ JOIN runyard_threads t ON t.thread_key = b.thread_key
 WHERE l.ancestor_id = ? AND l.open_run_id = ? AND t.is_live = 1
 
 -- name: drop_messages_of_run
--- Delete the messages of a run that have at least a given number.
+-- Delete the messages of a run from a given number on.
 DELETE FROM runyard_messages WHERE branch_id = ? AND run_id = ? AND seq >= ? AND seq <= ?
 
 -- name: kin
@@ -485,7 +485,7 @@ DELETE FROM runyard_unclaimed WHERE thread_key = ?
 SELECT b.branch_id FROM runyard_branches b WHERE b.thread_key = ? ORDER BY b.branch_id DESC
 
 -- name: shown_levels
--- Return the distinct parts of a branch that live threads show.
+-- Return the levels through which live threads show a branch, without duplicates.
 SELECT DISTINCT l.high_water_seq, l.cutoff, l.open_run_id FROM runyard_levels l JOIN runyard_branches b ON b.branch_id = l.branch_id
 JOIN runyard_threads t ON t.thread_key = b.thread_key WHERE l.ancestor_id = ? AND t.is_live = 1
 
@@ -515,7 +515,8 @@ DELETE FROM runyard_levels WHERE branch_id = ?
 DELETE FROM runyard_branches WHERE branch_id = ?
 
 -- name: drop_runs_after
--- Delete the runs of a thread that no cut of a live thread needs. They are not completed, or completed after a number.
+-- Delete the runs of a thread that no cut of a live thread needs: runs that are not completed, or have a higher completion number than the
+-- last cut.
 DELETE FROM runyard_runs WHERE thread_key = ? AND (completion_seq IS NULL OR completion_seq > ?) AND NOT EXISTS (
     SELECT 1 FROM runyard_levels l JOIN runyard_branches b ON b.branch_id = l.branch_id
     JOIN runyard_threads t ON t.thread_key = b.thread_key

@@ -29,7 +29,7 @@ from . import external_runs, threads
 from .database import Database, DuplicateKeyError, Row, Transaction
 
 FIRED_AT_ONCE: Final = 100
-"""Maximum number of overdue requests whose deadlines a list applies."""
+"""Maximum number of overdue requests whose deadlines one call of a list applies."""
 
 
 def decoded(row: Row) -> HitlRequest:
@@ -41,7 +41,7 @@ def is_pending(row: Row) -> bool:
 
 
 async def _add(tx: Transaction, thread: Row, request: NewRequest, run_id: str | None) -> bool:
-    """Store a request. Return False if its id is taken."""
+    """Store a request. Return False if another request has the id."""
     now = await tx.now()
     due = request.deadline_at
     if due is None and request.timeout is not None:
@@ -55,8 +55,8 @@ async def _add(tx: Transaction, thread: Row, request: NewRequest, run_id: str | 
 
 
 async def save_pending(tx: Transaction, tenant: str, thread_id: str, request: NewRequest | None, run_id: str | None) -> None:
-    """Replace the pending requests of a thread by ``request``. With None, remove the pending requests. Raises InvalidInputError
-    if another thread has the id of the request."""
+    """Replace the pending requests of a thread by ``request``. If ``request`` is None, only remove them. Raises
+    InvalidInputError if another thread has a request with this id."""
     thread = await threads.ensured(tx, tenant, thread_id)
     for row in await tx.rows("requests_of_thread", thread["thread_key"]):
         if is_pending(row) or (request is not None and row["request_id"] == request.request_id):
@@ -89,8 +89,8 @@ async def load_pending(db: Database, tenant: str, thread_id: str) -> HitlRequest
 
 
 async def load(db: Database, tenant: str, thread_id: str, run_id: str | None) -> list[HitlRequest]:
-    """Return the pending and the answered requests of the run ``run_id``. With None, return those of the thread. Apply the
-    deadlines of overdue requests first, because a program without workers has no reconciler."""
+    """Return the pending and the answered requests of the run ``run_id``. If ``run_id`` is None, return the requests of the
+    thread. Apply the deadlines of overdue requests first, because a program without workers has no reconciler."""
     await fire_deadlines(db, tenant, thread_id)
 
     async def read(tx: Transaction) -> list[Row]:
@@ -102,8 +102,8 @@ async def load(db: Database, tenant: str, thread_id: str, run_id: str | None) ->
 
 
 async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
-    """Apply the deadline of each overdue request of a thread (H7). The deadline stores the request's default answer, fails its
-    run, or closes a request without a live run. Raises LockedError."""
+    """Apply the deadline of each overdue request of a thread (H7). The deadline stores the default answer or fails the run. A
+    request to fail without a live run is closed. Raises LockedError."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         return await _overdue(tx, await tx.row("find_thread", tenant, thread_id))
@@ -116,9 +116,9 @@ async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
 
 
 async def fire_before_reading(db: Database, tenant: str, thread_id: str | None) -> None:
-    """Apply the deadlines of the overdue requests of a thread, or with None of at most FIRED_AT_ONCE of the tenant, for a call
-    that only reads. The call does not wait for other transactions. It may therefore show a thread that another transaction
-    locks as it was before its deadlines."""
+    """Apply the deadlines of the overdue requests of a thread before a call that only reads. If ``thread_id`` is None, apply
+    those of the tenant, FIRED_AT_ONCE at most. Skip a thread that another transaction has locked. The call then shows the
+    thread's state before the deadlines."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         if thread_id is None:
@@ -163,11 +163,11 @@ async def _fire(tx: Transaction, tenant: str, thread_id: str, request_id: str) -
 
 
 async def chosen(tx: Transaction, thread: Row, request_id: str | None, response_id: str | None) -> Row:
-    """Return the request of an answer.
+    """Return the request that an answer is for.
 
-    If the answer is a repetition, return the request that was answered under ``response_id`` before. For a new answer, return
-    the request ``request_id``. Without ``request_id``, return the only pending request. Raises HitlAmbiguousError,
-    HitlNoPendingRequestError, HitlStaleAnswerError.
+    An answer with a known ``response_id`` is a repetition. For a repetition, return the request that was answered before. For a
+    new answer, return the request ``request_id``. Without ``request_id``, return the only pending request. Raises
+    HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError.
     """
     rows = await tx.rows("requests_of_thread", thread["thread_key"])
     if response_id is not None:
@@ -228,7 +228,7 @@ async def respond(
     while True:
         checked = await db.read(read)
         if is_pending(checked):
-            check_answer(decoded(checked), answer)  # outside of a transaction, because a schema may take long
+            check_answer(decoded(checked), answer)  # outside of a transaction, because this may take long
 
         async def write(tx: Transaction, checked: Row = checked) -> Responded | None:
             thread = await threads.locked(tx, tenant, of_thread)
@@ -266,8 +266,8 @@ async def _record(tx: Transaction, thread: Row, row: Row, given: tuple[Any, ...]
 
 
 async def abort(tx: Transaction, tenant: str, thread_id: str, run_id: str | None, words: str) -> Run | None:
-    """Cancel the run that waits for a human, and return the run. Return None if no run waits. The results of the run's open
-    tool calls, and its last message, have the text ``words``. Raises HitlAmbiguousError if several runs wait."""
+    """Cancel the run that waits for a human, and return the run. Return None if no run waits. ``words``: the text of the run's
+    last message, and of the results of its open tool calls. Raises HitlAmbiguousError if several runs wait."""
     thread = await threads.locked(tx, tenant, thread_id)
     if run_id is not None:
         await external_runs.known_run(tx, thread, run_id)

@@ -16,8 +16,8 @@ from .refusals import no_workers
 
 
 class SqlRunStore(Refusing):
-    """The methods of :class:`~runyard.ports.stores.RunStore` that need no worker. They return no effects. Without a reconciler,
-    each method that returns runs or requests applies the deadlines of overdue requests first (H7)."""
+    """The methods of :class:`~runyard.ports.stores.RunStore` that need no worker. They return no effects. There is no
+    reconciler. Therefore each method that returns runs or requests applies the deadlines of overdue requests first (H7)."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         super().__init__("runs", no_workers(db.name))
@@ -51,7 +51,7 @@ class SqlRunStore(Refusing):
         return await self.db.read(lambda tx: lists.requests(tx, self.tenant, thread_id, pending, page, self.db.page_bytes))
 
     async def request(self, request_id: str) -> HitlRequest | None:
-        """Return one HITL request, pending or not, or None for an unknown request."""
+        """Return one HITL request, or None for an unknown request."""
         row = await self.db.read(lambda tx: tx.row("request", self.tenant, request_id))
         if row is not None and requests.is_pending(row) and row["deadline_at"] is not None:
             await requests.fire_before_reading(self.db, self.tenant, row["thread_id"])
@@ -92,5 +92,5 @@ class SqlRunStore(Refusing):
         return Aborted(await self.db.write(lambda tx: requests.abort(tx, self.tenant, thread_id, run_id, words)))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that no later run sees. Messages that another branch or a fork shows stay."""
+        """Delete the content of an ended run that no later run sees. Keep the messages that another branch or a fork shows."""
         await self.db.write(lambda tx: external_runs.delete(tx, self.tenant, thread_id, run_id))

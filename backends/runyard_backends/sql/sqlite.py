@@ -1,6 +1,6 @@
 """SQLite files (``sqlite:///file.db``). Several processes of one machine may share a file.
 
-A file is in WAL mode. Readers therefore do not wait for the writer. Only one connection at a time can write. This connection
+A file is in WAL mode, in which readers do not wait for the writer. Only one connection at a time can write. This connection
 locks the file by ``BEGIN IMMEDIATE``. Each commit is flushed to the disk.
 """
 
@@ -56,8 +56,8 @@ _UNAVAILABLE: Final = frozenset(
 
 
 def translate(error: sqlite3.Error) -> RunyardError | None:
-    """Return runyard's error for an error of SQLite. Return None for the error of a defect. The caller raises such an error
-    unchanged."""
+    """Return runyard's error for an error of SQLite. Return None for an error that shows a defect. The caller raises such an
+    error unchanged."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _LOCKED:
         return LockedError(f"another process holds the SQLite file for too long; try again later: {error}")
@@ -67,7 +67,7 @@ def translate(error: sqlite3.Error) -> RunyardError | None:
         )
     if code == sqlite3.SQLITE_TOOBIG:
         return InvalidInputError(f"a value cannot be stored: {error}")
-    if code == sqlite3.SQLITE_ERROR:  # for the fixed statements of this package, a table or a column is missing
+    if code == sqlite3.SQLITE_ERROR:  # the statements of this package are fixed, so a table or a column must be missing
         return SchemaMismatch(f"the file has other tables than runyard's: {error}; use a file of its own for runyard")
     if code in _UNAVAILABLE:
         return BackendUnavailableError(f"SQLite cannot use the file: {error}; check its path, its rights and the free space")
@@ -144,14 +144,15 @@ class SqliteDatabase:
     async def open(self) -> None:
         """Open the file. Make a missing file. Raises BackendUnavailableError, LockedError, DataCorruptedError."""
         with translated():
-            # If aiosqlite cannot open a file, its thread ends a moment later. The event loop may already be closed then.
+            # Open the file with sqlite3 first. If aiosqlite fails to open it, its thread may end after the event loop was
+            # closed.
             await asyncio.to_thread(lambda: sqlite3.connect(self.path).close())
             self._writer = await self._connect()
 
     async def _connect(self) -> aiosqlite.Connection:
         connection = aiosqlite.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
-        # A program that ends without closing its store must not wait for the connection's thread. In aiosqlite before 0.22 the
-        # connection itself is the thread.
+        # As a daemon, the connection's thread does not keep a program alive that did not close its store. In aiosqlite before
+        # 0.22, the connection itself is the thread.
         thread: Any = getattr(connection, "_thread", connection)
         thread.daemon = True
         await connection
@@ -166,7 +167,8 @@ class SqliteDatabase:
         return connection
 
     async def _use_wal(self, connection: aiosqlite.Connection) -> None:
-        """Set the mode of the file. SQLite does not wait for other processes that set the mode at the same time."""
+        """Set the mode of the file. Try several times, because SQLite does not wait for other processes that set the mode at
+        the same time."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self.busy_seconds
         while True:
@@ -195,8 +197,8 @@ class SqliteDatabase:
                     self._idle.append(connection)
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
-        """Call ``verb`` in a transaction. No other process can write during this transaction. The time of the verb has no
-        bound. ``wait``: False to raise LockedError at once while another transaction writes."""
+        """Call ``verb`` in a transaction. No other process can write during this transaction. The verb has no time limit.
+        ``wait``: False to raise LockedError at once while another transaction writes."""
         if not wait and self._writing.locked():
             raise LockedError("another transaction writes to the SQLite file; try again later")
         async with self._writing:
@@ -207,7 +209,7 @@ class SqliteDatabase:
                     return await verb(transaction)
 
     async def lock_imports(self, tenant: str) -> SqliteImportLock:
-        """Take the lock of all imports into the file. Raises LockedError if another import holds it."""
+        """Take the lock on imports into the file. Raises LockedError if another import holds the lock."""
         with translated():
             return await SqliteImportLock.take(self.path)
 
@@ -241,8 +243,8 @@ class SqliteDatabase:
         return self._writer
 
     async def close(self) -> None:
-        """Close the connections after the calls that use them. Calls that wait are refused. The last process that closes the
-        file removes its WAL."""
+        """Close each connection after the call that uses it. Waiting calls are refused. The last process that closes the file
+        removes its WAL."""
         writer, self._writer = self._writer, None
         async with contextlib.AsyncExitStack() as unused:
             await unused.enter_async_context(self._writing)
@@ -262,8 +264,8 @@ async def _version(connection: aiosqlite.Connection) -> int:
 
 @contextlib.asynccontextmanager
 async def _transaction(connection: aiosqlite.Connection, begin: str) -> AsyncIterator[SqliteTransaction]:
-    """Open a transaction. A cancelled caller does not wait for the rollback, because the connection's thread executes its calls
-    in order."""
+    """Open a transaction. A cancelled caller does not wait for the rollback. The connection's thread executes calls in order,
+    and therefore executes the rollback before any later call."""
     try:
         await connection.execute(begin)
         yield SqliteTransaction(connection)

@@ -57,7 +57,7 @@ class SqlThreadStore:
     async def update_thread(
         self, thread_id: str, *, expected: datetime | None = None, **changes: Unpack[ThreadChanges]
     ) -> Thread:
-        """Set the given fields and clear the fields that are None. A given ``extra`` or ``config`` is merged. Raises
+        """Set the given fields, and clear the fields that are None. Merge a given ``extra`` or ``config``. Raises
         ThreadNotFoundError, PreconditionFailedError."""
         return await self.db.write(lambda tx: threads.updated(tx, self.tenant, thread_id, changes, expected))
 
@@ -118,7 +118,7 @@ class SqlThreadStore:
         return await self.db.read(read)
 
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return messages that the branch has itself, of all runs, in order."""
+        """Return the branch's own messages of all runs, in order."""
 
         async def read(tx: Transaction) -> list[views.MessageRow]:
             thread = await threads.found(tx, self.tenant, thread_id)
@@ -139,7 +139,7 @@ class SqlThreadStore:
         return await self.db.lock_imports(self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Set a label to the branch of a message, or to the head (B9)."""
+        """Give a label to the branch of a message, or to the head (B9)."""
         at = check_uuid(message_id, "message_id") if message_id is not None else None
         named = check_label(label)
         await self.db.write(lambda tx: tree.set_label(tx, self.tenant, thread_id, named, at))
@@ -163,7 +163,7 @@ class SqlThreadStore:
 
     async def fork(self, request: ForkRequest) -> Forked:
         """Fork a thread, in a time that does not depend on its length (F1 to F8). If an earlier equal request made the fork,
-        return this fork."""
+        return it."""
         return await self.db.write(lambda tx: forks.fork(tx, self.tenant, request))
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
@@ -173,6 +173,6 @@ class SqlThreadStore:
         return Effects()
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete the thread, and erase the content of its messages even where forks see them."""
+        """Delete the thread. Replace its messages in forks by tombstones."""
         await self.db.write(lambda tx: deletion.delete(tx, self.tenant, thread_id, expected, erase=True), long=True)
         return Effects()

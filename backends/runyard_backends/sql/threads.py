@@ -61,7 +61,8 @@ async def ensured(tx: Transaction, tenant: str, thread_id: str) -> Row:
         row = await tx.row("lock_thread", tenant, thread_id)
         if row is not None:
             return row
-        # On some servers the search for a missing thread locks the place of the new row against other transactions.
+        # End the transaction before the insert. On some servers, the search for a missing row blocks other transactions from
+        # adding this row.
         await tx.restart()
         if await added(tx, tenant, thread_id):
             return await locked(tx, tenant, thread_id)
@@ -104,7 +105,7 @@ async def created(tx: Transaction, tenant: str, request: ThreadRequest) -> Creat
     """Make an empty thread. If an earlier equal request made it, return it. Raises ThreadAlreadyExistsError."""
     values = {"extra": to_json(request.extra), "config": to_json(request.config)}
     tags = check_tags(request.tags, request.title)
-    to_json(tags)  # raises an error for text that every store refuses
+    to_json(tags)  # raises an error for a text that every store refuses
     fields: dict[str, Any] = {"fork_hash": request.hash, "agent": request.agent, "title": request.title, "tags": tags, **values}
     made = await added(tx, tenant, request.thread_id, **fields)
     row = await locked(tx, tenant, request.thread_id)
@@ -149,8 +150,8 @@ async def save_extra(tx: Transaction, tenant: str, thread_id: str, more: JsonObj
 
 
 async def parent(tx: Transaction, tenant: str, key: int) -> tuple[int, Thread] | None:
-    """Return the parent of a thread with its key. If the parent is deleted, return the nearest ancestor of which the thread
-    shows messages, as a tombstone if it is deleted too."""
+    """Return the key and the thread of the parent of a thread. If the parent is deleted, return the nearest ancestor with a
+    message that the thread still shows. This ancestor may be a tombstone of a deleted thread."""
     named = (await values_of(tx, key))["parent_thread_id"]
     row = await tx.row("thread", tenant, named) if named is not None else None
     if row is not None and row["thread_key"] < key:
@@ -178,8 +179,8 @@ async def updated(
     changes: ThreadChanges,
     expected: datetime | None,
 ) -> Thread:
-    """Set the given fields and clear the fields that are None. Merge a given ``extra`` or ``config`` into that of the thread.
-    Each change gives the thread a new ``updated_at``."""
+    """Set the given fields, and clear the fields that are None. Merge a given ``extra`` or ``config`` into the value of the
+    thread. Each change gives the thread a new ``updated_at``."""
     row = await locked(tx, tenant, thread_id)
     check_unchanged(row, expected)
     values = await values_of(tx, row["thread_key"])

@@ -34,7 +34,7 @@ class Leaf:
 async def leaves(
     tx: Transaction, tenant: str, thread_id: str, after: tuple[datetime, str] | None, limit: int, *, labelled: bool
 ) -> tuple[list[Branch], bool]:
-    """Return up to ``limit`` leaves after a place, in the order of their creation, and whether there are more."""
+    """Return up to ``limit`` leaves after a place, in the order of their creation. Also return True if there are more."""
     thread = await threads.found(tx, tenant, thread_id)
     ends = await tx.rows("branch_ends", thread["thread_key"])
     named = await _labels(tx, thread)
@@ -74,8 +74,8 @@ async def _path(tx: Transaction, level: Level) -> list[PathSegment]:
 
 async def _leaves(tx: Transaction, thread: Row, ends: Sequence[Row], named: dict[int, list[str]]) -> list[Leaf]:
     """Return all leaves. A leaf is the last visible message of a branch, or the last message of a run that is not completed. A
-    branch without its own visible messages has no leaf, except the thread's first branch. A message after which another branch
-    begins is a leaf only if a labelled branch ends at this message."""
+    branch without own visible messages has no leaf, except the thread's first branch. A message after which another branch
+    begins is no leaf, except at the end of a labelled branch."""
     key, root = thread["thread_key"], thread["root_branch"]
     continued = {row["base_id"] for row in ends if row["branch_id"] != root and row["message_id"] is not None}
     found: dict[str, Leaf] = {}
@@ -116,9 +116,9 @@ async def _labels(tx: Transaction, thread: Row) -> dict[int, list[str]]:
 async def _depths(tx: Transaction, ends: Sequence[Level]) -> list[int]:
     """Return the number of messages on the path to each of ``ends``.
 
-    Paths share levels. The messages of a branch are counted once, between the high waters of the levels that end on the branch.
-    A level shows all completed runs up to its high water. If one of these runs completed after the level's cutoff, the level is
-    counted separately.
+    Paths share levels. One statement counts the messages between two successive high waters on a branch, and the sums give the
+    length of each level. A run below the high water may have completed after the level's cutoff, so that the level does not
+    show it. Such a level is counted separately.
     """
     paths = [[*await views.inherited(tx, end.branch_id), end] for end in ends]
     by_branch: dict[int, set[Level]] = defaultdict(set)
@@ -153,7 +153,7 @@ async def _count(tx: Transaction, level: Level, total: int, last: int) -> int:
 
 
 async def set_label(tx: Transaction, tenant: str, thread_id: str, label: str, message_id: str | None) -> None:
-    """Set a label to the branch of a message, or to the head. If another branch of the thread has the label, the label moves.
+    """Give a label to the branch of a message, or to the head. If another branch of the thread has the label, the label moves.
     Raises MessageNotFoundError, RunNotCompletedError. Raises InvalidInputError if the thread has too many labels."""
     thread = await threads.locked(tx, tenant, thread_id)
     branch_id = thread["head_branch"] if message_id is None else await _branch_of(tx, thread, message_id)

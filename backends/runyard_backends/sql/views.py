@@ -1,8 +1,8 @@
 """The messages that a branch or a cut shows, and the runs that a fork inherits.
 
-A view is a list of levels, the oldest first. A level shows a message of its branch under two conditions
-(docs/decisions/0002-levels-instead-of-copies.md). The number of the message is at most the high water. The message has no run,
-or belongs to the level's open run, or the completion number of its run is at most the cutoff. Message numbers grow along every
+A view is a list of levels, the oldest first (docs/decisions/0002-levels-instead-of-copies.md). A level shows a message of its
+branch under two conditions. First, the number of the message is at most the high water. Second, the message has no run, or
+belongs to the level's open run, or the completion number of its run is at most the cutoff. Message numbers grow along every
 path. The messages of a view are therefore ordered by level, and inside a level by number.
 """
 
@@ -81,9 +81,9 @@ async def rows_of(tx: Transaction, view: View) -> list[MessageRow]:
 async def page_of(
     tx: Transaction, view: View, *, after: int | None, limit: int, budget: int, newest_first: bool
 ) -> tuple[list[MessageRow], bool]:
-    """Return up to ``limit`` messages of a view after the number ``after``. The first message is the oldest, or the newest if
-    ``newest_first``. The messages have about ``budget`` bytes together. A larger message has a page without other messages.
-    Also return whether there are more messages. Only the returned messages are read, and the sizes of some further messages."""
+    """Return up to ``limit`` messages of a view after the number ``after``, the oldest first. Also return True if there are
+    more. ``newest_first``: True to begin with the newest message. The messages have about ``budget`` bytes together. A larger
+    message is a page of its own. The call reads the returned messages, and the sizes of some further messages."""
     made: list[MessageRow] = []
     place = after if after is not None else LAST if newest_first else 0
     sizes_of, rows_of_page = ("sizes_before", "visible_before") if newest_first else ("sizes_after", "visible_after")
@@ -106,8 +106,8 @@ SIZES_PER_READ: Final = 1000
 
 
 async def stored_after(tx: Transaction, branch_id: int, after: int, limit: int, budget: int) -> list[MessageRow]:
-    """Return up to ``limit`` messages that a branch has itself after the number ``after``, also of runs that are not completed.
-    The messages have about ``budget`` bytes together."""
+    """Return up to ``limit`` of the branch's own messages after the number ``after``, even those of runs that are not
+    completed. The messages have about ``budget`` bytes together."""
     sizes = await _sizes(tx, "stored_sizes", branch_id, after, limit)
     count = fitting(sizes, budget, first=True)
     return await tx.tuples("stored_after", branch_id, after, count) if count else []
@@ -118,7 +118,8 @@ async def _sizes(tx: Transaction, name: str, *values: object) -> list[int]:
 
 
 def fitting(sizes: Sequence[int], budget: int, *, first: bool) -> int:
-    """Return how many of the first rows have at most ``budget`` bytes together. ``first``: the first row counts in any case."""
+    """Return how many of the first rows fit into ``budget`` bytes. ``first``: True to count the first row even if it is
+    larger."""
     for n, size in enumerate(sizes):
         budget -= size
         if budget < 0 and (n or not first):
@@ -132,7 +133,8 @@ async def messages(rows: Sequence[MessageRow], thread_id: str) -> list[Message]:
 
 
 def message_row(row: MessageRow) -> Any:
-    """Return a row with its time as a datetime. If the content of the message consists of tool calls, they become lists."""
+    """Return a row in the form of :mod:`..codec.message_rows`. The time becomes a datetime. For a message without a payload,
+    the tool calls and results become lists."""
     calls, results = (_ids(row[7]), _ids(row[8])) if row[5] is None else (None, None)
     return (*row[:7], calls, results, moment(row[9]))
 
@@ -161,7 +163,7 @@ async def open_calls(tx: Transaction, view: View) -> list[str]:
 
 
 def still_open(pending: list[str], calls: str | None, results: str | None) -> list[str]:
-    """Return the open tool calls after a message. ``calls``, ``results``: the columns of the message."""
+    """Return the ids of the tool calls that are open after a message. ``calls``, ``results``: the columns of the message."""
     answered = set(_ids(results))
     return [*(call for call in pending if call not in answered), *_ids(calls)] if calls or results else pending
 
@@ -226,7 +228,8 @@ async def inherited_run(tx: Transaction, thread: Row, run_id: str) -> InheritedR
 
 
 async def last_completed(tx: Transaction, view: View) -> str | None:
-    """Return the id of the last completed run of a view. The runs of a level completed after the runs of earlier levels."""
+    """Return the id of the last completed run of a view. The last level with a completed run has it, because the runs of a
+    level completed after those of earlier levels."""
     for level in reversed(view):
         for (run_id,) in await tx.tuples("last_completed", level.branch_id, level.cutoff, level.high_water_seq):
             return str(run_id)

@@ -39,8 +39,8 @@ def id_taken(thread: Row, message_id: str) -> InvalidInputError:
 
 
 async def open_run(tx: Transaction, thread: Row, run_id: str) -> Row | None:
-    """Return the live run with this id, or None if no run has this id. Raises RunAlreadyCompletedError for the id of an ended
-    or inherited run, and RunAlreadyClaimedError for the run inside which the thread was forked."""
+    """Return the live run with this id, or None if no run has this id. Raises RunAlreadyCompletedError if the run has ended or
+    is inherited. Raises RunAlreadyClaimedError if the thread was forked inside the run."""
     run = await tx.row("run", thread["thread_key"], run_id)
     if run is not None:
         if run["status"] != "running":
@@ -56,8 +56,8 @@ async def open_run(tx: Transaction, thread: Row, run_id: str) -> Row | None:
 
 @dataclass(slots=True)
 class Writer:
-    """Collects the messages of one call, and stores them together. ``thread``: the row of the locked thread. Its ``next_seq``
-    grows with each message."""
+    """Collects the messages of one call, and stores them together. ``thread``: the row of the locked thread. Each message
+    increases the row's ``next_seq``."""
 
     tx: Transaction
     thread: Row
@@ -117,8 +117,8 @@ async def branch_of(tx: Transaction, branch_id: int) -> Row:
 async def append(
     tx: Transaction, tenant: str, thread_id: str, messages: Sequence[NewMessage], run_ids: Sequence[str | None]
 ) -> None:
-    """Store all messages of a checkpointer's call, or no message. Each message has its own run id. A message with an id that is
-    stored already is skipped.
+    """Store all messages of a checkpointer's call, or no message. Each message has its own run id. Skip a message whose id is
+    stored already.
 
     Raises RunAlreadyCompletedError, RunAlreadyClaimedError. Raises InvalidInputError if a message of another run has one of the
     ids.
@@ -129,7 +129,7 @@ async def append(
         given.setdefault(message.message_id, (message, run_id))
     held = {place.message_id: place for place in await _held(tx, thread, list(given))}
     runs: dict[str, Row | None] = {}
-    for message_id, (_, run_id) in given.items():  # the call raises the error of the first message that has a fault
+    for message_id, (_, run_id) in given.items():  # stop here, because the call raises the error of the first invalid message
         if run_id is not None and run_id not in runs:
             runs[run_id] = await open_run(tx, thread, run_id)
         if message_id in held and held[message_id].run_id != run_id:
@@ -171,8 +171,8 @@ async def _unclaimed(tx: Transaction, thread: Row, run_id: str, head: Row) -> Ro
 
 
 async def _held(tx: Transaction, thread: Row, ids: Sequence[str]) -> list[views.Place]:
-    """Return the messages of the thread that have one of the ids. One statement searches for many ids, because almost every id
-    is new."""
+    """Return the messages of the thread that have one of the ids. One statement searches for many ids. Most ids are new and
+    need no other statement."""
     held: list[views.Place] = []
     for n in range(0, len(ids), IDS_PER_SEARCH):
         part = ids[n : n + IDS_PER_SEARCH]

@@ -27,10 +27,10 @@ ALWAYS: Final = (
 
 
 async def export_threads(backend: Backend, thread_id: str, file: BinaryIO, *, forks: bool = False) -> Exported:
-    """Write a thread and its ancestors to ``file`` as JSON Lines. ``forks``: also its forks, and their forks.
+    """Write a thread and its ancestors to ``file`` as JSON Lines. ``forks``: True to write its forks and their forks as well.
 
-    Raises ThreadNotFoundError, InvalidInputError for a family that exceeds the bounds of a file, DataCorruptedError,
-    CapabilityMissingError for a store without branches, and BackendUnavailableError.
+    Raises InvalidInputError if the threads exceed the bounds of a file. Raises CapabilityMissingError for a store without
+    branches. Raises ThreadNotFoundError, DataCorruptedError, BackendUnavailableError.
     """
     return await Export(backend, file).family(thread_id, forks=forks)
 
@@ -38,14 +38,14 @@ async def export_threads(backend: Backend, thread_id: str, file: BinaryIO, *, fo
 async def import_threads(backend: Backend, file: BinaryIO, *, new_ids: bool = False, dry_run: bool = False) -> Report:
     """Import the threads of ``file``, which must be seekable, into the tenant of ``backend``.
 
-    The whole file is checked first. ``new_ids``: give all threads, runs, messages and requests new ids, which are derived from
-    the export. ``dry_run``: write nothing. An import can be repeated. The numbers of the report count what this call has added,
-    or would add.
+    The whole file is checked first. ``new_ids``: True to give all threads, runs, messages and requests new ids, which are
+    derived from the export. ``dry_run``: True to write nothing. An import can be repeated. The numbers of the report count the
+    entries that this call has added, or would add.
 
-    Raises InvalidInputError for a file that is not seekable, and with the number of the ``line`` before anything is written.
-    Raises LockedError while another import works in the tenant. Raises BackendUnavailableError and LockedError for a store that
-    cannot be used, after which the same import continues. Any other error of the store ends the import of its thread. The
-    report has a note about it.
+    Raises InvalidInputError before anything is written, for a file that is not seekable or has an invalid ``line``. Raises
+    LockedError while another import works in the tenant. Raises BackendUnavailableError or LockedError for a store that cannot
+    be used. After such an error, the same import can be continued. Any other error of the store ends the import of one thread.
+    The report has a note about it.
     """
     if not file.seekable():
         raise InvalidInputError("an import reads its file twice; copy a pipe to a file first", field="file")

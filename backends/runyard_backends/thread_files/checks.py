@@ -31,8 +31,8 @@ from .records import (
 
 
 def check_file(file: BinaryIO) -> Family:
-    """Return the first line of a file after all lines were checked. The memory grows with the number of threads, and with the
-    number of runs of one thread, but not with the messages.
+    """Check all lines of a file and return its first line. The memory grows with the number of threads, and with the number of
+    runs of one thread. It does not grow with the number of messages.
 
     Raises InvalidInputError with the number of the ``line``.
     """
@@ -57,8 +57,8 @@ def check_file(file: BinaryIO) -> Family:
 @dataclass
 class FileCheck:
     """The state of the check. ``forks``: the forks whose sections have not begun. ``threads``: the threads with a section.
-    ``open``, ``over``: the runs of the present section that are claimed, and that have ended. ``in_branch``, ``head``: whether
-    the present section has a branch, and a head."""
+    ``open``: the claimed runs of the present section. ``over``: its ended runs. ``in_branch``: True if the section has a
+    branch. ``head``: True if the section has a head."""
 
     forks: dict[str, ForkLine] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""The export of a thread with its ancestors, and on demand with its forks, through the ports of the connected store."""
+"""Export a thread with its ancestors, and optionally with its forks, through the ports of the connected store."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Exported:
 
 
 class Export:
-    """Writes the lines of a family to ``file``. A change of a thread during its export may be in the file in part. Nothing is
-    changed."""
+    """Writes the lines of a family to ``file``. A family is a thread with its ancestors and forks. The export changes nothing
+    in the store. If a thread changes during its export, the file may have a part of the change."""
 
     def __init__(self, backend: Backend, file: BinaryIO) -> None:
         self._backend, self._file = backend, file
@@ -66,10 +66,10 @@ class Export:
         self.report = Exported()
 
     async def family(self, thread_id: str, *, forks: bool) -> Exported:
-        """Export a thread and its ancestors. ``forks``: also the forks of the thread, and their forks.
+        """Export a thread and its ancestors. ``forks``: True to export the forks of the thread and their forks as well.
 
-        Raises ThreadNotFoundError, InvalidInputError for a family that exceeds the bounds of a file, DataCorruptedError, and
-        CapabilityMissingError over HTTP.
+        Raises InvalidInputError if the family exceeds the bounds of a file. Raises CapabilityMissingError over HTTP. Raises
+        ThreadNotFoundError, DataCorruptedError.
         """
         lineage = [await self._known(thread_id)]
         while (parent_id := lineage[-1].parent_thread_id) is not None:
@@ -100,7 +100,7 @@ class Export:
         return thread
 
     async def _parent(self, child: Thread, parent_id: str) -> Thread | None:
-        """Return the parent of a thread. Return None if it was deleted, even if a later thread has its id."""
+        """Return the parent of a thread. Return None if the parent was deleted, even if a later thread has the parent's id."""
         parent = await self._backend.threads.thread(parent_id)
         return parent if parent is not None and parent.created_at <= child.created_at else None
 
@@ -117,7 +117,7 @@ class Export:
         self._lines += 1
 
     def _check(self, what: str, got: int, most: int) -> None:
-        """Raise InvalidInputError for a number that an import refuses."""
+        """Raise InvalidInputError if ``got`` exceeds ``most``, because an import would refuse the file."""
         if got > most:
             raise InvalidInputError(
                 f"the thread {self._thread_id!r} cannot be exported, because a file has at most {most} {what}",
@@ -130,7 +130,7 @@ class Export:
         no parent in the file."""
         self._thread_id = thread.thread_id
         self._check("threads", self.report.threads + 1, MAX_THREADS)
-        thread = await self._known(thread.thread_id)  # a list leaves large values out
+        thread = await self._known(thread.thread_id)  # entries of a list lack large values
         section = _Section(self._backend, thread, first)
         closing = [] if first else await section.closing()
         runs = self.report.runs
@@ -176,8 +176,8 @@ class _Section:
         """The ids of the forks whose cuts were not found."""
 
     async def lines(self, children: list[Thread], closing: list[str]) -> AsyncIterator[Line]:
-        """Yield the lines. ``children``: the forks with a section. ``closing``: the id of the message that repairs the thread's
-        fork. The file does not have this message."""
+        """Yield the lines. ``children``: the forks with a section. ``closing``: the id of the message that closes open tool
+        calls, if the thread is a repaired fork. The file does not have this message."""
         await self._read_runs()
         flat = self._first and self._thread.parent_thread_id is not None
         forks = Forks([await self._fork_point(child, flat, closing) for child in children])
@@ -211,7 +211,8 @@ class _Section:
             yield line
 
     def _reader(self, branch: int, inherited: str | None, skipped: int) -> Callable[[], AsyncIterator[Message]]:
-        """Return a function that reads a branch. ``inherited``: the last of the messages before those of the branch."""
+        """Return a function that reads a branch. ``inherited``: the last inherited message to read before the messages of the
+        branch, or None. ``skipped``: the number of first messages to omit."""
 
         async def read() -> AsyncIterator[Message]:
             if inherited is not None:
@@ -243,7 +244,7 @@ class _Section:
     async def cut(self) -> str | None:
         """Return the id of the last message that the thread inherited, or None.
 
-        It is the parent of a first message of one of the branches, or the leaf of the first branch.
+        This message is the parent of the first message of a branch, or the leaf of the first branch.
         """
         if (last := self._thread.forked_at_seq) is None:
             return None
@@ -298,7 +299,8 @@ class _Section:
             self._notes.append(f"run {run.run_id} is {run.status} and becomes an external run that is not completed")
 
     async def _fork_point(self, child: Thread, flat: bool, closing: list[str]) -> ForkPoint:
-        """Return the cut of a fork of this thread. ``flat``: the file has the inherited messages as the thread's own."""
+        """Return the cut of a fork of this thread. ``flat``: True if the file has the inherited messages as the thread's
+        own."""
         line = ForkLine(thread_id=child.thread_id, origin=origin_of(child), agent=child.agent)
         if child.forked_after_run_id is not None:
             line.after_run_id = child.forked_after_run_id
@@ -310,7 +312,7 @@ class _Section:
         return ForkPoint(line, child.created_at, (inherited and not flat) or line.at_message_id in closing)
 
     async def closing(self) -> list[str]:
-        """Return the id of the message with which the thread's fork was repaired, if it was."""
+        """Return the id of the message that closes open tool calls, if the thread is a repaired fork."""
         if self._thread.forked_after_run_id is not None:
             return []
         keys = await self._branches.branch_keys(self._id)
@@ -322,7 +324,7 @@ class _Section:
             yield RequestLine(request=request)
         async for leaf in self._leaves():
             at = leaf.message_id
-            if leaf.labels and leaf.run_status in LIVE:  # an import shows no message of a run that has not ended
+            if leaf.labels and leaf.run_status in LIVE:  # an import leaves the run without visible messages
                 at = await last_visible(self._backend.threads, self._id, self._thread.forked_at_seq, at)
             if at == ROOT_ID:
                 self._notes.append(f"the labels {', '.join(leaf.labels)} of a branch without visible messages")
@@ -333,7 +335,7 @@ class _Section:
             yield NoteLine(what=shortened(note, MAX_NOTE))
 
     def _ends(self, run_id: str | None) -> bool:
-        """Return whether the file has the end of a run."""
+        """Return True if the file has the end of a run."""
         run = self._runs.get(run_id or "")
         return run is not None and (run.place is not None or run.status in ENDED_WITHOUT_COMPLETION)
 
@@ -346,8 +348,8 @@ class _Section:
         return found
 
     async def _requests(self) -> AsyncIterator[HitlRequest]:
-        """Yield the answered requests, then the pending ones, without those of runs that have ended. Those without a run come
-        first."""
+        """Yield the requests of the thread, without those of ended runs. Requests without a run come first. Answered requests
+        come before pending ones."""
         pending = {request.request_id async for request in self._all_requests(pending=True)}
         for of_run in (False, True):
             for waits in (False, True):

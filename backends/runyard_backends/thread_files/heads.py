@@ -14,10 +14,10 @@ from ..paging import items_of
 
 
 async def last_visible(threads: ThreadStore, thread_id: str, inherited: int | None, leaf_id: str | None = None) -> str:
-    """Return the id of the last visible message of the path to a leaf, by default of the head, or ROOT_ID. ``inherited``: the
-    number of the last message that the thread inherited.
+    """Return the id of the last visible message of the path to a leaf, or ROOT_ID. ``inherited``: the number of the last
+    message that the thread inherited. ``leaf_id``: by default the leaf of the head.
 
-    A path also has the messages of a run that executes at its end. They are not visible to other runs.
+    A path may end with messages of a live run. Other runs do not see these messages.
     """
 
     def read(cursor: str | None) -> Awaitable[Page[Message]]:

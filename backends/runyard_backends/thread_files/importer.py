@@ -1,7 +1,8 @@
-"""The import of a file of threads through the ports of the connected store (``runyard threads import``).
+"""Import a file of threads through the ports of the connected store (``runyard threads import``).
 
-The lines are repeated in their order. Each step has no effect if it was done before. An import that was interrupted therefore
-continues, and a repeated import changes nothing. :mod:`.section` repeats the lines of one thread.
+The import executes the lines in their order. A step that was done before has no effect. Therefore an interrupted import
+continues when it is repeated. A repeated import of the same file changes nothing. :mod:`.section` executes the lines of one
+thread.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .records import EndLine, ForkLine, Line, ThreadLine
 from .section import Section
 
 CHECK_SECONDS: Final = 5.0
-"""Seconds after which an import checks again that it has the lock of the tenant's imports, also within a long step."""
+"""Seconds between two checks that the import still has the lock of the tenant's imports."""
 
 
 class FileImport:
@@ -35,13 +36,14 @@ class FileImport:
         self._forks: set[str] = set()
         """The forks that this call has made, or would make."""
         self._renamed: dict[str, dict[str, str]] = {}
-        """For each fork, the messages that its ancestors have under other ids than in the file."""
+        """The messages that the ancestors of a fork have under other ids than in the file, by fork."""
         self._missing: set[str] = set()
-        """The threads that are refused, or were not made."""
+        """The threads that were refused or not made."""
 
     async def run(self, lines: Iterator[tuple[int, Line]]) -> None:
-        """Repeat all lines under the lock of the tenant's imports. An error of the store ends the import of its thread, and the
-        report has a note with the line. Raises LockedError if another import works, and BackendUnavailableError."""
+        """Execute all lines under the lock of the tenant's imports. An error of the store ends the import of one thread. The
+        report then has a note with the line. Raises LockedError if another import holds the lock. Raises
+        BackendUnavailableError."""
         if self.report.dry_run:
             await self._repeat(lines)
             return
@@ -52,7 +54,7 @@ class FileImport:
             await lock.release()
 
     async def _repeat_under(self, lock: ImportLock, lines: Iterator[tuple[int, Line]]) -> None:
-        """Repeat all lines, and check ``lock`` meanwhile. Stop when the lock is lost."""
+        """Execute all lines, and check ``lock`` meanwhile. Stop when the lock is lost."""
         done = asyncio.Event()
         checking, repeating = asyncio.create_task(_check(lock, done)), asyncio.create_task(self._repeat(lines))
         try:
@@ -79,7 +81,7 @@ class FileImport:
         await self._end(section)
 
     async def _guarded(self, number: int, section: Section, step: Callable[[], Awaitable[None]]) -> None:
-        """Do a step of a section. ``number``: the number of its line."""
+        """Execute a step of a section. ``number``: the number of the line."""
         section.number = number
         try:
             await step()
@@ -111,7 +113,7 @@ class FileImport:
         return section
 
     async def _unchanged(self, section: Section) -> None:
-        """Read from a thread what its forks need."""
+        """Read the data of a thread that the import of its forks needs."""
         try:
             await section.find_closing()
         except (BackendUnavailableError, CapabilityMissingError):
@@ -123,8 +125,8 @@ class FileImport:
             self.report.count("unchanged")
 
     async def _fork(self, number: int, section: Section | None, line: ForkLine) -> None:
-        """Fork the thread of the section, unless the fork exists. The section of an unchanged thread may lack a fork that was
-        deleted."""
+        """Fork the thread of the section, unless the fork exists. An unchanged thread may also need a fork, if the earlier fork
+        was deleted."""
         if section is None or section.id in self._missing:
             return
         child = self._ids.thread(line.thread_id)
@@ -155,7 +157,7 @@ class FileImport:
 
 
 async def _check(lock: ImportLock, done: asyncio.Event) -> None:
-    """Check ``lock`` every CHECK_SECONDS, and a last time when ``done`` is set. Raises BackendUnavailableError if the lock was
+    """Check ``lock`` every CHECK_SECONDS, and once more when ``done`` is set. Raises BackendUnavailableError if the lock was
     lost."""
     last = False
     while not last:

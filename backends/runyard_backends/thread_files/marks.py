@@ -1,6 +1,6 @@
-"""The state of the imports into a thread, which a tag of the thread keeps.
+"""The state of the imports into a thread. A tag of the thread stores this state.
 
-The state shows a later import which runs, requests and heads earlier imports have made. The later import changes no others.
+The state lists the runs, requests and the head that imports have made. A later import changes only these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runyard.models import Thread
 TAG: Final = "runyard.import"
 """The name of the tag of an imported thread."""
 MAX_OPEN: Final = 100
-"""Most runs and requests in a mark. A later import leaves further ones as they are."""
+"""Maximum number of runs and requests in a mark. A later import does not change further ones."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,9 +27,9 @@ class Mark:
 
     ``origin``: the digest by which a repeated import recognises its thread. ``export_id``: the export of the last import that
     was completed, or an empty text. ``began``: the time of the store at which the present import began, in microseconds since
-    1970, or None if no import is under way. ``head``: the id of the last visible message of the head, when the last import
-    ended or the present import began, or an empty text. ``keep``: True if the deployment has moved the head, so that imports do
-    not move it. ``open``: the digests of the runs that have not ended, and of the pending requests, that imports have made.
+    1970, or None between imports. ``head``: the id of the last visible message of the head, or an empty text. It is set at the
+    begin and at the end of an import. ``keep``: True if the deployment has moved the head. Imports then do not move it.
+    ``open``: the digests of the live runs and of the pending requests that imports have made.
     """
 
     origin: str
@@ -54,7 +54,7 @@ class Mark:
         return {TAG: ":".join((self.origin, self.export_id, began, self.head, "keep" if self.keep else "", opened))}
 
     def made(self, kind: str, id: str, at: datetime | None) -> bool:
-        """Return whether an import has made a live run or a pending request. ``at``: the time at which it was made."""
+        """Return True if an import has made this live run or pending request. ``at``: the time at which it was made."""
         return name_of(kind, id) in self.open or (self.began is not None and at is not None and microseconds(at) >= self.began)
 
 

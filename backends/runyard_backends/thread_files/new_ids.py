@@ -1,4 +1,4 @@
-"""The ids under which the lines of a file are imported."""
+"""Map the ids in a file to the ids in the deployment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from runyard.models import ROOT_ID, HitlRequest, Message
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Maps the ids of a file. ``export_id``: the id of the file's export, for new ids. None keeps all ids. A repeated import of
-    the same file has the same new ids."""
+    """Maps the ids of a file. ``export_id``: the id of the file's export, from which new ids are derived. None keeps all ids. A
+    repeated import of the same file gets the same new ids."""
 
     export_id: str | None = None
 

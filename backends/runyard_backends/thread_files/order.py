@@ -1,9 +1,10 @@
-"""The order in which an import must repeat the claims, messages and completions of a branch.
+"""Find the order in which an import must repeat the claims, messages and completions of a branch.
 
-The store orders messages by number and completions by completion number, but does not record a common order of both. The
-parents show it: the parent of a message without a run, and of the first message of a run, is the last visible message at the
-append or the claim. A run is therefore claimed while the right message is the last one, and a completion that moves the last
-visible message comes directly before the first line that needs it. Times only order what parents do not show.
+Messages are ordered by message number, and completions by completion number. The store records no common order of both. The
+parents of messages show this order. The parent of a message without a run is the last visible message at its append. The parent
+of a run's first message is the last visible message at the run's claim. Therefore a claim comes at the time when this parent is
+the last visible message. A completion may change the last visible message. Such a completion comes directly before the first
+line that needs the change. Times order only the lines that parents do not order.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RunFacts:
 
 @dataclass(slots=True)
 class ForkPoint:
-    """A fork of the thread. ``inherited``: True if its cut is at a message or a run that the thread inherited."""
+    """A fork of the thread. ``inherited``: True if the cut is at a message or a run that the thread inherited."""
 
     line: ForkLine
     made: datetime
@@ -50,7 +51,7 @@ class ForkPoint:
 
 
 class Forks:
-    """The forks of a thread that have no line so far. A fork can have its line when the lines have passed its cut."""
+    """The forks of a thread that have no line yet. The line of a fork must come after the lines of its cut."""
 
     def __init__(self, forks: Iterable[ForkPoint]) -> None:
         self._waiting: dict[str | None, list[ForkPoint]] = {}
@@ -65,12 +66,13 @@ class Forks:
         heapq.heappush(self._passed, (fork.made, fork.line.thread_id, fork))
 
     def passed(self, cut: str) -> None:
-        """Note that the lines have passed a message or the completion of a run."""
+        """Record that the lines contain this message, or the completion of this run. ``cut``: the id."""
         for fork in self._waiting.pop(cut, ()):
             self._pass(fork)
 
     def before(self, moment: datetime | None) -> list[ForkLine]:
-        """Return the lines of the forks that were made before ``moment`` and can have a line. None: those made at any time."""
+        """Return the lines of the forks whose cuts have passed and that were made before ``moment``. If ``moment`` is None, the
+        time does not matter."""
         made: list[ForkLine] = []
         while self._passed and (moment is None or self._passed[0][0] < moment):
             made.append(heapq.heappop(self._passed)[2].line)
@@ -85,8 +87,8 @@ class Forks:
 
 @dataclass
 class BranchOrder:
-    """Makes the lines of one branch. ``read``: returns the branch's messages from the beginning, in order. ``runs``: the runs
-    of the thread by their ids. ``mine``: those of the branch. ``forks``: the forks of the thread."""
+    """Makes the lines of one branch. ``read``: a function that returns the branch's messages from the beginning, in order.
+    ``runs``: the runs of the thread, by id. ``mine``: the runs of the branch. ``forks``: the forks of the thread."""
 
     read: Callable[[], AsyncIterator[Message]]
     runs: Mapping[str, RunFacts]
@@ -139,7 +141,7 @@ class BranchOrder:
         return made
 
     def _ready(self, seq: int) -> RunFacts | None:
-        """Return the next run to complete, if all its messages have a lower number than ``seq``."""
+        """Return the next run to complete, or None if one of its messages has a number from ``seq`` on."""
         first = self._waiting[0] if self._waiting else None
         return first if first is not None and first.last < seq else None
 
@@ -155,11 +157,12 @@ class BranchOrder:
         return made
 
     def _claim_here(self) -> list[Line]:
-        """Claim the runs whose first message follows the present last visible message, because it changes now."""
+        """Claim the runs whose first message has the present last visible message as parent. Call it before the last visible
+        message changes."""
         return [line for run in self._claims.pop(self._leaf, ()) for line in self._claim(run)]
 
     def _claim(self, run: RunFacts) -> list[Line]:
-        """Claim a run that is not claimed."""
+        """Claim a run, unless it is claimed already."""
         claimed, run.claimed = run.claimed, True
         return [] if claimed else [ClaimLine(run_id=run.run_id)]
 

@@ -1,7 +1,8 @@
 """The lines of a file of threads. Each line is a JSON object with the name of its kind in ``type``.
 
-A file has the line ``family``, the sections of its threads, and the line ``end``. A section has the lines of one thread in the
-order in which an import repeats them. The section of a fork follows the section of its parent, which has a line ``fork``.
+A file has the line ``family``, the sections of its threads, and the line ``end``. A section has the lines of one thread, in the
+order in which an import executes them. The section of a parent has a line ``fork`` for each fork. The section of the fork
+follows later.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from runyard.models import HitlRequest, JsonObject, Message
 VERSION: Final = 1
 """The version of the lines."""
 MAX_LINE_BYTES: Final = 6 * MESSAGE_BYTES + 2**22
-"""Most bytes of a line. JSON needs up to six bytes for one byte of a message."""
+"""Maximum bytes of a line. JSON needs up to six bytes for one byte of a message."""
 MAX_LINE_VALUES: Final = MAX_EXTRA + 100_000
-"""Most values in a line. A value takes at least two bytes of the extra and of the config of a thread."""
+"""Maximum number of values in a line. The extra and the config of a thread need at least two bytes for each value."""
 MAX_LINES: Final = 100_000_000
-"""Most lines of a file."""
+"""Maximum number of lines of a file."""
 MAX_THREADS: Final = 100_000
-"""Most threads of a file. A check has the ids of all threads in memory."""
+"""Maximum number of threads of a file. A check keeps the ids of all threads in memory."""
 MAX_RUNS: Final = 1_000_000
-"""Most runs of a thread. A check has the ids of the runs of one thread in memory."""
+"""Maximum number of runs of a thread. A check keeps the ids of the runs of one thread in memory."""
 MAX_NOTE: Final = 1000
-"""Most characters of a note."""
+"""Maximum number of characters of a note."""
 
 
 class Family(StrictModel):
@@ -47,8 +48,8 @@ class Family(StrictModel):
 
 
 class ThreadLine(StrictModel):
-    """The begin of a section. ``origin``: a digest by which a repeated import recognises its own thread. ``closing``: the id
-    of the message with which the fork to this thread was repaired, if it was. An import repairs the fork anew."""
+    """The beginning of a section. ``origin``: a digest by which a repeated import recognises its own thread. ``closing``: if
+    the thread is a repaired fork, the id of the message that closes open tool calls. An import repairs the fork itself."""
 
     type: Literal["thread"] = "thread"
     thread_id: str
@@ -62,8 +63,8 @@ class ThreadLine(StrictModel):
 
 
 class BranchLine(StrictModel):
-    """The following lines belong to a branch that begins after the message ``at``. None: before the first message of the
-    thread."""
+    """The following lines belong to a branch that begins after the message ``at``. If ``at`` is None, the branch begins with
+    the first message of the thread."""
 
     type: Literal["branch"] = "branch"
     at: str | None = None
@@ -119,8 +120,8 @@ class RequestLine(StrictModel):
 
 
 class LeafLine(StrictModel):
-    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares it. ``labels``: the labels of the
-    branch of the message ``labelled``."""
+    """A leaf of the thread. ``depth``: the number of messages on its path, which an import compares. ``labels``: the labels of
+    the branch of the message ``labelled``."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str
@@ -130,8 +131,8 @@ class LeafLine(StrictModel):
 
 
 class HeadLine(StrictModel):
-    """The branch that ends at the message is the head. The nil UUID is the place before the first message. Each section has
-    one such line."""
+    """The head is the branch that ends at this message. The nil UUID stands for the place before the first message. Each
+    section has one such line."""
 
     type: Literal["head"] = "head"
     message_id: str
@@ -145,7 +146,7 @@ class NoteLine(StrictModel):
 
 
 class EndLine(StrictModel):
-    """The last line. ``lines``: the number of lines before it. A file without it is not complete."""
+    """The last line of a complete file. ``lines``: the number of lines before it."""
 
     type: Literal["end"] = "end"
     lines: int = Field(ge=0, le=MAX_LINES)
@@ -181,7 +182,8 @@ def shortened(text: str, most: int = 200) -> str:
 
 
 def text_of(line: Line) -> bytes:
-    """Return a line as JSON of printable ASCII, with its end. A terminal that shows it is safe from its text."""
+    """Return a line as JSON of printable ASCII, with a newline. Printable ASCII cannot control a terminal that shows the
+    line."""
     return json.dumps(line.model_dump(mode="json"), separators=(",", ":")).replace("\x7f", "\\u007f").encode() + b"\n"
 
 
@@ -193,8 +195,8 @@ def lines(file: BinaryIO) -> Iterator[tuple[int, Line]]:
 
 
 def copy_lines(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy a file that has no end of its own, such as a pipe. Raises InvalidInputError as :func:`lines` does for the sizes, and
-    for a first line that does not begin a file of threads."""
+    """Copy a stream without a known length, such as a pipe. Raises InvalidInputError if a size exceeds a bound of
+    :func:`lines`, or if the first line does not begin a file of threads."""
     for number, text in _texts(source):
         if number == 1:
             _line(number, text)

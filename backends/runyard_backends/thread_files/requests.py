@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RequestImport:
-    """Saves the requests of a section with their answers. It changes no request that an import has not made."""
+    """Saves the requests of a section with their answers. Changes only requests that imports have made."""
 
     def __init__(self, section: Section) -> None:
         self._section, self._backend, self._report = section, section.backend, section.report
@@ -50,7 +50,8 @@ class RequestImport:
         section.open.discard(name)
 
     async def _obstacle(self, request: HitlRequest, known: HitlRequest | None) -> str | None:
-        """Return why the request cannot be imported, or None. ``known``: the request of the deployment with the same id."""
+        """Return the reason why the request cannot be imported, or None. ``known``: the request of the deployment with the same
+        id, or None."""
         section = self._section
         if known is not None:
             if known.thread_id != section.id:
@@ -73,12 +74,12 @@ class RequestImport:
         return None
 
     def _made(self, found: HitlRequest) -> bool:
-        """Return whether an import has made a pending request of the deployment."""
+        """Return True if an import has made this pending request of the deployment."""
         name = name_of("request", found.request_id)
         return name in self._section.open or self._section.mark.made("request", found.request_id, found.created_at)
 
     async def _others_pending(self) -> bool:
-        """Return whether the thread has a pending request that no import has made. The new request could replace it.
+        """Return True if the thread has a pending request that no import has made. Importing another request could replace it.
 
         The section knows the requests of this file and of the mark. The time of a request does not show who has made it."""
         section, runs = self._section, self._backend.runs

@@ -49,13 +49,13 @@ from .thread_values import fitting, set_config, set_extra
 
 BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 2**22
-"""Number and bytes of the messages that one call appends."""
+"""Maximum number and bytes of the messages that one call appends."""
 
 
 @dataclass
 class Section:
-    """The import of one thread. ``mark``: the state of the thread's imports. ``renamed``: the ids of the messages that have
-    another id in the file, by that id. ``working``: False if the section is skipped. ``number``: the number of the line."""
+    """The import of one thread. ``mark``: the state of the thread's imports. ``renamed``: the new ids of messages, by their ids
+    in the file. ``working``: False if the section is skipped. ``number``: the number of the present line."""
 
     backend: Backend
     ids: Ids
@@ -72,7 +72,7 @@ class Section:
     over: set[str] = field(default_factory=set)
     """The runs that had ended before this call."""
     again: bool = False
-    """Whether the thread existed before this call."""
+    """True if the thread existed before this call."""
     _inherited: int | None = None
     _head: str = ROOT_ID
     _placed: bool = True
@@ -83,7 +83,7 @@ class Section:
     _last: dict[str, tuple[int, str]] = field(default_factory=dict)
     _claimed: set[str] = field(default_factory=set)
     _foreign: dict[str, bool] = field(default_factory=dict)
-    """For each run that the thread had before this call: whether no import has made it."""
+    """By run id, for the runs that the thread had before this call: True if no import has made the run."""
     _batch: list[tuple[int, Message]] = field(default_factory=list)
     _bytes: int = 0
     _leaves: dict[str, int] | None = None
@@ -97,11 +97,12 @@ class Section:
 
     @property
     def added(self) -> bool:
-        """Whether an earlier import of the thread was completed."""
+        """True if an earlier import of the thread was completed."""
         return self.mark.export_id != ""
 
     async def begin(self, stored: Thread | None, *, made: bool) -> None:
-        """Make the thread if it is not a fork that this import has made. ``stored``: the thread in the deployment."""
+        """Make the thread, unless it exists. ``stored``: the thread in the deployment, or None. ``made``: True if this import
+        has made the thread as a fork."""
         check_id(self.id, "thread_id")
         self.again = stored is not None and not made
         if self.report.dry_run:
@@ -119,7 +120,7 @@ class Section:
                 self.report.note(self.id, "null as a value of the config")
 
     async def _begin_again(self) -> None:
-        """Mark the begin of another import, and the head that the deployment has."""
+        """Record in the mark that another import begins, and the present head."""
         head = await last_visible(self.backend.threads, self.id, self._inherited)
         keep = self.mark.keep or (self.mark.head not in ("", head))
         self.mark = replace(self.mark, head=head, keep=keep)
@@ -128,7 +129,7 @@ class Section:
         await self._save_mark()
 
     async def _save_mark(self, tags: Mapping[str, str] | None = None) -> Thread:
-        """Save the mark. ``tags``: the other tags of the thread; without them they stay."""
+        """Save the mark. ``tags``: the other tags of the thread. None keeps the present ones."""
         while True:
             if (stored := await self.backend.threads.thread(self.id)) is None:
                 raise ThreadNotFoundError(f"the thread {self.id!r} was deleted during its import", thread_id=self.id)
@@ -139,7 +140,7 @@ class Section:
                 continue
 
     async def find_closing(self) -> None:
-        """Find the messages with which the fork to this thread was repaired. They have new ids."""
+        """Find the messages that close the open tool calls of a repaired fork. Their ids differ from the file."""
         if self.line.closing and not self.report.dry_run:
             for first in (await self._branches.branch_keys(self.id))[:1]:
                 made = await self._branches.branch_messages(self.id, first, limit=len(self.line.closing))
@@ -150,7 +151,7 @@ class Section:
         return self.renamed.get(message_id or "") or self.ids.message(message_id)
 
     async def take(self, line: Line) -> None:
-        """Repeat one line."""
+        """Execute one line."""
         match line:
             case BranchLine(at=at):
                 await self._branch(at)
@@ -179,7 +180,7 @@ class Section:
         self._first_branch = False
 
     async def _place(self) -> None:
-        """Make the branch of the lines the head. A branch that has some of its lines ends at the last of them."""
+        """Make the branch of the following lines the head. It ends at the last message of the lines so far."""
         if not self._placed and not self.report.dry_run:
             await self.flush()
             await self._branches.set_head(self.id, self._leaf or ROOT_ID)
@@ -204,7 +205,7 @@ class Section:
         self.open.add(name_of("run", run_id))
 
     def _know(self, run: Run) -> None:
-        """Note a run that the thread had before."""
+        """Record a run that the thread had before this call."""
         self._foreign[run.run_id] = run.kind != "external" or not self.mark.made("run", run.run_id, run.accepted_at)
         if run.ended:
             self.over.add(run.run_id)
@@ -213,7 +214,7 @@ class Section:
             self.open.add(name_of("run", run.run_id))
 
     def foreign(self, run_id: str) -> bool:
-        """Return whether the thread has a run with this id that no import has made."""
+        """Return True if the thread has a run with this id that no import has made."""
         return self._foreign.get(run_id, False)
 
     def _refuse_foreign(self, run_id: str) -> None:
@@ -245,7 +246,7 @@ class Section:
         await self._append(message)
 
     async def _of_unclaimed(self, message: Message) -> bool:
-        """Return whether the thread has a message of a run that the file does not claim."""
+        """Return True if the thread has this message under a run that was never claimed."""
         if (known := await self.backend.runs.run(self.id, message.run_id or "")) is not None:
             self._know(known)
             return False
@@ -267,7 +268,7 @@ class Section:
         return found
 
     async def _stored(self, message: Message) -> bool:
-        """Return whether a path of the thread had the message before this call."""
+        """Return True if a path of the thread had the message before this call."""
         if not self.again:
             return False
         try:
@@ -287,8 +288,7 @@ class Section:
             await self.flush()
 
     async def flush(self) -> None:
-        """Append the messages that wait. If the store refuses one of them, append those before it, and raise the error of its
-        line."""
+        """Append the collected messages. If the store refuses one, append the messages before it, and raise its error."""
         if not self._batch:
             return
         batch, self._batch, self._bytes = self._batch, [], 0
@@ -331,8 +331,7 @@ class Section:
                 await self.backend.runs.delete_run(self.id, run_id)
 
     async def _compare(self, line: LeafLine) -> None:
-        """Compare a leaf with that of the deployment, and set its labels. A label that the deployment has set since an earlier
-        import stays."""
+        """Compare a leaf with the deployment, and set its labels. Labels that the deployment had before another import stay."""
         if self.report.dry_run:
             return
         await self.flush()
@@ -380,7 +379,7 @@ class Section:
             await self._branches.set_head(self.id, message_id)
 
     async def fail(self, error: RunyardError) -> None:
-        """End the import of the thread because of an error. The head of an earlier import stays."""
+        """End the import of the thread because of an error. The thread keeps the head of an earlier import."""
         if not self.working:
             return
         self.working = False

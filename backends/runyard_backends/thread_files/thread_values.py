@@ -21,7 +21,8 @@ async def set_extra(backend: Backend, thread_id: str, present: JsonObject, wante
 
 
 async def set_config(backend: Backend, thread_id: str, present: JsonObject, wanted: JsonObject) -> JsonObject:
-    """Set the thread's config, and return it. A config may be larger than the largest change, so each key is a change."""
+    """Set the thread's config, and return it. Each key is a separate call, because a config may be larger than the largest
+    change of one call."""
     if gone := {key: None for key in present if key not in wanted}:
         present = (await backend.threads.update_thread(thread_id, config=gone)).config
     for key, value in wanted.items():
@@ -31,7 +32,7 @@ async def set_config(backend: Backend, thread_id: str, present: JsonObject, want
 
 
 def fitting(tags: Mapping[str, str], mark: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the ``tags`` of a file that a thread can have beside the tag ``mark``, and the names of the others."""
+    """Return those ``tags`` of a file that fit beside the tag ``mark``, and the names of the other tags."""
     kept = {name: value for name, value in tags.items() if name != TAG}
     left = MAX_BYTES["tags"] - _bytes(mark) - _bytes(kept)
     dropped = []

@@ -1,4 +1,4 @@
-"""Check the address of a webhook: it must be public or lie in an allowed network."""
+"""Check the address of a webhook. The address must be public or belong to an allowed network."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SPECIAL: Final[tuple[Network, ...]] = (
     *(IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24")),
     *(IPv6Network("64:ff9b:1::/48"), IPv6Network("fec0::/10"), IPv6Network("3fff::/20"), IPv6Network("5f00::/16")),
 )
-"""Networks of IANA's special-purpose registries that some versions of Python consider public."""
+"""Networks for special purposes (by IANA's registries) that some versions of Python consider public."""
 
 
 class ForbiddenAddressError(OSError):
-    """None of the addresses of the host may be reached."""
+    """The host has no address to which a webhook may be sent."""
 
 
 def inner(address: Address) -> Address:
@@ -36,8 +36,8 @@ def inner(address: Address) -> Address:
 
 
 def permitted(address: Address, allowed: Collection[Network]) -> bool:
-    """Return True if a webhook may be sent to ``address``: its :func:`inner` address is public, or one of ``allowed`` contains
-    ``address`` or its :func:`inner` address."""
+    """Return True if a webhook may be sent to ``address``. Its :func:`inner` address must be public, or one of ``allowed`` must
+    contain ``address`` or its :func:`inner` address."""
     meant = inner(address)
     if any(each in network for network in allowed for each in (address, meant)):
         return True
@@ -64,9 +64,9 @@ def _literal(host: str) -> list[Address]:
 
 
 async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[str]:
-    """Return the permitted addresses of ``host``, in the resolver's order. Connect to one of these addresses and not to
-    ``host``, which could resolve to another address the next time. Raises ForbiddenAddressError if no address is permitted,
-    OSError if ``host`` has no address."""
+    """Return the permitted addresses of ``host``, in the resolver's order. Connect to one of these addresses, not to ``host``.
+    The next lookup of ``host`` could return another address. Raises ForbiddenAddressError if no address is permitted, OSError
+    if ``host`` has no address."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
     if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:

@@ -1,4 +1,5 @@
-"""Send a request over httpcore to a URL that a caller gave. Follow no redirect, and connect only to a checked address."""
+"""Send a request over httpcore to a URL that a caller chose. The sender follows no redirect. It connects only to checked
+addresses."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
             raise
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
-        # Each address gets a share of the time, so that an address that never answers does not use up the time of the others.
+        # Each address gets an equal share of the time. An address that does not answer cannot use up the time of the others.
         share = timeout / len(addresses) if timeout is not None else None
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
@@ -77,8 +78,8 @@ class HttpSender:
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> WebhookReply:
         """POST ``body`` to ``url`` and return the reply. ``timeout``: seconds for the whole exchange.
 
-        An error of the receiver or of the network is a reply with ``error``. Once the status has arrived, the reply has the
-        status, even if reading the body fails.
+        After an error of the receiver or of the network, the reply has an ``error``. The reply has the status as soon as the
+        status has arrived, even if reading the body fails.
         """
         reply = None
         try:
@@ -115,6 +116,7 @@ async def _drain(response: httpcore.Response) -> None:
 
 
 def _seconds(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Return ``Retry-After`` in seconds if it is a number, else None. A date would require this host's clock to be right."""
+    """Return ``Retry-After`` in seconds if it is a number, else None. A date is ignored, because this host's clock may be
+    wrong."""
     value = next((value for name, value in headers if name.lower() == b"retry-after"), b"")
     return float(value) if value.isdigit() and len(value) < 8 else None

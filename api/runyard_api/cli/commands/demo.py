@@ -59,7 +59,7 @@ class Stage:
         self.console.print(f"   {markup}")
 
     def check(self, holds: bool, what: str) -> None:
-        """Print ``what`` with the mark of a check that holds or failed. A failed check makes the demo exit with 1."""
+        """Print ``what`` with the mark of a passed or failed check. After a failed check, the demo exits with 1."""
         self.console.print(f"   [green]✓[/] {what}" if holds else f"   [bold red]✗ {what}[/]")
         if not holds:
             self.failures.append(what)
@@ -82,8 +82,8 @@ def demo(
 ) -> None:
     """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.
 
-    By default a script answers in place of a model. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL,
-    OPENAI_API_KEY selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
+    By default a script answers. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL, OPENAI_API_KEY selects
+    openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
     check_servers()
     # A configured database may have other tenants. On private servers the console can also operate the deployment.

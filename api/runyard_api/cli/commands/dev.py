@@ -56,11 +56,11 @@ def dev(
         bool, typer.Option("--configured", help="Use the servers of the environment, also on other machines, without asking.")
     ] = False,
 ) -> None:
-    """Serve an app and the HTTP API on private servers. Migrates the schema. Data stays in .runyard/.
+    """Serve an app and the HTTP API on private servers. The command migrates the schema. Data stays in .runyard/.
 
     If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set in the environment, the servers that they name are used instead.
-    Servers of other machines need --configured, or a yes: their schema is migrated, and their runs are served by this app.
-    A COMMAND after `--` runs beside the workers, and `dev` ends when the command ends.
+    Servers of other machines need --configured, or the answer yes, because `dev` migrates their schema and serves their runs
+    with this app. A COMMAND after `--` runs beside the workers. `dev` ends when this command ends.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
@@ -101,14 +101,15 @@ def dev(
 
 
 def _server_lines(postgres_url: str, redis_url: str) -> Iterator[str]:
-    """Yield a line about each server: its URL without passwords, and whether it is private or named by the environment."""
+    """Yield a line about each server. The line has the URL without passwords. It says that the server is private, or names the
+    variable of the URL."""
     named = named_servers()
     for what, variable, url in (("Postgres", location.URL, postgres_url), ("Redis", location.REDIS, redis_url)):
         yield f"{what}: {without_password(url)} ({f'of {variable}' if variable in named else 'private, in .runyard/'})"
 
 
 def _wait_for(pool: WorkerProcesses, console: Console, postgres_url: str, redis_url: str) -> None:
-    """Wait until the workers have registered. If one does not register, print the reason and continue."""
+    """Wait until the workers have registered. If a worker does not register, print the reason and continue."""
 
     async def go() -> None:
         async with Client.connect(postgres_url, redis=redis_url) as client:

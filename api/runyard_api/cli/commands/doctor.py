@@ -23,9 +23,10 @@ from . import doctor_checks
 from .doctor_checks import Finding
 
 MAX_QUEUES: Final = 1000
-"""Number of queues without worker, agent and pause that are checked, by name. All other queues are checked."""
+"""Maximum number of checked queues that have no worker, no agent and no pause. They are taken by name. All other queues are
+always checked."""
 MAX_QUEUED_RUNS: Final = 1000
-"""Number of queued runs whose agents and versions are compared with those of the workers."""
+"""Maximum number of queued runs whose agents and versions are compared with the workers."""
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
 
 
@@ -39,7 +40,8 @@ class Setting:
 
 
 def doctor(context: typer.Context, as_json: options.Json = False) -> None:
-    """Check settings, servers, workers and queues. Prints each problem with its solution. Exits with 1 if a check fails."""
+    """Check settings, servers, workers and queues. The command prints each problem with its solution. It exits with 1 if a
+    check fails."""
     target = deployment.target(context)
     found: list[Finding] = []
     try:
@@ -61,8 +63,8 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
 
 
 async def _examine(place: Location, tenant: str, settings: Settings) -> list[Finding]:
-    """Check Redis and Postgres. If the schema is usable, check workers and queues too. Over HTTP, check only workers and
-    queues."""
+    """Check Redis and Postgres. If this code can run on the schema, also check workers and queues. Over HTTP, check only
+    workers and queues."""
     url, redis = place.url, place.redis
     if not url.startswith("postgres"):
         async with Client.connect(url, tenant=tenant, api_key=place.api_key) as client:
@@ -121,7 +123,7 @@ async def _queues(client: Client) -> list[Finding]:
 
 
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:
-    """Return the settings of a worker that starts here, with the source of each, without passwords."""
+    """Return the settings that a worker would have here, without passwords, each with its source."""
     shown = []
     for name in Settings.model_fields:
         value, source = getattr(settings, name), _source(settings, name)

@@ -1,4 +1,4 @@
-"""The checks of ``doctor``: pure functions from facts to findings."""
+"""The checks of ``doctor``. Each check is a pure function from facts to findings."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from .workers import blocked_words, outage_words, state
 Level = Literal["ok", "warn", "fail"]
 
 MAX_SKEW_SECONDS: Final = 1.0
-"""Seconds by which two clocks may differ before a warning."""
+"""Seconds by which two clocks may differ without a warning."""
 LONG_WAIT_SECONDS: Final = 60.0
-"""Seconds after which the oldest queued run is a warning."""
+"""Seconds for which the oldest run may be queued without a warning."""
 BESIDE_POOL: Final = 4
-"""Connections of a worker beside its pool: two for its heartbeat thread, one for its heartbeat process, one for LISTEN."""
+"""Number of connections of a worker besides its pool: two for its heartbeat thread, one for its heartbeat process, one for
+LISTEN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. ``do``: the solution of the problem; empty if there is no problem."""
+    """The result of one check. ``do``: the solution of the problem, or empty if there is no problem."""
 
     level: Level
     about: str
@@ -73,7 +74,7 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
 
 
 def of_feed(facts: PostgresFacts) -> Finding:
-    """Check that no old transaction holds the feed back."""
+    """Check that no old transaction delays the feed."""
     delay = facts.feed_delay
     if delay.holder is None:
         return Finding("ok", "feed", "no old transaction holds it back")
@@ -82,7 +83,8 @@ def of_feed(facts: PostgresFacts) -> Finding:
 
 
 def of_connections(facts: PostgresFacts, workers: Sequence[WorkerInfo], pool: int) -> Finding:
-    """Compare the pools of all workers with the connections that Postgres allows. ``pool``: connections of one pool."""
+    """Compare the connections of all workers with the number that Postgres allows. ``pool``: the number of connections of one
+    pool."""
     live = sum(worker.dead_at is None for worker in workers)
     budget = live * (pool + BESIDE_POOL)
     says = f"{live} × {pool + BESIDE_POOL} for workers, {facts.connections} open now, {facts.max_connections} allowed"
@@ -137,7 +139,7 @@ def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
 
 
 def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Finding]:
-    """Check that there are live workers of one version, with a leader."""
+    """Check that there are live workers, that they have one version, and that one is the leader."""
     live = [worker for worker in workers if worker.dead_at is None]
     if not live:
         yield Finding("fail", "workers", "there is no live worker", "start one: `runyard worker MODULE:APP`")
@@ -188,13 +190,13 @@ def _of_default_agents(live: Sequence[WorkerInfo]) -> Iterator[Finding]:
 
 
 def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """Check that the queued runs ``runs`` have a worker with their agent, of a version that takes them."""
+    """Check that each of the queued runs ``runs`` has a worker with its agent and a suitable version."""
     unserved: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
     homeless: Counter[str] = Counter()
     live = [worker for worker in workers if worker.dead_at is None and worker.agents]
     for run in runs:
-        if run.admitted_at is None:  # a run that is due later
+        if run.admitted_at is None:  # the run is due later
             continue
         serving = [w for w in workers if w.dead_at is None and not w.draining and run.queue in w.queues]
         if any(worker.takes(run) for worker in serving):

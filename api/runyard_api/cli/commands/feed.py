@@ -21,10 +21,10 @@ def feed(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the feed: runs that ended or were suspended, messages stored, threads forked and deleted.
+    """Print the feed: ended and suspended runs, stored messages, forked threads and deleted threads.
 
-    Starts at the oldest entry that is kept, or after --cursor.
-    With --json each line has the cursor that continues after it.
+    The command starts at the oldest kept entry, or after --cursor. With --json, each line has the cursor that continues after
+    this line.
     """
 
     def show(entry: FeedEntry) -> None:

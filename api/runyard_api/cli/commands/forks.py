@@ -105,7 +105,7 @@ def fork_many(
     threads: Annotated[bool, typer.Option("--threads", help="Run each message on a fork that is kept.")] = False,
     stop: Annotated[str, typer.Option(help="Stop when all have ended (all) or when one has succeeded (first).")] = "all",
     judge: Annotated[str | None, typer.Option(help="Agent that chooses the best answer.")] = None,
-    max_parallel: Annotated[int, typer.Option(min=1, help="Most messages that are tried at once.")] = MAX_PARALLEL,
+    max_parallel: Annotated[int, typer.Option(min=1, help="Maximum number of messages to try at once.")] = MAX_PARALLEL,
     run_id: Annotated[str | None, typer.Option(help="Id of the job. A repetition with the same id is the same job.")] = None,
     agent: options.Agent = None,
     wait_timeout: options.WaitTimeout = None,

@@ -22,7 +22,8 @@ STARTER: Final = {
     ".dockerignore": "dockerignore.txt",
     ".gitignore": "gitignore.txt",
 }
-"""File of the project → file in the package. Build tools would apply a `.gitignore` in the package to the package."""
+"""The file in the package, by file of the project. The names differ, because build tools would apply a `.gitignore` in the
+package to the package itself."""
 
 
 def init(

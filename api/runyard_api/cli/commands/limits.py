@@ -1,4 +1,4 @@
-"""The commands ``limits list``, ``set`` and ``clear``: how many runs may wait and run at once."""
+"""The commands ``limits list``, ``set`` and ``clear``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..view.output import escape
 app = typer.Typer(help="Manage the limits of the deployment.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help=f"Name of the limit: one of {', '.join(LIMITS)}.", show_default=False)]
-Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent that the limit is for. Default: each.")]
+Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent of the limit. Default: every tenant or agent.")]
 
 
 @app.command("list")
@@ -44,7 +44,7 @@ def set_(
     most: Annotated[int, typer.Argument(min=0, help="Highest number of runs, or of bytes.", show_default=False)],
     subject: Subject = None,
 ) -> None:
-    """Set a limit. It applies to the next accept and the next claim of every process."""
+    """Set a limit. The limit applies to later accepts and claims of every process."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -26,7 +26,7 @@ def branches(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the last message of each branch. `threads show --leaf` shows the path to such a message."""
+    """List the last message of each branch. `threads show --leaf` shows the path to one of these messages."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -61,7 +61,7 @@ def label(
     message: Annotated[str | None, typer.Option(help="Id of a message of the branch. Default: the head.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
 ) -> None:
-    """Give a branch a label. The label stays with the branch as it grows."""
+    """Give a branch a label. The label follows the branch as the branch grows."""
     if remove and message is not None:
         raise InvalidInputError("give --message or --remove, not both", field="message")
 
@@ -120,7 +120,7 @@ def regenerate(
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer a user message again, on a new branch. Prints the id of the run, or its answer."""
+    """Answer a user message again, on a new branch. Print the id of the run, or its answer."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -1,4 +1,4 @@
-"""The command ``migrate``: bring the database's schema up to this version, or say what that would change."""
+"""The command ``migrate``: bring the database's schema up to this version, or list the changes without applying them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 POSTGRES: Final = ("postgresql", "postgres")
 TABLES: Final = ("sqlite", "mysql", "mariadb")
-"""The schemes of databases whose schema is tables only."""
+"""The URL schemes of databases whose schema consists of tables only."""
 
 
 def migrate(
@@ -37,8 +37,8 @@ def migrate(
         bool, typer.Option("--check", help="As --plan, and exit with 5 if the schema lacks something that this version has.")
     ] = False,
 ) -> None:
-    """Create or upgrade the schema, and list what was applied. Safe to repeat, and safe while workers of the previous version
-    run."""
+    """Create or upgrade the schema, and list the applied files. The command can be repeated. Workers of the previous version
+    may run meanwhile."""
     url = deployment.target(context).url or deployment.target(context).locate().url
     scheme = url.partition(":")[0]
     if scheme not in (*POSTGRES, *TABLES):
@@ -68,7 +68,7 @@ def run(url: str) -> Migrated:
 
 
 def grant(url: str, role: str) -> str:
-    """Give ``role`` its rights in the schema at ``url``. Return a phrase about it."""
+    """Give ``role`` its rights in the schema at ``url``. Return a phrase for the output."""
     from runyard_backends.postgres.rights import grant as apply
 
     deployment.wait(apply(url, role))
@@ -76,7 +76,7 @@ def grant(url: str, role: str) -> str:
 
 
 def summary_of_tables(done: MigratedTables) -> str:
-    """Return one line about the changes of a migration that has no functions."""
+    """Return one line about the changes of a migration without functions."""
     if not done.migrations:
         return f"the schema is up to date, at version {done.after}"
     return f"the schema went from version {done.before} to {done.after}"
@@ -95,14 +95,15 @@ def summary(done: Migrated) -> str:
 
 
 def _module(url: str) -> ModuleType:
-    """Return the module that migrates a SQLite, MySQL or MariaDB database. Raises ExtraMissingError without its driver."""
+    """Return the module that migrates a SQLite, MySQL or MariaDB database. Raises ExtraMissingError if the driver is not
+    installed."""
     from runyard.support import optional_imports
 
     return optional_imports.load(f"runyard_backends.sql.{'sqlite' if url.startswith('sqlite:') else 'mysql'}")
 
 
 def _show_plan(url: str, *, check: bool) -> None:
-    """Print what :func:`migrate` would apply. Raises SchemaMismatch if ``check`` and it would apply anything."""
+    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if there are any."""
     if url.partition(":")[0] in POSTGRES:
         from runyard_backends.postgres.migrate import plan
 
@@ -126,7 +127,7 @@ def _show(line: str, done: Migrated | MigratedTables) -> None:
 
 
 def _applied(done: Migrated | MigratedTables) -> Iterator[str]:
-    """Yield a line for each migration, and one for the functions of each file."""
+    """Yield a line for each migration, and a line for the functions of each file."""
     yield from done.migrations
     for name in getattr(done, "files", ()):
         yield f"functions/{name}.sql"

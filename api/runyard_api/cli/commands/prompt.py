@@ -84,7 +84,7 @@ def respond(
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer the question or approval that a run waits for. The run is queued again."""
+    """Answer the question or approval for which a run waits. The run is queued again."""
     if (answer is None) == (approve is None):
         raise InvalidInputError("give an ANSWER, or --approve or --deny")
 

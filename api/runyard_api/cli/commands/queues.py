@@ -52,7 +52,7 @@ def list_(
 
 @app.command()
 def pause(context: typer.Context, queue: QueueArg, as_json: options.Json = False) -> None:
-    """Pause a queue. Its runs are accepted and wait. Runs that have started continue."""
+    """Pause a queue. New runs are accepted and wait. Runs that have started continue."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -128,7 +128,8 @@ def watch_(
     after: Annotated[str | None, typer.Option("--from", help="Start after the event with this id.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the events of a run, tokens included, until it ends or waits for a human. With --json, print one event per line."""
+    """Print the events of a run, including tokens, until the run ends or waits for a human. With --json, print one event per
+    line."""
 
     async def go() -> exit_codes.Exit:
         async with deployment.connect(context) as client:
@@ -168,7 +169,7 @@ def attempts(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the attempts of a run: worker, outcome, time and error. Print the tracebacks of the errors below."""
+    """List the attempts of a run: worker, outcome, time and error. The tracebacks of the errors follow below the list."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -202,7 +203,8 @@ def attempts(
 def dead(
     context: typer.Context, limit: options.Limit = 30, cursor: options.Cursor = None, as_json: options.Json = False
 ) -> None:
-    """List dead runs, which crashed their workers too often, with the last error. `runs redrive` queues one again."""
+    """List dead runs with their last errors. A dead run crashed its workers too often. `runs redrive` queues a dead run
+    again."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -246,7 +248,8 @@ def redrive(context: typer.Context, ids: options.RunIds, as_json: options.Json =
 
 @app.command()
 def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunArg) -> None:
-    """Delete the messages and results of a run that no later run sees: a failed, dead or cancelled run, or a fork job."""
+    """Delete the messages and results of a run that no later run sees. Such a run is failed, dead or cancelled, or a fork
+    job."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

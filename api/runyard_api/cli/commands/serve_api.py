@@ -41,7 +41,8 @@ def api(
     ] = None,
     owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve it. `runyard keys create` makes a key."""
+    """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve the API. `runyard keys create` makes a
+    key."""
     for needed in ("fastapi", "uvicorn"):
         optional_imports.load(needed)
     from runyard.support import metrics

@@ -56,7 +56,7 @@ def import_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the file and print the report.")] = False,
     as_json: options.Json = False,
 ) -> int:
-    """Import the threads of a file of `threads export`. The command may be repeated, also after an interruption."""
+    """Import the threads of a file of `threads export`. The command may be repeated, even after an interruption."""
     from runyard_backends.thread_files import ALWAYS, import_threads
 
     async def go(source: BinaryIO) -> Report:
@@ -70,7 +70,7 @@ def import_(
 
 @contextmanager
 def _written(name: str) -> Iterator[BinaryIO]:
-    """Yield a file to write. A file with this name appears when it is complete."""
+    """Yield a file to write. The file gets its name when it is complete."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -94,7 +94,7 @@ def _written(name: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
-    """Yield a regular file to read twice. Standard input is copied to a file first."""
+    """Yield a regular file, because an import reads it twice. Standard input is copied to a file first."""
     from runyard_backends.thread_files import copy_lines
 
     try:
@@ -109,5 +109,5 @@ def _opened(name: str) -> Iterator[BinaryIO]:
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    """Open a file. Do not wait for the writer of a FIFO."""
+    """Open a file. For a FIFO, do not wait for the writer."""
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -125,7 +125,7 @@ def messages(
     limit: options.Limit = 50,
     cursor: options.Cursor = None,
 ) -> None:
-    """Print a thread's messages as JSON of a message format, with a list of the values that the format cannot hold."""
+    """Print a thread's messages as JSON of a message format, with a list of the values that the format cannot represent."""
     chosen: Format = options.choice(format, Format, "--format")
 
     async def go() -> FormattedPage:
@@ -170,7 +170,7 @@ def tree(
     full: Annotated[bool, typer.Option("--full", help="Show every turn of long stretches without a fork.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw a thread as a graph, with its branches, its ancestors, the forks of all of them, and the children of their runs."""
+    """Draw a thread as a graph, with its branches and ancestors, all forks of these threads, and the children of their runs."""
 
     async def go() -> thread_tree.ThreadTree:
         async with deployment.connect(context) as client:
@@ -228,7 +228,7 @@ def _result(result: ToolResultPart) -> str:
 
 
 def message_line(message: Message) -> str:
-    """Return a message as markup: its role, the status of an uncompleted run, its text and tool calls."""
+    """Return a message as markup: its role, text and tool calls, and the status of its run if the run is not completed."""
     head = f"[{output.ROLE_STYLE[message.role]}]{message.role:>9}[/]"
     if message.run_status not in (None, RunStatus.COMPLETED):
         head += f" [{_NODE_STYLE.get(message.run_status, 'bright_black')}]({message.run_status})[/]"

@@ -35,8 +35,8 @@ def add(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Add a webhook: send later events to a URL. Prints the secret if RUNYARD_WEBHOOK_SECRET is set here, or over HTTP at the
-    server."""
+    """Add a webhook, which sends later events to a URL. Print the secret if RUNYARD_WEBHOOK_SECRET is set here (over HTTP: at
+    the server)."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -59,7 +59,7 @@ def add(
 def list_(
     context: typer.Context, limit: options.Limit = 100, cursor: options.Cursor = None, as_json: options.Json = False
 ) -> None:
-    """List the webhooks of the tenant. Without a tenant, list also the webhooks that receive the events of all tenants."""
+    """List the webhooks of the tenant. Without a tenant, also list the webhooks that receive the events of all tenants."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -110,7 +110,7 @@ def _missing(webhook_id: str | None) -> exit_codes.MissingError:
 
 @app.command()
 def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
-    """Remove a webhook, and its deliveries that are not sent yet."""
+    """Remove a webhook and its pending deliveries."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -129,7 +129,7 @@ OptionalWebhook = Annotated[
 def secret(context: typer.Context, webhook_id: OptionalWebhook = None, as_json: options.Json = False) -> None:
     """Print the secret with which a receiver verifies signatures.
 
-    The secret is derived from RUNYARD_WEBHOOK_SECRET, which must have the same value here, or over HTTP at the server, as
+    The secret is derived from RUNYARD_WEBHOOK_SECRET. This variable must have the same value here (over HTTP: at the server) as
     for the workers.
     """
 
@@ -149,7 +149,7 @@ def rotate(
     ] = DEFAULT_OVERLAP_SECONDS,
     as_json: options.Json = False,
 ) -> None:
-    """Replace the secret that signs, and print the new one."""
+    """Replace the secret that signs, and print the new secret."""
 
     async def go() -> WebhookSecret | None:
         async with deployment.connect(context) as client:
@@ -213,7 +213,7 @@ def _row(delivery: WebhookDelivery) -> tuple[str, ...]:
 def redeliver(
     context: typer.Context, delivery_id: Annotated[str, typer.Argument(help="Id of the delivery.", show_default=False)]
 ) -> None:
-    """Send a delivery again, after it failed or arrived."""
+    """Repeat a delivery that failed or arrived."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

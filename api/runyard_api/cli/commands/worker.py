@@ -20,7 +20,7 @@ def worker(
     context: typer.Context,
     app: AppArg,
     slots: Annotated[
-        int | None, typer.Option(envvar="RUNYARD_SLOTS", min=1, help="Most runs that the worker executes at once.")
+        int | None, typer.Option(envvar="RUNYARD_SLOTS", min=1, help="Maximum number of runs that the worker executes at once.")
     ] = None,
     queues: Annotated[
         str | None,
@@ -34,7 +34,7 @@ def worker(
 ) -> None:
     """Serve the agents of an app until SIGTERM or Ctrl-C.
 
-    After the signal the worker claims no more runs. It releases runs that do not finish within the grace time.
+    After the signal, the worker claims no more runs. At the end of the grace time, it releases runs that have not finished.
     """
     from runyard.app import load_app
     from runyard.support.logging import configure
@@ -56,9 +56,9 @@ def worker(
 def stop_with_owner() -> None:
     """Send SIGTERM to this process when standard input ends.
 
-    Standard input is a pipe from the owner, the process that started this process. The pipe closes when the owner ends, even by
-    SIGKILL.
+    Standard input is a pipe from the owner. The owner is the process that started this process. The pipe closes when the owner
+    ends, even after SIGKILL.
     """
-    while os.read(sys.stdin.fileno(), 1024):  # sys.stdin.read would hold the lock of its buffer while the interpreter ends
+    while os.read(sys.stdin.fileno(), 1024):  # sys.stdin.read would hold a lock while the interpreter ends
         pass
     os.kill(os.getpid(), signal.SIGTERM)

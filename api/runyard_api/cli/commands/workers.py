@@ -51,12 +51,12 @@ def state(worker: WorkerInfo) -> str:
 
 
 def blocked_words(blocked: BlockedLoop) -> str:
-    """Return for how long and where a main loop has been blocked."""
+    """Return a phrase with the time and the place of the block of a main loop."""
     return f"main loop blocked for {blocked.seconds:.0f} s at {blocked.place}"
 
 
 def outage_words(outage: RedisOutage) -> str:
-    """Return since when and why a worker does not reach Redis."""
+    """Return a phrase with the begin and the reason of an outage of Redis."""
     return f"does not reach Redis since {output.clock(outage.since)}: {outage.reason}"
 
 
@@ -100,7 +100,7 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the worker has ended.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Drain a worker. It claims no more runs, finishes its runs however long they take, and ends with code 0."""
+    """Drain a worker. The worker claims no more runs, finishes its runs without a time limit, and ends with code 0."""
 
     async def go() -> tuple[WorkerInfo, int | None]:
         async with deployment.connect(context) as client:
@@ -123,11 +123,11 @@ def drain(
 
 @app.command()
 def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
-    """Print the stack of each thread and each task of a worker, also while user code blocks its event loop.
+    """Print the stack of each thread and each task of a worker, even while user code blocks its event loop.
 
-    The worker needs a port (RUNYARD_METRICS_PORT). It sends its stacks to callers on its own machine only.
-    RUNYARD_REMOTE_STACKS=true allows callers on other machines.
-    Without a port, `kill -USR1 PID` writes the stacks of the worker's threads to its standard error.
+    The worker needs a port (RUNYARD_METRICS_PORT). By default it sends its stacks only to callers on its own machine.
+    RUNYARD_REMOTE_STACKS=true allows callers on other machines. Without a port, `kill -USR1 PID` writes the stacks of the
+    worker's threads to its standard error.
     """
 
     async def go() -> WorkerInfo:
@@ -165,7 +165,7 @@ def stacks_of(worker: WorkerInfo) -> str:
 
 
 async def _busy(client: Client, worker: WorkerInfo) -> int | None:
-    """Return the number of runs of a worker. Return None over HTTP, where they are not known."""
+    """Return the number of runs of a worker. Return None over HTTP, because the API does not report this number."""
     try:
         return len(await client.backend.workers.running(worker.worker_id))
     except CapabilityMissingError:

@@ -1,4 +1,4 @@
-"""The agents of the demo: a travel desk, on a model or on a script, and two agents for the measurements."""
+"""The agents of the demo: a travel desk that uses a model or a script, and two agents for the measurements."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STEP_SECONDS: Final = 1.5
 """Seconds between the payment and the answer. The demo kills the worker in this time."""
 
 MODEL: Final = default_model()
-"""The model of the travel desk; None if it follows a script."""
+"""The model of the travel desk, or None if the desk follows a script."""
 
 
 def says(prompt: str, text: str) -> bool:
-    """Return True if ``text`` is the scripted answer to ``prompt``, or any text of a model."""
+    """Return True if ``text`` is the scripted answer to ``prompt``. With a model, return True for any text."""
     return text == ANSWERS[prompt] if MODEL is None else bool(text.strip())
 
 
@@ -108,7 +108,7 @@ def _app() -> App:
     travel: Any = scripted
     advice: Any = scripted
     if MODEL is not None:
-        from .desk import adviser, desk  # imports pydantic-ai, which only a demo with a model needs
+        from .desk import adviser, desk  # imported here, because it imports pydantic-ai, which only a demo with a model needs
 
         travel, advice = desk(MODEL, STEP_SECONDS), adviser(MODEL)
     others = {"echo": echo, "doubtful": doubtful, "unlucky": unlucky, "shortest": shortest}

@@ -1,4 +1,4 @@
-"""The chapters of the demo. Each shows a guarantee on real servers and checks it."""
+"""The chapters of the demo. Each chapter shows a guarantee on real servers and checks it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def crash(stage: Stage, client: Client, pool: WorkerProcesses) -> None:
 
 
 async def measure(stage: Stage, client: Client) -> None:
-    """Measure several starts, answers and forks, and keep the median of each for the table at the end."""
+    """Measure several starts, answers and forks. Keep the medians for the table at the end."""
     picked_up: list[float] = []
     answered: list[float] = []
     forked: list[float] = []
@@ -156,10 +156,10 @@ async def _type(stage: Stage, handle: RunHandle) -> None:
 
 
 async def _until(handle: RunHandle, *types: str, role: str | None = None) -> float:
-    """Wait for the first event of one of ``types`` after the run's last stop. Return the time at which this event arrived
+    """Wait for the first event of one of ``types`` after the run's last stop. Return the arrival time of this event
     (perf_counter).
 
-    ``role``: the role of the event's message; None for any event.
+    ``role``: the role of the event's message, or None for any event.
     """
     async with asyncio.timeout(RUN_SECONDS), aclosing(handle.stream((await handle.run()).event_id)) as events:
         async for event in events:

@@ -18,7 +18,7 @@ TOOLS: Final = (
 
 
 class Rest(AbstractCapability[None]):
-    """Waits ``seconds`` between a payment and the model's answer. The demo kills the worker in this time."""
+    """Waits ``seconds`` between a payment and the model's answer. During this time, the demo kills the worker."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -49,5 +49,5 @@ def desk(model: str, rest: float) -> Agent[None, str]:
 
 
 def adviser(model: str) -> Agent[None, str]:
-    """Return the travel desk without its tools. It asks no human, because an agent of a probe must not ask."""
+    """Return the travel desk without its tools. This agent asks no human, because an agent of a probe must not ask."""
     return Agent(model, instructions=WHO, defer_model_check=True)

@@ -1,4 +1,4 @@
-"""The HTTP API of a ``runyard dev``: a process that ends with the command, and is restarted if it dies earlier."""
+"""The process of the HTTP API in ``runyard dev``. The process ends with the command. If it dies earlier, it is restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESTART_SECONDS: Final = 5.0
 
 
 class ApiProcess:
-    """The API process. Entering ``with`` starts it, leaving stops it.
+    """The API process. It runs during the ``with`` block.
 
     ``port``: the port on which it listens. If the given port is taken or 0, any free port is used.
     ``tenant``: that of the callers; empty for the tenant of the environment.
@@ -47,7 +47,8 @@ class ApiProcess:
         return f"http://{HOST}:{self.port}"
 
     def revive(self) -> int | None:
-        """Start the process again if it ended. Return its exit code, or None if it was not started again.
+        """If the process has ended, start it again. Return the exit code of the ended process, or None if no process was
+        started.
 
         There are at least RESTART_SECONDS between two starts.
         """

@@ -1,7 +1,7 @@
-"""Load an app in a process of its own: ``python -m runyard_api.cli.dev.app_check module:app``.
+"""Load an app in a separate process: ``python -m runyard_api.cli.dev.app_check module:app``.
 
 The last line of standard output is a JSON object. ``files``: the files of the working directory that the app imports.
-``error``: the error if the app cannot be loaded, otherwise null.
+``error``: the error if the app cannot be loaded, or null.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ..view import output
 
 
 def imported_files(app: str, folder: Path) -> set[Path]:
-    """Return the files below ``folder`` of the modules that are loaded, and of those that their statements may import later.
+    """Return the files below ``folder`` of all loaded modules, and of the modules that their statements may import later.
 
-    A file that cannot be parsed is one of them if a statement names it. The packages of an environment in ``folder`` are none.
+    A file that cannot be parsed is included if a statement names it. The packages of a virtual environment in ``folder`` are
+    not included.
     """
     loaded = {Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     found: set[Path] = set()
@@ -33,7 +34,7 @@ def imported_files(app: str, folder: Path) -> set[Path]:
 
 
 def named_in(file: Path, folder: Path) -> Iterator[Path]:
-    """Yield the files below ``folder`` that the import statements of ``file`` name, also those inside functions."""
+    """Yield the files below ``folder`` that the import statements of ``file`` name, including statements inside functions."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError):
@@ -49,7 +50,7 @@ def named_in(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def places(base: Path, name: str) -> Iterator[Path]:
-    """Yield the files of the module ``name`` below ``base``, and of the packages around it."""
+    """Yield the files of the module ``name`` below ``base``, and of the packages that contain it."""
     for part in name.split("."):
         base = base / part
         yield from (path for path in (base.with_name(f"{part}.py"), base / "__init__.py") if path.is_file())
@@ -62,5 +63,5 @@ if __name__ == "__main__":
     except RunyardError as error:
         problem = error
     files = sorted(map(str, imported_files(sys.argv[1], Path.cwd().resolve())))
-    output.print_line("")  # ends a line of the app
+    output.print_line("")  # ends an incomplete line of the app
     output.print_line(json.dumps({"files": files, "error": problem and problem.to_dict()}))

@@ -14,7 +14,7 @@ from runyard.errors import InvalidInputError, RunyardError, from_dict
 class AppFiles:
     """The files of ``app``, a ``MODULE:APP`` of the working directory.
 
-    The app is loaded in a process of its own, so that this process imports no module of the project. Raises the error of
+    The app is loaded in a separate process, so that this process imports no module of the project. Raises the error of
     :func:`runyard.app.load_app` if the app cannot be loaded.
     """
 
@@ -25,17 +25,18 @@ class AppFiles:
             raise error
 
     def among(self, changed: Iterable[Path]) -> list[Path]:
-        """Return those of the ``changed`` files that the app imports."""
+        """Return the ``changed`` files that the app imports."""
         return sorted(path for path in changed if path.resolve() in self._files)
 
     def refresh(self) -> None:
-        """Read the imports again. While the app cannot be loaded, the files that it imported before stay: one may be mended."""
+        """Read the imports again. If the app cannot be loaded, keep the files that it imported before, because the user may
+        repair one of them."""
         files, error = _load(self._app)
         self._files = files if error is None else self._files | files
 
 
 def _load(app: str) -> tuple[set[Path], RunyardError | None]:
-    """Return the files that the app imports, and the error if it cannot be loaded."""
+    """Return the files that the app imports, and the error if the app cannot be loaded."""
     module = "runyard_api.cli.dev.app_check"
     done = subprocess.run([sys.executable, "-P", "-m", module, app], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Child processes that belong to one command: started with a pipe to their owner, stopped before the command ends."""
+"""Child processes of one command. The command stops them before it ends. A pipe connects each of them with the command."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Final, Self
 
 STOP_SECONDS: Final = 15.0
-"""Seconds that a process has to stop before it is killed: more than the grace that a worker gives its runs."""
+"""Seconds within which a process must stop before it is killed. The time is longer than the grace time that a worker gives its
+runs."""
 
 
 class OwnedProcess:
-    """A child process. The constructor starts it, the end of ``with`` stops it. Raises OSError if it cannot be started.
+    """A child process. The constructor starts the process, and the end of ``with`` stops it. Raises OSError if it cannot be
+    started.
 
     ``owned``: True for a command of runyard. The standard input of such a command is a pipe from this process. The command
-    stops when the pipe closes, and does not get the terminal's Ctrl-C. ``log``: the file to which the child's output is
-    appended; None for the output of this process.
+    stops when the pipe closes. It does not get the terminal's Ctrl-C. ``log``: the file to which the child's output is
+    appended, or None for the output of this process.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class OwnedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs."""
+        """The exit code, or None while the process runs. The code is negative after a signal."""
         return self._process.poll()
 
     def restart(self) -> None:
@@ -84,7 +86,7 @@ class OwnedProcess:
 
 
 def stop_all(processes: Iterable[OwnedProcess]) -> None:
-    """Stop ``processes`` at the same time: SIGTERM to each process, then SIGKILL to the processes that run after
+    """Stop ``processes`` at the same time. Send SIGTERM to each process, and SIGKILL to the processes that still run after
     STOP_SECONDS."""
     leaving = list(processes)
     for process in leaving:

@@ -22,17 +22,18 @@ from runyard.support.dev_file import LOCK, try_lock
 from ..view.output import without_password
 
 SERVER_LOCKS: Final = "*/lock"
-"""The files that the servers of a folder lock while they run."""
+"""The files that the servers of a folder keep locked while they run."""
 IN_PROCESS: Final = ("memory", "fakeredis")
-"""Schemes of servers inside the process."""
+"""URL schemes of servers inside the process."""
 SERVER_END_SECONDS: Final = 5.0
-"""Seconds to wait for the servers of a ``runyard dev`` that was killed. The servers end within five seconds after the
+"""Seconds to wait for the end of servers after their ``runyard dev`` was killed. They end within five seconds after the
 command."""
 
 
 @contextmanager
 def private_servers(folder: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield the URLs of Postgres and Redis. ``folder`` keeps their data; None keeps no data. Raises BackendUnavailableError."""
+    """Yield the URLs of Postgres and Redis. ``folder``: the folder that keeps their data, or None to keep no data. Raises
+    BackendUnavailableError."""
     try:
         from runyard_backends.embedded import EmbeddedServerError, servers
     except ImportError as error:
@@ -53,9 +54,10 @@ def named_servers() -> dict[str, str]:
 
 
 def check_servers(*, configured: bool = False) -> None:
-    """Ask before servers of other machines are used. Raises InvalidInputError if nobody answers, or if the answer is no.
+    """Ask before servers of other machines are used. Raises InvalidInputError if the answer is no, or if there is no terminal
+    to ask.
 
-    ``configured``: the caller has said yes.
+    ``configured``: True if the caller has agreed already.
     """
     elsewhere = [f"{name}={without_password(url)}" for name, url in named_servers().items() if not is_local(url)]
     if not elsewhere or configured:
@@ -70,9 +72,9 @@ def check_servers(*, configured: bool = False) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Return whether every host of ``url`` is this machine: a loopback address, ``localhost``, or a socket.
+    """Return True if every host of ``url`` is this machine: a loopback address, ``localhost``, or a socket.
 
-    For a URL of Postgres without a host, PGHOST names it. A service file may name any host.
+    If a URL of Postgres has no host, PGHOST names the host. A service file may name any host.
     """
     parts = urlsplit(url)
     if parts.scheme in IN_PROCESS:
@@ -94,9 +96,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Remove all data of the servers of ``folder``, also data outside the folder. The caller holds the lock of ``folder``.
+    """Remove all data of the servers of ``folder``, including data outside the folder. The caller must hold the lock of
+    ``folder``.
 
-    The lock's file stays. Without it, a second ``runyard dev`` would make and lock a new file beside the first one.
+    The lock's file stays. Otherwise a second ``runyard dev`` would make and lock a new file beside the first one.
     """
     for lock in folder.glob(SERVER_LOCKS):
         _wait_for_end(lock)

@@ -1,4 +1,4 @@
-"""A program of the user's own beside the workers of ``dev``: a web backend, or a script that prompts and ends."""
+"""A program of the user beside the workers of ``dev``, for example a web backend or a script with prompts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .processes import OwnedProcess
 
 @contextmanager
 def user_program(command: Sequence[str], postgres_url: str, redis_url: str) -> Iterator[OwnedProcess | None]:
-    """Run ``command`` while the block lasts, with the servers in its environment. Yields None if there is no command.
+    """Run ``command`` during the block, with the servers' URLs in its environment. Yield None if there is no command.
 
-    The program shares the terminal: input, output and Ctrl-C. Raises InvalidInputError if it cannot be started.
+    The program shares the input, the output and the Ctrl-C of the terminal. Raises InvalidInputError if it cannot be started.
     """
     if not command:
         yield None

@@ -1,5 +1,5 @@
-"""Watch over the processes of ``runyard dev``: restart the processes that ended, and restart the workers when a Python file of
-the app has changed."""
+"""Watch the processes of ``runyard dev``. Ended processes are restarted. All workers are restarted when a Python file of the
+app has changed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .worker_processes import WorkerProcesses
 def watch(
     pool: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, files: AppFiles | None
 ) -> int:
-    """Replace processes that died, until Ctrl-C or the end of ``program``. Replace all workers when one of ``files`` changed;
-    None for no such files.
+    """Replace ended processes until Ctrl-C or the end of ``program``. Replace all workers when one of ``files`` has changed.
+    ``files``: None to watch no files.
 
     Returns the exit code of ``program``.
     """
@@ -50,7 +50,7 @@ def watch(
 
 
 def _changes(files: AppFiles | None) -> Iterator[list[str]]:
-    """Yield the names of changed files of the app as they change, and an empty list about twice a second."""
+    """Yield the names of the app's files when they change. Yield an empty list about twice a second."""
     if files is None:
         while True:
             time.sleep(0.5)

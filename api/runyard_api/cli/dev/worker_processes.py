@@ -17,15 +17,16 @@ from .processes import OwnedProcess, stop_all
 
 GRACE_SECONDS: Final = 10.0
 _DEFAULTS: Final = {"RUNYARD_GRACE": str(GRACE_SECONDS), "RUNYARD_METRICS_PORT": "0", "RUNYARD_METRICS_HOST": "127.0.0.1"}
-"""Settings of the workers that the environment does not set. Each worker serves metrics on a free port of this machine."""
+"""Default settings of the workers. The environment takes precedence. Each worker serves metrics on a free port of this
+machine."""
 START_SECONDS: Final = 30.0
-"""Seconds within which workers must report."""
+"""Seconds within which workers must register."""
 
 
 class WorkerProcesses:
-    """Worker processes that are replaced when they die, and stopped gracefully at the end.
+    """Worker processes. Dead workers are replaced. At the end, all workers are stopped gracefully.
 
-    ``arq_queues``: the queues of arq that the workers serve, by default the queues that the environment names.
+    ``arq_queues``: the queues of arq that the workers serve, by default those of the environment.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class WorkerProcesses:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 
     def replace(self) -> None:
-        """Start new workers at once. The old workers drain at the same time, so that no new run waits for their runs."""
+        """Start new workers at once. The old workers drain meanwhile, so that new runs do not wait for their runs."""
         leaving, self.processes = self.processes, []
         self.start()
         drain = threading.Thread(target=stop_all, args=(leaving,), name="runyard-drain")
@@ -71,7 +72,7 @@ class WorkerProcesses:
         self.drains = [*(one for one in self.drains if one.is_alive()), drain]
 
     def dead(self) -> list[int]:
-        """Remove the workers that ended by themselves, and return their exit codes."""
+        """Remove the workers that have ended on their own, and return their exit codes."""
         codes = {process: process.exit_code for process in self.processes}
         self.processes = [process for process, code in codes.items() if code is None]
         return [code for code in codes.values() if code is not None]
@@ -80,7 +81,7 @@ class WorkerProcesses:
 async def ready(client: Client, pool: WorkerProcesses) -> None:
     """Wait until every worker of ``pool`` has registered.
 
-    Raises BackendUnavailableError if a worker ended, or if one has not registered within START_SECONDS.
+    Raises BackendUnavailableError if a worker ends, or has not registered within START_SECONDS.
     """
     deadline = time.monotonic() + START_SECONDS
     awaited = {str(process.pid) for process in pool.processes}
@@ -93,5 +94,5 @@ async def ready(client: Client, pool: WorkerProcesses) -> None:
 
 
 def pid_of(worker_id: str) -> str:
-    """Return the process id in a worker's id (``host-pid-random``); empty if there is none."""
+    """Return the process id in a worker's id (``host-pid-random``), or an empty text if there is none."""
     return worker_id.rsplit("-", 2)[-2] if worker_id.count("-") >= 2 else ""

@@ -1,8 +1,7 @@
-"""Draw a tree of threads as a graph of turns, oldest on top, one lane per line of conversation.
+"""Draw a tree of threads as a graph of turns. The oldest turn is on top. Each line of conversation has a column, called lane.
 
-This module makes rows of text from :class:`Turn` objects, without I/O. A turn is a run with its messages, or one message that
-was stored without a run. A fork inherits its parent's turns, so that the turns of all threads form one tree. Two lanes part at
-each fork.
+This module makes rows of text from :class:`Turn` objects, without I/O. A turn is a run with its messages, or one message
+without a run. A fork inherits its parent's turns. Therefore the turns of all threads form one tree. A lane splits at each fork.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from datetime import datetime
 from typing import Final
 
 KEPT_AT_AN_END: Final = 3
-"""Turns shown at either end of a long stretch without forks."""
+"""Number of turns to show at both ends of a long stretch without forks."""
 
 
 @dataclass
 class Turn:
     """A run with its messages, or one message without a run.
 
-    ``key``: the id of its first message. ``parent``: the key of the turn that it continues, or whose run started it. ``refs``:
-    ids of the threads that end here. ``started_by``: thread id and run id of the run of which this run is a child.
+    ``key``: the id of the first message. ``parent``: the key of the turn before, or of the turn whose run started this run.
+    ``refs``: ids of the threads that end here. ``started_by``: the thread id and the run id of the parent, if this run is a
+    child.
     """
 
     key: str
@@ -38,8 +38,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the graph: its lanes and its turn (None: lanes only). ``hidden``: the number of turns that this line
-    replaces."""
+    """One line of the graph: its lanes, and its turn or None. ``hidden``: the number of turns that this line replaces."""
 
     lanes: str
     turn: Turn | None = None
@@ -98,7 +97,7 @@ def _by_age(turns: Iterable[Turn]) -> list[Turn]:
 
 
 def _heirs(turn: Turn, heirs: Sequence[Turn]) -> list[Turn]:
-    """Return the turns that continue ``turn``: first the turn in the same lane, then the turns that open lanes."""
+    """Return the turns after ``turn``: first the turn in the same lane, then the turns that open lanes."""
     return sorted(heirs, key=lambda heir: (heir.thread_id != turn.thread_id, heir.status in ("failed", "dead", "cancelled")))
 
 
@@ -131,7 +130,7 @@ def _fork_line(lanes: Sequence[str | None], lane: int, opened: Sequence[int]) ->
 
 
 def _stretches(known: dict[str, Turn], children: dict[str | None, list[Turn]]) -> dict[str, list[str]]:
-    """Return an entry per long stretch without forks, ends or failures. Key: the first hidden turn. Value: all hidden turns."""
+    """Return the hidden turns of each long stretch without forks, ends or failures, by the first hidden turn."""
 
     def plain(turn: Turn) -> bool:
         return len(children.get(turn.key, [])) == 1 and not turn.refs and turn.status in ("completed", "stored")

@@ -18,7 +18,7 @@ NOTES_SHOWN: Final = 50
 
 def show(report: Report, source: str, never: Sequence[str], *, as_json: bool) -> Exit:
     """Print the report of an import, and return the exit code of the command. ``source``: the name of the source. ``never``:
-    the data that such an import never has."""
+    the data that such an import never imports."""
     code = Exit.OK if report.complete else Exit.CONFLICT
     if as_json:
         output.print_json({**asdict(report), "complete": report.complete, "never_carried_over": list(never)})

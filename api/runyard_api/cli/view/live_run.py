@@ -31,7 +31,7 @@ _NOTES = {
 class Printer:
     """Prints the tokens of messages on ``out`` and every other event on ``notes``.
 
-    Each message is printed once. A message whose tokens did not arrive is printed when it is complete.
+    Each message is printed once. If the tokens of a message do not arrive, the message is printed when it is complete.
     """
 
     def __init__(self, out: Console, notes: Console | None = None) -> None:
@@ -50,7 +50,7 @@ class Printer:
             self._note(f"[bright_black]{_NOTES[event.type]}[/]")
 
     def finish(self) -> None:
-        """End the line of a message that was still being typed."""
+        """End the line of an incomplete message."""
         if self.open_line:
             self.out.print()
             self.open_line = False

@@ -1,8 +1,8 @@
 """The output of commands: tables and sentences for people, JSON for programs.
 
 Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) selects JSON. rich decides
-whether there is colour. Control characters in stored text do not reach a terminal: consoles print visible signs in their place,
-and JSON escapes them.
+whether the output has colours. Control characters in stored text do not reach a terminal. Consoles print visible signs in their
+place, and JSON escapes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATUS_STYLE: dict[str, str] = {
     "parked": "magenta",
 }
 PIPE_COLUMNS = 200
-"""Columns of a table that is written into a pipe."""
+"""Width of a table that is written into a pipe, in characters."""
 ROLE_STYLE = {"user": "bold blue", "assistant": "bold green", "tool": "bold yellow", "system": "bold bright_black"}
 
 
@@ -74,20 +74,20 @@ def console() -> Terminal:
 
 
 def notes() -> Terminal:
-    """Return a console on standard error. Notes go there, so that the answer on standard output can be piped."""
+    """Return a console on standard error. Notes are printed there, so that the answer on standard output can be piped."""
     return Terminal(file=sys.stderr, soft_wrap=True)
 
 
 def escape(text: str) -> str:
-    """Return markup that prints ``text`` on one line as it is."""
+    """Return markup that prints ``text`` unchanged on one line."""
     return escape_lines(one_line(text))
 
 
 def escape_lines(text: str) -> str:
-    """Return markup that prints ``text`` as it is, with its line breaks."""
+    """Return markup that prints ``text`` unchanged, with its line breaks."""
     shown = markup.escape(text)
     trailing = len(shown) - len(shown.rstrip("\\"))
-    return shown + "\\" * (trailing % 2)  # an odd backslash would escape a closing tag that follows
+    return shown + "\\" * (trailing % 2)  # an odd number of backslashes would escape a closing tag after the text
 
 
 def say(text: str) -> None:
@@ -131,7 +131,7 @@ def status(value: str) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a moment in local time: the time of day if the moment is today, else the date and the time."""
+    """Return a moment in local time: for today, the time of day, else the date and the time."""
     if moment is None:
         return ""
     local, today = moment.astimezone(), datetime.now(UTC).astimezone().date()
@@ -139,7 +139,7 @@ def clock(moment: datetime | None) -> str:
 
 
 def age(moment: datetime | None) -> str:
-    """Return how long ago ``moment`` was, in the largest unit that fits."""
+    """Return the time since ``moment``, in the largest unit that fits."""
     return "" if moment is None else duration(max((datetime.now(UTC) - moment).total_seconds(), 0.0))
 
 
@@ -180,14 +180,14 @@ def question(request: HitlRequest) -> str:
 
 
 def marked(shown: str, damaged: Sequence[str]) -> str:
-    """Return ``shown``. If there are ``damaged`` fields, which cannot be read, add their names."""
+    """Return ``shown`` with the names of ``damaged`` fields, which cannot be read."""
     return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print rows of markup under headings, or ``empty`` if there are none.
 
-    On a narrow terminal only the last column is cut.
+    On a narrow terminal, only the last column is shortened.
     """
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not lines:
@@ -210,12 +210,12 @@ def more(cursor: str | None) -> None:
 
 
 def more_by(how: str) -> None:
-    """Print how a list continues: an option of the same command, or another command."""
+    """Print the way to continue a list: an option of the same command, or another command."""
     notes().print(f"[bright_black]more: {escape(how)}[/]")
 
 
 def without_password(url: str) -> str:
-    """Return ``url`` with its passwords replaced by ``***``, also those in parameters."""
+    """Return ``url`` with its passwords replaced by ``***``, including passwords in parameters."""
     parts = urlsplit(url)
     if parts.password is not None:
         parts = parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}")

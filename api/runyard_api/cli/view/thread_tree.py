@@ -1,4 +1,4 @@
-"""Collect a thread, its ancestors, all its forks and the children of their runs as turns of one graph."""
+"""Collect a thread, its ancestors, all forks, and the children of their runs, as turns of one graph."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from .graph import Turn
 from .output import summary
 
 MAX_SHOWN_CHARACTERS: Final = 48
-"""Most characters that are shown of a prompt, and of an answer."""
+"""Maximum number of characters to show of a prompt, and of an answer."""
 MAX_PATH_MESSAGES: Final = 500
-"""Most messages that are read of each path. Messages before the newest MAX_PATH_MESSAGES are not in the graph."""
+"""Maximum number of messages to read of each path. The graph does not show older messages."""
 
 MAX_CHILD_THREADS: Final = 100
-"""Most threads of children that are in the graph."""
+"""Maximum number of threads of children in the graph."""
 MAX_CHILD_RUNS: Final = 1000
-"""Most children of the runs of one thread that are read, with their own children."""
+"""Maximum number of descendants to read of the runs of one thread."""
 
 
 @dataclass
 class ThreadTree:
-    """A thread's oldest ancestor with all its forks, oldest first, the threads of their children, and the turns of all.
+    """A thread's oldest ancestor with all its forks, the oldest first, the threads of their children, and the turns of all
+    these threads.
 
-    ``more_children``: there are children that are not in the graph.
+    ``more_children``: True if the graph does not have all children.
     """
 
     threads: list[Thread] = field(default_factory=list)
@@ -41,7 +42,7 @@ class ThreadTree:
     turn_of: dict[str, str] = field(default_factory=dict)
 
     def add_path(self, thread: Thread, path: Sequence[Message]) -> None:
-        """Add the turns of one path that no other path has added."""
+        """Add the turns of one path that the graph does not have yet."""
         last: Turn | None = None
         for message in path:
             if key := self.turn_of.get(message.id):
@@ -59,8 +60,8 @@ class ThreadTree:
             self.turns[key].refs.append(ref)
 
     def link(self, children: Iterable[ChildRun]) -> None:
-        """Connect the turns of ``children`` with the turns of the runs that started them. A turn that continues another turn
-        keeps its place."""
+        """Connect the turns of ``children`` with the turns of the runs that started them. A turn with a turn before it keeps
+        its place."""
         of_run = {(turn.thread_id, turn.run_id): turn for turn in self.turns.values()}
         for child in children:
             turn = of_run.get((child.thread_id, child.run_id))
@@ -97,7 +98,7 @@ async def collect(client: Client, thread_id: str) -> ThreadTree:
     threads = list(dict.fromkeys(child.thread_id for child in children if child.thread_id not in seen))
     family.more_children |= len(threads) > MAX_CHILD_THREADS
     for child_thread in threads[:MAX_CHILD_THREADS]:
-        with suppress(ThreadNotFoundError):  # deleted meanwhile
+        with suppress(ThreadNotFoundError):  # the thread was deleted meanwhile
             await _add(client, family, await client.thread(child_thread))
     family.link(children)
     return family
@@ -121,7 +122,7 @@ async def _leaves(client: Client, thread_id: str) -> list[Branch]:
 
 
 async def _path(client: Client, thread_id: str, leaf_id: str | None = None) -> list[Message]:
-    """Return the newest MAX_PATH_MESSAGES messages of a path, the oldest of them first."""
+    """Return the newest MAX_PATH_MESSAGES messages of a path, in order."""
     page = await gather(
         lambda most, at: client.messages(thread_id, leaf_id, limit=most, cursor=at, newest_first=True), MAX_PATH_MESSAGES
     )
@@ -134,7 +135,7 @@ async def _eldest(client: Client, thread_id: str) -> Thread:
     while thread.parent_thread_id is not None and thread.parent_thread_id not in seen:
         try:
             thread = await client.thread(thread.parent_thread_id)
-        except ThreadNotFoundError:  # the parent was deleted: its fork is the root
+        except ThreadNotFoundError:  # the parent was deleted, so its fork is the root
             break
         seen.add(thread.thread_id)
     return thread

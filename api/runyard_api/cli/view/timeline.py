@@ -20,7 +20,7 @@ PROGRESS = get_args(CandidateStatus)
 """The statuses of candidates, in the order in which their numbers are shown."""
 
 _WORDS = {"model_request": "model", "request": "asked"}
-"""Types of entries → their words in the table, if these differ."""
+"""The words in the table for types of entries, by type, if they differ."""
 
 
 def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progress: FanOutProgress | None = None) -> None:

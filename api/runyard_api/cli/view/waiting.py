@@ -1,4 +1,4 @@
-"""Wait for a run if the options demand it, print its answer, and exit with the code of its outcome."""
+"""Wait for a run if the options require it, print its answer, and exit with the code of its outcome."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from . import live_run, output
 from .output import escape
 
 EXPLAIN_SECONDS: Final = 2.0
-"""Seconds after which a command that waits says why its run waits."""
+"""Seconds after which a waiting command prints the reason why its run waits."""
 
 
 async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool, timeout: float | None, as_json: bool) -> None:
     """Print the id of the run. With ``wait`` or ``stream``, print its answer instead.
 
-    Print the sentence of ``explain`` if the run has not started after EXPLAIN_SECONDS, and before a TimeoutError. Raises
-    TimeoutError after ``timeout`` seconds.
+    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Print it before a TimeoutError as well.
+    Raises TimeoutError after ``timeout`` seconds.
     """
     if not (wait or stream):
         run = await handle.run()
@@ -45,7 +45,7 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
                 await live_run.show(handle.stream(), live_run.Printer(output.console(), output.notes()))
             result = await handle.result()
     except TimeoutError:
-        with suppress(RunyardError):  # the timeout is the error to tell
+        with suppress(RunyardError):  # the timeout is the error to report
             await _print_sentence(handle)
         raise
     finally:
@@ -55,7 +55,7 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
 
 
 async def _explain_wait(handle: RunHandle) -> None:
-    """Print why the run waits if it still waits after EXPLAIN_SECONDS."""
+    """If the run still waits after EXPLAIN_SECONDS, print the reason."""
     await asyncio.sleep(EXPLAIN_SECONDS)
     if (await handle.run()).status is RunStatus.QUEUED:
         await _print_sentence(handle)
@@ -66,7 +66,7 @@ async def _print_sentence(handle: RunHandle) -> None:
 
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
-    """Print ``result``, if it was not ``shown`` before, and exit with its code."""
+    """Print ``result``, unless it was ``shown`` before. Exit with the code of its outcome."""
     text = result.last_text
     if as_json:
         output.print_json({"run": result.run, "text": text, "messages": result.messages, "requests": result.requests})

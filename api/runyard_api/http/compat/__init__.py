@@ -1,1 +1,1 @@
-"""APIs of other systems, each in a package of its own. Their clients work unmodified on the threads of runyard."""
+"""APIs of other systems, each in a separate package. Their clients work unmodified on the threads of runyard."""

@@ -21,9 +21,10 @@ API_KEY: Final = b"x-api-key"
 class Compat:
     """The API of another system.
 
-    ``tag`` and ``description``: the tag of its operations in the OpenAPI document. ``shape``: returns the response for an error
-    under ``prefix``, the beginning of the paths of all its routes. Without a ``shape``, errors are problem documents.
-    ``key_header``: a header under ``prefix`` that may have the API key. ``open_paths``: paths that need no authentication.
+    ``prefix``: the beginning of the paths of all its routes. ``tag`` and ``description``: the tag of its operations in the
+    OpenAPI document. ``shape``: a function that returns the response for an error of these routes. Without a ``shape``, errors
+    are problem documents. ``key_header``: another header that may have the API key on these routes. ``open_paths``: paths that
+    need no authentication.
     """
 
     tag: str
@@ -36,7 +37,7 @@ class Compat:
 
 
 class ErrorShapes:
-    """Gives errors under the prefix of a compatible API the shape that the API's clients read. Includes errors of the
+    """Sends errors under the prefix of a compatible API in the shape that the API's clients expect. This includes errors of the
     middleware."""
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:
@@ -51,8 +52,8 @@ class ErrorShapes:
 
 
 class KeyHeaders:
-    """Renames the key header of a compatible API to the native header. A request that also has the native header is not
-    changed."""
+    """Renames the key header of a compatible API to the native header. If a request also has the native header, it stays
+    unchanged."""
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:
         self.app = app

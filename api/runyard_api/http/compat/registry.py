@@ -1,4 +1,4 @@
-"""The compatible APIs by the names that ``runyard api --compat`` accepts."""
+"""The compatible APIs, by the names that ``runyard api --compat`` accepts."""
 
 from __future__ import annotations
 

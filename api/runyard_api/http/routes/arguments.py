@@ -1,4 +1,4 @@
-"""The arguments that routes share: ids in paths, pages of lists, the time to wait, and the last event that arrived.
+"""The arguments that routes share: ids in paths, pages of lists, the time to wait, and the last received event.
 
 A page has 100 entries by default. ``max_page`` in ``settings.py`` is the largest page.
 """
@@ -19,7 +19,7 @@ from ..tenant_client import Caller
 from .route_access import Reads
 
 MAX_CURSOR_CHARACTERS: Final = 2000
-"""Most characters of the cursor of a page."""
+"""Maximum number of characters of the cursor of a page."""
 
 
 def _id(description: str) -> Any:
@@ -47,7 +47,7 @@ WebhookId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id),
 DeliveryId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the delivery.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most entries of the page.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries of the page.")]
 Cursor = Annotated[
     str | None,
     Query(
@@ -59,7 +59,7 @@ Cursor = Annotated[
 
 
 def bounded(limit: int, caller: Caller) -> int:
-    """Return ``limit``. Raises InvalidInputError if a page may not have so many entries."""
+    """Return ``limit``. Raises InvalidInputError if it exceeds the largest page."""
     most = caller.service.settings.max_page
     if limit > most:
         raise InvalidInputError(f"limit is 1 to {most} here, got {limit}", field="limit")
@@ -67,7 +67,7 @@ def bounded(limit: int, caller: Caller) -> int:
 
 
 class PageArguments(TypedDict):
-    """The arguments with which the client's methods select the page of a list."""
+    """The client's arguments that select the page of a list."""
 
     limit: int
     cursor: str | None
@@ -79,7 +79,7 @@ async def _page_arguments(caller: Reads, limit: Limit = 100, cursor: Cursor = No
 
 Paging = Annotated[PageArguments, Depends(_page_arguments)]
 
-Wait = Annotated[float, Query(ge=0, le=3600, description="Most seconds to wait. The server has an upper bound of its own.")]
+Wait = Annotated[float, Query(ge=0, le=3600, description="Maximum seconds to wait. The server also has a limit.")]
 LastEventId = Annotated[
     str | None,
     Header(max_length=20_000, description="Id of the last event that arrived. Browsers send this header by themselves."),
@@ -87,5 +87,5 @@ LastEventId = Annotated[
 
 
 def patience(wait: float, caller: Caller) -> float:
-    """Return ``wait``, or the longest wait that the settings allow if that is shorter."""
+    """Return ``wait``, limited to the longest wait of the settings."""
     return min(wait, caller.service.settings.max_wait)

@@ -1,4 +1,4 @@
-"""Which bodies routes accept: only JSON, and only inside the bounds of :mod:`runyard_api.http.reading` (A2)."""
+"""Check the bodies of requests. Routes accept only JSON within the bounds of :mod:`runyard_api.http.reading` (A2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..request_state import state_of
 
 
 class Body(Request):
-    """A request whose JSON is bounded in depth, number of values and digits, and has no NaN and no lone surrogate."""
+    """A request with checked JSON. The depth, the number of values and the number of digits are limited. NaN and lone
+    surrogates are refused."""
 
     async def json(self) -> Any:
         try:
@@ -25,7 +26,8 @@ class Body(Request):
 
 
 def check_body(request: Request) -> None:
-    """Raise UnsupportedMediaTypeError if the body of ``request`` is not JSON, and a Refusal if it is out of bounds."""
+    """Check the body of ``request``. Raises UnsupportedMediaTypeError if the body is not JSON, and a Refusal if it exceeds a
+    bound."""
     if not _is_json(request):
         raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
     if OUT_OF_BOUNDS in state_of(request.scope):

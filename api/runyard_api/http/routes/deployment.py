@@ -25,7 +25,8 @@ router = APIRouter(route_class=Route)
     **operation(InvalidCursorError, CursorExpiredError, s200=(FeedPage, "A page of entries, in order.")),
 )
 async def read_feed(caller: Reads, paging: Paging) -> Response:
-    """Read the feed: the changes of all threads after `cursor`, in the order of their commits, each at least once.
+    """Read the feed: the changes of all threads after `cursor`, in the order of their commits. Each change is returned at least
+    once.
 
     Store `next` and pass it as `cursor` of the following request.
     """

@@ -1,4 +1,4 @@
-"""The documentation of a route's responses, from which the OpenAPI document is made."""
+"""The documentation of a route's responses, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EVENTS: Final = (None, "The events. While there are none, comments show that the
 def operation(*refusals: type[RunyardError], **answers: Any) -> dict[str, Any]:
     """Return the arguments of a route's decorator that document its responses.
 
-    ``refusals``: the errors. ``answers``: the responses by status, as ``s201=(Model, description, "Location", …)`` with the
-    names of their headers. Model is None for a response without content. The scope of the route is documented from the type of
-    its parameter ``caller`` (:mod:`runyard_api.http.routes.route_access`).
+    ``refusals``: the errors. ``answers``: the responses by status, as ``s201=(Model, description, "Location", …)``. The last
+    values are the names of headers. Model is None for a response without content. The type of the route's parameter ``caller``
+    documents the scope (:mod:`runyard_api.http.routes.route_access`).
     """
     responses = documented(*refusals)
     for name, (model, words, *headers) in answers.items():

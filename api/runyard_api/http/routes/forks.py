@@ -58,7 +58,7 @@ JOB: Final = (
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
-    """Create a fork. The new thread shows the messages of the source up to the end of a run, or up to a message. No message is
+    """Create a fork. The new thread shows the messages of the source up to the end of a run or up to a message. No message is
     copied."""
     if body.run_id is not None and body.message is None:
         raise InvalidInputError("run_id is that of the first prompt; give a message with it", field="run_id")

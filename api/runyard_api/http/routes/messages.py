@@ -82,7 +82,8 @@ async def list_messages(
 async def store_message(caller: Writes, thread_id: ThreadId, body: StoreBody, key: Idempotency) -> Response:
     """Add a message without a run. The next run sees it. The thread is created if it does not exist.
 
-    A message that is sent again with the same `id` is stored once. With `format`, `blob` is a message as JSON of that format.
+    A message that is sent again with the same `id` is stored once. With `format`, `blob` is the JSON of a message in that
+    format.
     """
     if isinstance(body, StoreBlob):
         message = from_blob(body.format, body.blob)
@@ -125,8 +126,8 @@ async def list_branches(
 async def set_label(
     caller: Writes, thread_id: ThreadId, label: Label, body: Annotated[SetLabel | None, Body()] = None
 ) -> Response:
-    """Give a branch a label. The branch keeps the label when messages are added. If another branch of the thread has the label,
-    the label is moved."""
+    """Give a branch a label. The label follows the branch when messages are added. If another branch of the thread has the
+    label, the label moves."""
     await caller.client.set_label(thread_id, label, body.message_id if body is not None else None)
     return Response(status_code=204)
 

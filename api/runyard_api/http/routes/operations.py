@@ -1,7 +1,7 @@
 """Routes of operators: queues, the drain of workers, limits, API keys.
 
-Queues, workers and limits concern all tenants. Only an admin key that belongs to no tenant changes them, or reads the limits,
-which name other tenants. An admin key of any tenant manages the keys of its tenant.
+Queues, workers and limits concern all tenants. Only an admin key that belongs to no tenant can change them. Only such a key can
+read the limits, because limits name tenants. An admin key of a tenant manages the keys of this tenant.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ router = APIRouter(route_class=Route)
 Subject = Annotated[
     str | None, Query(min_length=1, max_length=255, description="Tenant or agent of the limit. Default: the general limit.")
 ]
-Known = Annotated[bool, Query(description="Only queues that a worker serves, an agent names or somebody paused.")]
+Known = Annotated[bool, Query(description="Only queues of a worker, queues of an agent, and paused queues.")]
 
 
 @router.get("/v1/queues", tags=["deployment"], **operation(InvalidCursorError, s200=(QueuePage, "A page of queues, by name.")))
 async def list_queues(caller: Administers, limit: Most | None = None, cursor: Cursor = None, known: Known = False) -> Response:
     """List the queues that have runs, are paused, or have a worker.
 
-    With a key that belongs to a tenant, `known` is always true: runs of other tenants may name the other queues.
+    With a key that belongs to a tenant, `known` is always true, because unknown queues may have names from other tenants.
     """
     known = known or bool(caller.principal.tenant)
     most = caller.service.settings.max_page if limit is None else bounded(limit, caller)
@@ -47,7 +47,7 @@ async def list_queues(caller: Administers, limit: Most | None = None, cursor: Cu
     "/v1/queues/{queue}/pause", tags=["deployment"], dependencies=BY_STATE, **operation(s200=(PausedQueue, "The pause."))
 )
 async def pause_queue(caller: Operates, queue: QueueName) -> Response:
-    """Pause a queue: it accepts runs, and no worker claims them. A repetition keeps the time of the pause.
+    """Pause a queue. The queue accepts runs, but no worker claims them. A repetition keeps the time of the pause.
 
     Needs a key that belongs to no tenant.
     """
@@ -72,7 +72,7 @@ async def resume_queue(caller: Operates, queue: QueueName) -> Response:
     **operation(WorkerDeadError, s204=(None, "It drains.")),
 )
 async def drain_worker(caller: Operates, worker_id: WorkerId) -> Response:
-    """Drain a worker: it claims no more runs, finishes its runs without a time limit, and ends.
+    """Drain a worker. The worker claims no more runs, finishes its runs without a time limit, and ends.
 
     Needs a key that belongs to no tenant.
     """
@@ -88,7 +88,7 @@ async def list_limits(caller: Operates) -> Response:
 
 @router.put("/v1/limits/{name}", tags=["deployment"], **operation(s200=(Limit, "The limit.")))
 async def set_limit(caller: Operates, name: LimitName, body: LimitRequest) -> Response:
-    """Set a limit. It replaces an earlier limit of the same name and subject, and applies from the next accept and claim on.
+    """Set a limit. The limit replaces an earlier limit with the same name and subject. It applies to later accepts and claims.
 
     Needs a key that belongs to no tenant.
     """
@@ -103,7 +103,7 @@ async def clear_limit(caller: Operates, name: LimitName, subject: Subject = None
 
 @router.get("/v1/keys", tags=["access"], **operation(s200=(Keys, "The keys, the oldest first.")))
 async def list_keys(caller: Administers) -> Response:
-    """List the valid API keys of the caller's tenant, and the newest 1,000 of those that were revoked or have expired."""
+    """List the valid API keys of the caller's tenant, and the newest 1,000 keys that were revoked or have expired."""
     return reply(Keys(items=[Key(**key.model_dump()) for key in await caller.client.keys()]))
 
 
@@ -114,9 +114,9 @@ async def list_keys(caller: Administers) -> Response:
     **operation(s201=(NewKey, "The key, with its text.")),
 )
 async def create_key(caller: Administers, body: KeyRequest) -> Response:
-    """Create an API key of the caller's tenant. Only this answer has the text of the key. A repetition makes another key.
+    """Create an API key of the caller's tenant. Only this response has the text of the key. A repetition makes another key.
 
-    A key that expires makes only keys that expire no later.
+    If the caller's key expires, the new key expires no later.
     """
     expires = caller.principal.expires
     until = datetime.fromtimestamp(expires, UTC) if expires is not None else None

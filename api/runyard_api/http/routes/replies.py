@@ -23,10 +23,10 @@ M = TypeVar("M", bound=BaseModel | JsonObject)
 SLICE_SECONDS: Final = 0.01
 """Seconds after which the event loop runs again while a page is written."""
 UNSEEN: Final = "no-store"
-"""Value of ``Cache-Control`` that keeps secrets out of caches."""
+"""Value of ``Cache-Control`` for responses with secrets. It keeps the response out of caches."""
 _NO_ITEMS: Final = b'{"items":['
 MAX_TAGS_CHARACTERS: Final = 2000
-"""Most characters of an If-Match or If-None-Match."""
+"""Maximum number of characters of an If-Match or If-None-Match."""
 
 
 def reply(content: BaseModel, status: int = 200, **headers: str) -> Response:
@@ -36,7 +36,7 @@ def reply(content: BaseModel, status: int = 200, **headers: str) -> Response:
 
 
 def to_bytes(content: BaseModel | JsonObject) -> bytes:
-    """Return ``content`` as JSON. Text that is not valid Unicode is escaped; agents may have stored such text."""
+    """Return ``content`` as JSON. Agents may have stored text that is not valid Unicode. Such text is escaped."""
     context = {HIDE_WEBHOOKS: not shows_webhooks.get()}
     try:
         if isinstance(content, dict):
@@ -61,9 +61,10 @@ async def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = 
 
 
 async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -> Response:
-    """Return ``page`` with ``items`` in place of its empty first field ``items``, and with an ETag of the content.
+    """Return ``page`` as a JSON response with an ETag of the content. ``items`` takes the place of the page's empty first field
+    ``items``.
 
-    The event loop runs between slices of a large page. ``items`` is emptied, so that its values are freed between the slices.
+    The event loop runs between slices of a large page. ``items`` is emptied, so that written values are freed at once.
     ``known``: the If-None-Match of the request.
     """
     digest = hashlib.blake2b(digest_size=16)
@@ -81,9 +82,9 @@ async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -
 
 
 async def reply_lists(content: BaseModel, **lists: list[M]) -> Response:
-    """Return ``content`` as a JSON response, with ``lists`` in place of its empty lists of the same names.
+    """Return ``content`` as a JSON response. ``lists`` take the places of the empty lists with the same names.
 
-    The event loop runs between slices of large lists. ``lists`` are emptied, so that their values are freed between the slices.
+    The event loop runs between slices of large lists. ``lists`` are emptied, so that written values are freed at once.
     """
     text = to_bytes(content)
     joined = {name: b",".join([item async for item in _written(items)]) for name, items in lists.items()}
@@ -97,8 +98,8 @@ async def reply_lists(content: BaseModel, **lists: list[M]) -> Response:
 
 
 async def _written(items: list[M]) -> AsyncGenerator[bytes]:
-    """Yield each of ``items`` as JSON. The event loop runs between slices. ``items`` is emptied, so that its values are freed
-    between the slices."""
+    """Yield each of ``items`` as JSON. The event loop runs between slices. ``items`` is emptied, so that written values are
+    freed at once."""
     since = monotonic()
     items.reverse()
     while items:
@@ -107,7 +108,7 @@ async def _written(items: list[M]) -> AsyncGenerator[bytes]:
 
 
 async def _pause(since: float) -> float:
-    """Let the event loop run if its last turn was too long ago. Return the time of its last turn."""
+    """Let the event loop run if it last ran more than SLICE_SECONDS ago. Return the time at which it last ran."""
     if monotonic() - since <= SLICE_SECONDS:
         return since
     await asyncio.sleep(0)
@@ -115,18 +116,20 @@ async def _pause(since: float) -> float:
 
 
 def _tags(lines: list[str]) -> list[str]:
-    """Return the tags of all lines of a header. The lines are one list (RFC 9110, 5.3)."""
+    """Return the tags in all lines of a header. The lines of a header form one list (RFC 9110, 5.3)."""
     return [tag.strip() for tag in ",".join(lines).split(",")]
 
 
 IfNoneMatch = Annotated[list[str] | None, Depends(_if_none_match)]
 IfMatch = Annotated[list[str] | None, Depends(_if_match)]
 ANY: Final = ["*"]
-"""The value ``*`` of If-Match or If-None-Match, which matches any tag. In a longer list ``*`` matches none (RFC 9110, 13.1)."""
+"""The value ``*`` of If-Match or If-None-Match, which matches any tag. In a longer list, ``*`` matches no tag (RFC 9110,
+13.1)."""
 
 
 def reply_if_changed(content: bytes, tag: str, known: list[str] | None) -> Response:
-    """Return ``content`` as JSON with the ETag ``tag``, or 304 if ``known``, the If-None-Match of the request, has the tag."""
+    """Return ``content`` as JSON with the ETag ``tag``. Return 304 if ``known`` has the tag. ``known``: the If-None-Match of
+    the request."""
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if known is not None and (known == ANY or tag in {each.removeprefix("W/") for each in known}):
         return Response(status_code=304, headers=headers)

@@ -60,7 +60,8 @@ async def list_requests(
     thread_id: Annotated[str | None, Query(description="Only requests of this thread.")] = None,
     pending: Annotated[bool, Query(description="True: only requests that wait. False: also answered requests.")] = True,
 ) -> Response:
-    """List the requests of all threads that wait for a human. Each has the agent, the question, its time and its deadline."""
+    """List the requests of all threads that wait for a human. An entry has the agent, the question, the time and the
+    deadline."""
     page = await caller.client.requests(thread_id, pending=pending, **paging)
     return reply(RequestPage.model_construct(items=page.items, next=page.next))
 
@@ -91,8 +92,8 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
 async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[Abort | None, Body()] = None) -> Response:
     """Cancel the run that waits for a human. Its open tool calls get error results, and no model is called.
 
-    If no run waits, the answer is 204. Without `run_id`, a repetition also cancels a run that has begun to wait since the first
-    request. Give `run_id` to prevent this.
+    If no run waits, the response is 204. Without `run_id`, a repetition could cancel another run that waits by then. Give
+    `run_id` to prevent this.
     """
     asked = body or Abort()
     run = await caller.client.abort_pending(thread_id, asked.reason, run_id=asked.run_id)

@@ -1,8 +1,7 @@
 """The access to routes: the scope that a key needs for a route, and the stream that a stream token may read (A1).
 
-Each route declares its own access by the type of its parameter ``caller``, for example those of runs in ``runs.py``:
-:data:`Reads`, :data:`Writes`, :data:`Responds`, :data:`Administers`, :data:`Operates`,
-:data:`Measures`, :data:`Streams` or :data:`Anyone`.
+Each route declares its access by the type of its parameter ``caller`` (for example in ``runs.py``): :data:`Reads`,
+:data:`Writes`, :data:`Responds`, :data:`Administers`, :data:`Operates`, :data:`Measures`, :data:`Streams` or :data:`Anyone`.
 :class:`Route` checks the declared scope, and puts it into the OpenAPI document.
 """
 
@@ -29,15 +28,15 @@ from ..tenant_client import Caller, caller_of
 from .bodies import Body, check_body
 
 shows_webhooks: Final = ContextVar("shows_webhooks", default=False)
-"""True if the caller has the scope write or admin, and may therefore see the webhook URLs of runs."""
+"""True if the caller may see the webhook URLs of runs, because it has the scope write or admin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """The callers that a route admits.
 
-    ``scope``: the scope that a key needs; None for any key. ``token``: True if a stream token is accepted. ``operator``: True
-    if the route concerns all tenants, so that the key may belong to no tenant.
+    ``scope``: the scope that a key needs, or None for any key. ``token``: True if a stream token is accepted. ``operator``:
+    True if the route concerns all tenants. A key for such a route must belong to no tenant.
     """
 
     scope: Scope | None
@@ -45,7 +44,8 @@ class Access:
     operator: bool = False
 
     def check(self, principal: Principal) -> None:
-        """Raise ForbiddenError if ``principal`` lacks the scope, or belongs to a tenant and the route is an operator's."""
+        """Raise ForbiddenError if ``principal`` lacks the scope. Raise it as well for a principal of a tenant on a route for
+        operators."""
         if self.scope is not None:
             principal.require(self.scope)
         if self.operator and principal.tenant:
@@ -58,7 +58,7 @@ class Access:
         return principal
 
     async def caller(self, request: Request) -> Caller:
-        """Return the caller of ``request``. Raises ForbiddenError, also for the stream token of another stream."""
+        """Return the caller of ``request``. Raises ForbiddenError, for example for the stream token of another stream."""
         principal = await self.principal(request)
         shows_webhooks.set(not principal.scopes.isdisjoint(("write", "admin")))
         if principal.only is not None:
@@ -82,7 +82,7 @@ Streams = Annotated[Caller, Depends(Access("read", token=True).caller)]
 
 
 class Route(APIRoute):
-    """A route that accepts only the callers that its parameters admit, and only bodies of JSON.
+    """A route that accepts only the callers that its parameters admit, and only JSON bodies.
 
     A route that needs no key has ``openapi_extra``. Any other route without a parameter that names an access raises TypeError.
     """
@@ -100,7 +100,7 @@ class Route(APIRoute):
         accesses = _accesses(self.dependant)
 
         async def route(request: Request) -> Response:
-            for access in accesses:  # before the body is read
+            for access in accesses:  # checked before the body is read
                 access.check(_principal_of(request))
             known.check(request)
             return await handle(await self.readable(request))
@@ -108,7 +108,7 @@ class Route(APIRoute):
         return route
 
     async def readable(self, request: Request) -> Request:
-        """Return ``request`` with a body that the handler reads as JSON. Raises UnsupportedMediaTypeError, a Refusal."""
+        """Return ``request`` with checked JSON for the handler. Raises UnsupportedMediaTypeError, a Refusal."""
         if self.body_field is not None:
             check_body(request)
         return Body(request.scope, request.receive)
@@ -128,7 +128,7 @@ def _accesses(dependant: Dependant) -> set[Access]:
 
 
 def _security(accesses: Collection[Access]) -> list[dict[str, list[Scope]]]:
-    """Return the scopes of a route, and the ways to authenticate, as the OpenAPI document has them."""
+    """Return the scopes of a route and the ways to authenticate, in the form of the OpenAPI document."""
     scopes = sorted({access.scope for access in accesses if access.scope is not None})
     schemes: list[dict[str, list[Scope]]] = [{"apiKey": scopes}, {"apiKeyHeader": scopes}]
     return [*schemes, {"streamToken": []}] if all(access.token for access in accesses) else schemes

@@ -73,7 +73,7 @@ async def _enqueue(caller: Caller, thread_id: str, body: Prompt, key: Key) -> Ru
 
 
 def accepted(caller: Caller, handle: RunHandle) -> Response:
-    """Return 202 with the run if this request created it, 200 if it existed."""
+    """Return 202 with the run if this request created it, or 200 if the run existed before."""
     assert handle.accepted is not None
     return reply(handle.accepted, 202 if handle.created else 200, Location=where(caller, handle))
 
@@ -84,7 +84,7 @@ def where(caller: Caller, handle: RunHandle) -> str:
 
 
 async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response:
-    """Return the outcome of the run, or 202 and the run if it has not stopped after ``seconds``."""
+    """Return the outcome of the run. If the run has not stopped after ``seconds``, return 202 and the run."""
     try:
         result = await handle.result(seconds, PAGE_BYTES)
     except TimeoutError:
@@ -93,18 +93,18 @@ async def outcome(caller: Caller, handle: RunHandle, seconds: float) -> Response
 
 
 async def entries(caller: Caller, thread_id: str, run: Run, last_event_id: str | None) -> AsyncGenerator[Entry]:
-    """Yield the events of ``run`` after ``last_event_id`` as entries of a stream. ``run`` was read just before as a run of
-    ``thread_id``, which may have inherited it."""
+    """Yield the events of ``run`` after ``last_event_id`` as entries of a stream. ``run``: an own or inherited run of
+    ``thread_id``, which the caller has just read."""
     async with aclosing(caller.client.stream(thread_id, run.run_id, last_event_id, found=run)) as events:
         async for event in events:
             yield Entry(event.id, event)
 
 
 async def streamed(caller: Caller, thread_id: str, run_id: str) -> Run:
-    """Return the run, whose events ``caller`` wants to read. Raises RunNotFoundError.
+    """Return the run whose events ``caller`` wants to read. Raises RunNotFoundError.
 
-    A stream token reads the streams of one thread. A fork shows runs that it inherited whole, but the stream of such a run is
-    that of the other thread. Therefore a stream token does not read it.
+    A stream token reads the streams of one thread. The stream of an inherited run belongs to another thread. Therefore a stream
+    token does not read it.
     """
     run = await caller.client.run(thread_id, run_id)
     if caller.principal.only is not None:
@@ -114,7 +114,7 @@ async def streamed(caller: Caller, thread_id: str, run_id: str) -> Run:
 
 
 def check_own(thread_id: str, run: Run) -> None:
-    """Raise RunNotFoundError if ``run`` is a run that ``thread_id`` inherited, which no stream token reads."""
+    """Raise RunNotFoundError if ``thread_id`` has inherited ``run``, because stream tokens do not read inherited runs."""
     if run.thread_id != thread_id:
         raise RunNotFoundError(
             f"thread {thread_id!r} inherited run {run.run_id!r}; a stream token reads only the runs of its own thread",
@@ -147,7 +147,7 @@ async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Ide
 async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedPrompt, key: Idempotency) -> Response:
     """Accept a prompt and stream its events. `Location` is the path of the run. If the connection breaks, continue with the
     `GET` of `{Location}/stream`."""
-    with caller.seat().taken() as taken:  # before the run is accepted, so that a refused request leaves no run
+    with caller.seat().taken() as taken:  # taken before the run is accepted, so that a refused request creates no run
         handle = await _enqueue(caller, thread_id, body, key)
         seat = taken.kept()
     assert handle.accepted is not None
@@ -174,7 +174,7 @@ async def stream_new_run(caller: Writes, thread_id: ThreadId, body: StreamedProm
     ),
 )
 async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Accept a prompt and wait until its run ends or waits for a human, at most `wait` seconds."""
+    """Accept a prompt, and wait at most `wait` seconds until its run ends or waits for a human."""
     with caller.seat().permit:
         return await outcome(caller, await _enqueue(caller, thread_id, body, key), patience(wait, caller))
 
@@ -191,7 +191,8 @@ async def wait_new_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: I
     ),
 )
 async def regenerate(caller: Writes, thread_id: ThreadId, body: Regenerate, key: Idempotency) -> Response:
-    """Answer a user message again, or answer `message` in place of the user message (edit and resend)."""
+    """Answer a user message again on a new branch. With `message`, answer this message in place of the user message (edit and
+    resend)."""
     handle = await caller.client.regenerate(
         thread_id,
         body.message_id,
@@ -262,7 +263,7 @@ async def list_runs(caller: Reads, paging: Paging, filters: Filters) -> Response
 
 @router.get("/v1/runs/{run_id}", **operation(RunNotFoundError, RunAmbiguousError, s200=(Run, "The run.")))
 async def find_run(caller: Reads, run_id: RunId) -> Response:
-    """Find a run on any thread by its id, or by the beginning of its id if only one run has it."""
+    """Find a run on any thread by its id. The beginning of the id is enough if only one run has it."""
     return reply(await caller.client.find_run(run_id))
 
 
@@ -281,7 +282,7 @@ async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Resp
     """Delete the content of an ended run that no later run sees. Such a run is failed, dead, cancelled without `keep`, or a
     fork job.
 
-    An empty record of the run with `deleted_at` stays. Lists do not contain this record.
+    An empty record of the run, with `deleted_at`, stays. Lists do not contain this record.
     """
     await caller.client.delete_run(thread_id, run_id)
     return Response(status_code=204)
@@ -300,7 +301,7 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
     with caller.seat().taken() as seat:
         run = await streamed(caller, thread_id, run_id)
         if last_event_id is not None and run.stopped and run.event_id == last_event_id:
-            return Response(status_code=204)  # with 204 a browser's EventSource does not reconnect
+            return Response(status_code=204)  # after a 204, a browser's EventSource does not reconnect
         return EventStream(entries(caller, thread_id, run, last_event_id), seat.kept())
 
 
@@ -314,7 +315,7 @@ async def stream_run(caller: Streams, thread_id: ThreadId, run_id: RunId, last_e
     ),
 )
 async def wait_run(caller: Reads, thread_id: ThreadId, run_id: RunId, wait: Wait = 30.0) -> Response:
-    """Wait until a run ends or waits for a human, at most `wait` seconds."""
+    """Wait at most `wait` seconds until a run ends or waits for a human."""
     with caller.seat().permit:
         return await outcome(caller, caller.client.handle(thread_id, run_id), patience(wait, caller))
 
@@ -346,8 +347,7 @@ async def list_attempts(caller: Reads, thread_id: ThreadId, run_id: RunId, pagin
 async def cancel_run(
     caller: Writes, thread_id: ThreadId, run_id: RunId, body: Annotated[Cancel | None, Body()] = None
 ) -> Response:
-    """Cancel a run. If a worker executes the run, the execution stops within about a second. A repetition returns the same
-    run."""
+    """Cancel a run. If a worker executes the run, the worker stops within about a second. A repetition returns the same run."""
     return reply(await caller.client.cancel(thread_id, run_id, keep=body is not None and body.keep))
 
 

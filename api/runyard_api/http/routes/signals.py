@@ -1,4 +1,4 @@
-"""The route of signals: values that a program sends to a run that waits for them, or that will wait."""
+"""The route of signals. A signal is a value that a program sends to a run that waits for it, or will wait for it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def create_stream_token(caller: Reads, body: TokenRequest) -> Response:
     """Create a token with which a browser's EventSource reads one stream: `…/stream?token=…`.
 
     A token for a fork does not read the runs that the fork inherited. The token is valid at most as long as the key that
-    created it. Nothing is stored: a repetition creates another token.
+    created it. The server stores no tokens. A repetition creates another token.
     """
     if body.run_id is not None:
         check_own(body.thread_id, await caller.client.run(body.thread_id, body.run_id))

@@ -49,7 +49,8 @@ async def create_thread(caller: Writes, body: CreateThread, key: Idempotency) ->
 
 
 async def make(caller: Caller, body: CreateThread, thread_id: str | None) -> Created:
-    """Create the thread of a body. ``thread_id``: its id, or None for a new one. Raises ThreadAlreadyExistsError."""
+    """Create the thread of a body. ``thread_id``: the id of the thread, or None for a generated id. Raises
+    ThreadAlreadyExistsError."""
     return await caller.client.create_thread(
         thread_id, agent=body.agent, title=body.title, tags=body.tags, extra=body.extra, config=body.config
     )
@@ -93,7 +94,7 @@ async def get_thread(caller: Reads, thread_id: ThreadId, if_none_match: IfNoneMa
 
 
 async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) -> datetime | None:
-    """Return the time of the last change that ``if_match`` names. The store compares it under the lock of the thread."""
+    """Return the time of the last change that ``if_match`` names. The store compares this time under the lock of the thread."""
     if if_match is None:
         return None
     current = etag_of((await caller.client.thread(thread_id)).updated_at)
@@ -131,7 +132,7 @@ async def delete_thread(
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a thread. Its forks still show its messages. With `erase`, the forks show these messages without content. With
-    `descendants`, the forks are deleted too."""
+    `descendants`, the forks and their forks are deleted too."""
     if erase and descendants:
         raise InvalidInputError("give erase or descendants, not both", field="erase")
     expected = await _expected(caller, thread_id, if_match)
@@ -146,7 +147,7 @@ async def delete_thread(
     "/{thread_id}/lineage", **operation(ThreadNotFoundError, s200=(Lineage, "The ancestors, forks and children of the thread."))
 )
 async def get_lineage(caller: Reads, thread_id: ThreadId, limit: Limit = 100) -> Response:
-    """Return the ancestors of a thread, its forks, and the children of its runs, each at most `limit`."""
+    """Return at most `limit` ancestors of a thread, `limit` forks, and `limit` children of its runs."""
     return reply(await caller.client.lineage(thread_id, limit=bounded(limit, caller)))
 
 

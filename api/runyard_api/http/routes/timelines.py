@@ -23,8 +23,8 @@ router = APIRouter(tags=["runs"], route_class=Route)
     ),
 )
 async def read_timeline(caller: Reads, thread_id: ThreadId, run_id: RunId, paging: Paging) -> Response:
-    """Read what happened in a run, in order: its attempts, model requests, tools, steps and requests to humans.
+    """Read the timeline of a run: its attempts, model requests, tools, steps and requests to humans, in order.
 
-    Inputs and results are cut to a few hundred characters.
+    Inputs and results are shortened to a few hundred characters.
     """
     return reply(await caller.client.timeline(thread_id, run_id, **paging))

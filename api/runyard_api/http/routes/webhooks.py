@@ -1,7 +1,7 @@
 """Routes of webhooks, of their secrets and deliveries, and of the secret of the URLs of a tenant's runs (R11, E5).
 
-A key of a tenant manages the webhooks of its tenant. A key that belongs to no tenant also manages those that receive the events
-of all tenants.
+A key of a tenant manages the webhooks of its tenant. A key that belongs to no tenant also manages webhooks that receive the
+events of all tenants.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NEW_SECRET: Final[Any] = (WebhookSecret, "The new secret, which signs later deli
     ),
 )
 async def create_webhook(caller: Administers, key: Idempotency, body: WebhookRequest) -> Response:
-    """Send events that are committed from now on to a URL. A tenant has at most 100 webhooks. `secret` is null if the server
+    """Create a webhook. It sends later events to a URL. A tenant has at most 100 webhooks. `secret` is null if the server
     cannot derive it.
 
     A repetition with the same `Idempotency-Key` returns the same webhook.
@@ -65,7 +65,7 @@ async def list_webhooks(caller: Administers, limit: Limit = 100, cursor: Cursor 
 
 @router.get(OF_WEBHOOK, **operation(WebhookNotFoundError, s200=(Webhook, "The webhook, without its secret.")))
 async def get_webhook(caller: Administers, webhook_id: WebhookId) -> Response:
-    """Read one webhook. `disabled_at` is set if the receiver answered 410, after which nothing is sent."""
+    """Read one webhook. If the receiver has answered 410, `disabled_at` is set, and nothing more is sent."""
     found = await caller.client.webhook(webhook_id)
     if found is None:
         raise _no_webhook(webhook_id)
@@ -74,7 +74,7 @@ async def get_webhook(caller: Administers, webhook_id: WebhookId) -> Response:
 
 @router.delete(OF_WEBHOOK, **operation(WebhookNotFoundError, s204=(None, "It is removed.")))
 async def remove_webhook(caller: Administers, webhook_id: WebhookId) -> Response:
-    """Remove a webhook, and its deliveries that are not sent yet."""
+    """Remove a webhook and its pending deliveries."""
     if not await caller.client.remove_webhook(webhook_id):
         raise _no_webhook(webhook_id)
     return Response(status_code=204)
@@ -120,7 +120,7 @@ async def list_webhook_deliveries(
     **operation(WebhookDeliveryNotFoundError, s204=(None, "It is due at once, with the full number of tries.")),
 )
 async def redeliver_webhook(caller: Administers, delivery_id: DeliveryId) -> Response:
-    """Send a delivery that failed or arrived again, with the same id. A delivery that is pending gets 404."""
+    """Repeat a delivery that failed or arrived, with the same id. For a pending delivery, the response is 404."""
     if not await caller.client.redeliver_webhook(delivery_id):
         raise WebhookDeliveryNotFoundError(
             f"no delivery {delivery_id} has failed or arrived, or its webhook was removed or disabled", delivery_id=delivery_id
@@ -135,7 +135,7 @@ async def redeliver_webhook(caller: Administers, delivery_id: DeliveryId) -> Res
 async def get_webhook_secret(caller: Administers) -> Response:
     """Read the secret with which receivers verify webhooks of this tenant's runs. Every tenant has its own secret."""
     found = await caller.client.webhook_secret()
-    assert found is not None  # every tenant has one
+    assert found is not None  # every tenant has a secret
     return reply(found, Cache_Control=UNSEEN)
 
 
@@ -146,8 +146,8 @@ async def get_webhook_secret(caller: Administers) -> Response:
 async def rotate_webhook_secret(
     caller: Administers, key: Idempotency, body: Annotated[RotateSecret | None, Body()] = None
 ) -> Response:
-    """Replace the secret that signs webhooks. The old secret also signs for `overlap` more seconds. Set
-    `overlap` to 0 after a leak.
+    """Replace the secret that signs webhooks. For `overlap` seconds, the old secret also signs. Set `overlap` to 0 after a
+    leak.
 
     A repetition with the same `rotation_id` or `Idempotency-Key` returns the same secret, until the next rotation.
     """
@@ -159,7 +159,8 @@ async def rotate_webhook_secret(
 async def _rotated(
     caller: Caller, body: RotateSecret | None, derived_id: str | None, webhook_id: str | None = None
 ) -> WebhookSecret | None:
-    """Rotate the secret of a webhook, or of the URLs of the tenant's runs. ``derived_id``: of the Idempotency-Key."""
+    """Rotate the secret of a webhook, or of the URLs of the tenant's runs. ``derived_id``: the id that is derived from the
+    Idempotency-Key."""
     asked = body or RotateSecret()
     rotation_id = asked.rotation_id or derived_id
     return await caller.client.rotate_webhook_secret(webhook_id, overlap=asked.overlap, rotation_id=rotation_id)

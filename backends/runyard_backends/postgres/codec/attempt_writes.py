@@ -1,4 +1,4 @@
-"""The last write of an attempt, and its end."""
+"""Encode the last write of an attempt, and decode the attempt's end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AttemptWrite(NamedTuple):
 
 
 def attempt_write(write: Write) -> AttemptWrite:
-    """Encode a write as a ``runyard.attempt_write``. Raises InvalidInputError if a part of it cannot be stored."""
+    """Encode a write as a ``runyard.attempt_write``. Raises InvalidInputError if a part of the write cannot be stored."""
     check_value(write.extra, "extra")
     check_value(write.result, "result")
     return AttemptWrite(

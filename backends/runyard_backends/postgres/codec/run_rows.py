@@ -58,7 +58,8 @@ def run(row: Row) -> Run:
 
 
 run_with_any_input = entry(run, input=None, stored_input=None)
-"""Decode a run even if its input cannot be decoded. In that case a message's row is damaged, and not the run's."""
+"""Decode a run even if its input cannot be decoded. The input is in the row of a message, so the run's own row is not
+damaged."""
 
 run_entry = entry(run, input=None, options="{}", error=None, result=None, usage=None, metadata="{}")
 
@@ -108,7 +109,8 @@ def error_info(text: str | None) -> ErrorInfo | None:
 
 @named("extra")
 def claimed_extra(row: Row) -> dict[str, Any]:
-    """Return the extra with which a claimed run starts: its thread's extra, merged with the run's extra of earlier attempts."""
+    """Return the extra with which a claimed run starts: the extra of the thread, merged with the extra of the run's earlier
+    attempts."""
     extra: dict[str, Any] = from_json(row["thread_extra"]) | (from_json(row["extra"]) or {})
     return extra
 

@@ -1,10 +1,10 @@
--- Accepting runs: the verb of clients, which also admits the run, and the functions that it shares with the verb of hosts.
--- make_way in lanes.sql decides what happens if the lane is busy.
+-- Accepting runs. The verb of clients also admits the run. It shares functions with the verb of hosts (accept_in_transaction.sql). make_way
+-- in lanes.sql decides what happens if the lane is busy.
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests for one
--- thread keep their order. A refused request changes nothing and does not affect the other requests. The refusal of a single request raises
--- an error. patience: milliseconds to wait for a thread that another transaction has locked. After them the requests for the thread are
--- refused as locked. NULL for the session's limit. A request is also refused as locked if a host's open transaction has taken its run id.
+-- thread keep their order. A refused request changes nothing and does not affect the other requests. If there is only one request, its
+-- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's limit. After this time the
+-- requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction has taken its run id.
 CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -15,9 +15,9 @@ DECLARE
     message text;
     details text;
     position integer;
-    done integer[] := '{}'; -- the numbers of the plain requests, which are accepted together
+    done integer[] := '{}'; -- the positions of the plain requests, which are accepted together
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits);
-    locked text[] := '{}'; -- threads with a request that was refused as locked; their later requests do not overtake it
+    locked text[] := '{}'; -- threads with a request that was refused as locked; their later requests are refused, too
 BEGIN
     IF patience IS NOT NULL THEN PERFORM set_config('lock_timeout', greatest(1, patience)::text, true); END IF;
     IF cardinality(requests) = 1 THEN
@@ -72,7 +72,7 @@ DECLARE
     busy text;
     due timestamptz := runyard.due_at(q);
     usual_timeout text := current_setting('lock_timeout');
-    ignored text; -- the result of set_config: an assignment takes a third of the time of PERFORM
+    ignored text; -- takes the result of set_config; an assignment takes a third of the time of PERFORM
 BEGIN
     limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
@@ -113,8 +113,8 @@ BEGIN
             PERFORM runyard.check_something_to_run(t, q.parent_id, busy);
         END IF;
     END IF;
-    -- A host's open transaction may have taken the run id. The insert would wait for the end of that transaction, and the thread would stay
-    -- locked meanwhile.
+    -- A host's open transaction may have taken the run id. Without this timeout, the insert would wait for the end of that transaction, and
+    -- the thread would stay locked meanwhile.
     ignored := set_config('lock_timeout', '5ms', true);
     run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, for_agent, due, limited);
     ignored := set_config('lock_timeout', usual_timeout, true);
@@ -137,7 +137,7 @@ BEGIN
             r.admitted_at, effects, NULL)::runyard.accepted;
 END $$;
 
--- Insert the run of a request. in_lane: NULL for a run that is admitted later. limited: true if the deployment has limits.
+-- Insert the run of a request. in_lane: the lane, or NULL for a run that is admitted later. limited: true if the deployment has limits.
 CREATE OR REPLACE FUNCTION runyard.insert_run(
     for_tenant text, q runyard.request, thread_key bigint, in_lane text, for_agent text, due_at timestamptz, limited boolean
 ) RETURNS runyard.runs
@@ -169,9 +169,8 @@ BEGIN
     RETURN clock_timestamp() + make_interval(secs => q.delay);
 END $$;
 
--- Return the time by which the first attempt must start, or NULL. The time is counted from when the run is due. It is the shorter
--- of the request's expires_in and the deployment's limit queued_seconds. The limit does not apply to a fork, which may wait for
--- another run.
+-- Return the time by which the first attempt must start, or NULL. It is the due time plus the request's expires_in or the deployment's
+-- limit queued_seconds, whichever is shorter. The limit does not apply to a fork, which may wait for another run.
 CREATE OR REPLACE FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -182,8 +181,8 @@ BEGIN
     RETURN greatest(due_at, clock_timestamp()) + make_interval(secs => least(seconds, 315360000));
 END $$;
 
--- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, which may still add a
--- message; then nothing is refused.
+-- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, or NULL. On a busy lane nothing is
+-- refused, because the live run may still add a message.
 CREATE OR REPLACE FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -202,8 +201,8 @@ BEGIN
     END IF;
 END $$;
 
--- Refuse a probe whose agent or judge may ask humans, because nobody can answer a probe. Workers report at their registration
--- which agents ask.
+-- Refuse a probe whose agent or judge may ask humans, because no human can answer a probe. Workers report such agents at their
+-- registration.
 CREATE OR REPLACE FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -217,7 +216,7 @@ BEGIN
     END IF;
 END $$;
 
--- Determine the cut of a fork job when the job is accepted. after_run: the run after which it cuts; NULL for a cut at a message.
+-- Determine the cut of a fork job when the job is accepted. after_run: the run at whose end the cut is, or NULL for a cut at a message.
 CREATE OR REPLACE FUNCTION runyard.fix_cut(t runyard.threads, INOUT fork jsonb, OUT after_run text)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Checks of the arguments of a host's accept. They refuse what the client refuses, with the same error and field, because no worker
+-- Checks of the arguments of a host's accept. They refuse the same values as the client, with the same errors and fields, because no worker
 -- can decode a run with such values. runyard.ports.commands, domain.validation, domain.size_limits and domain.webhooks have the checks of
 -- the client.
 
@@ -27,7 +27,7 @@ BEGIN
     END IF;
     FOR given IN SELECT key, value, jsonb_typeof(value) AS type FROM jsonb_each(options) LOOP
         IF (CASE given.key
-            -- The two numbers are the least and the greatest positive float of Python, in which workers hold the timeout.
+            -- Workers store the timeout as a float. The two numbers are the smallest and the largest positive float of Python.
             WHEN 'timeout' THEN given.type = 'null' OR given.type = 'number' AND given.value BETWEEN '5e-324' AND '1.7976931348623157e308'
             WHEN 'expires_in' THEN given.type = 'null' OR given.type = 'number' AND given.value BETWEEN '5e-324' AND '315360000'
             WHEN 'max_attempts' THEN given.type = 'number' AND given.value BETWEEN '1' AND '1000' AND given.value::numeric % 1 = 0
@@ -63,7 +63,7 @@ EXCEPTION WHEN invalid_text_representation THEN
 END $$;
 
 -- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish a large integer from a large floating-point
--- number, so that this function refuses both.
+-- number. This function therefore refuses both.
 CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -76,7 +76,7 @@ BEGIN
         PERFORM runyard.refuse('invalid_input', format('metadata is a JSON object, got %s', coalesce(jsonb_typeof(metadata), 'NULL')), '{"field": "metadata"}');
     END IF;
     size := octet_length(metadata::text);
-    IF size > 4194304 THEN -- more than the greatest metadata of the client, in which each character is an escape
+    IF size > 4194304 THEN -- more bytes than the largest metadata that a client can send, with every character as an escape
         why := format('holds %s bytes; keep large data elsewhere and store a reference', size); most := 262144;
     ELSIF metadata @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
         why := 'is nested more than 100 levels deep; make it flatter, or store it as a string of JSON'; most := 100;

@@ -1,5 +1,5 @@
--- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies the deadlines of HITL
--- requests and waits and the expiry of runs, whose functions are in deadlines.sql. make_way in lanes.sql decides what happens if the lane is busy.
+-- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies deadlines of HITL requests and
+-- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql decides what happens if the lane is busy.
 
 -- Admit the committed runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
 -- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
@@ -13,7 +13,7 @@ DECLARE
     got record;
     done integer := 0;
     lines text[] := '{}';
-    locked text[] := '{}'; -- tenants and ids of the threads that are left
+    locked text[] := '{}'; -- tenants and ids of the locked threads, which are left to a later call
     known_locked integer;
     overdue interval;
     other timestamptz := runyard.next_time('-infinity');
@@ -49,8 +49,8 @@ BEGIN
     END IF;
 END $$;
 
--- Admit the runs of a locked thread that are due, and apply what else is due there. kinds: 'deadline' for a HITL request or a wait, 'child'
--- for a child of a cancelled run, 'expiry' for a run that was not started in time. lines: the permits that ended runs waited for.
+-- Admit the due runs of a locked thread, and apply everything else that is due on the thread. kinds: 'deadline' for a HITL request or a
+-- wait, 'child' for a child of a cancelled run, 'expiry' for an expired run. lines: the permits for which the ended runs have waited.
 CREATE OR REPLACE FUNCTION runyard.apply_due(t runyard.threads, kinds text[], OUT effects jsonb, OUT lines text[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -73,9 +73,8 @@ BEGIN
     END IF;
 END $$;
 
--- Lock and return a thread for which something is due. Make the thread if it does not exist. key: the number of the thread when it
--- was read, or NULL. locked: true if another transaction has locked the thread. t is NULL in this case, and if the thread was
--- deleted after it was read.
+-- Lock and return a thread on which something is due. Make the thread if it does not exist. key: the key of the thread at the read before,
+-- or NULL. locked: true if another transaction has locked the thread. t is NULL if the thread is locked, or was deleted after the read.
 CREATE OR REPLACE FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -97,7 +96,7 @@ BEGIN
         t := runyard.make_thread(for_tenant, thread_id, NULL);
         IF t.thread_key IS NULL THEN t := runyard.ensure_thread(for_tenant, thread_id); END IF;
         PERFORM set_config('lock_timeout', usual_timeout, true);
-        -- Another transaction may have made the thread and deleted it with the run, after the run was read. Do not make it again.
+        -- After the run was read, another transaction may have made the thread and deleted it with the run. Do not make the thread again.
         IF NOT EXISTS (SELECT 1 FROM runyard.runs x WHERE x.tenant = for_tenant AND x.thread_id = due_thread.thread_id
                        AND x.lane_seq IS NULL AND NOT x.deleted) THEN
             PERFORM runyard.refuse('run_not_found', format('no run of thread %s is due', thread_id));
@@ -149,7 +148,7 @@ BEGIN
     r.agent := runyard.agent_of(r.agent, t.agent);
     IF r.kind = 'prompt' THEN t := runyard.set_thread_agent(t, r.agent); END IF;
     UPDATE runyard.runs SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
-           admitted_at = greatest(now(), accepted_at), -- accepted_at is later if this transaction waited for the thread's lock
+           admitted_at = greatest(now(), accepted_at), -- accepted_at is later than now() if this transaction has waited for the thread's lock
            agent = r.agent, changed_at = now()
     WHERE accept_no = r.accept_no RETURNING * INTO r;
     IF first THEN
@@ -168,8 +167,8 @@ BEGIN
         runyard.outside_event(t, r, r.event_id, 'run.failed', jsonb_build_object('error', refused)));
 END $$;
 
--- Return the error that forbids a run on this thread, or NULL. The run's id may be inherited, or its parent message may be
--- missing or inside an open tool cycle.
+-- Return the error that forbids a run on this thread, or NULL. An inherited run may have the run's id. The parent message may be missing or
+-- inside an open tool cycle.
 CREATE OR REPLACE FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- The agents of runs: named by the request, or that of the thread, or the default agent of a namespace. runyard/domain/agent_names.py
--- describes the names.
+-- The agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of a namespace.
+-- runyard/domain/agent_names.py describes the names.
 
--- Return true if a name is that of one agent, and does not stand for the default agent of a namespace.
+-- Return true if a name names one agent. Any other name stands for the default agent of a namespace.
 CREATE OR REPLACE FUNCTION runyard.is_agent(name text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(right(name, 1) <> '/', false)
@@ -14,7 +14,8 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- Return the agent of a run. wanted: the agent of the request. of_thread: the agent of the thread. If no worker of the namespace was ever
--- registered, return a name that stands for its default agent, or NULL. The first claim of the run then names the agent.
+-- registered, its default agent is unknown. Then return the name that stands for the default agent, or NULL for programs without a
+-- namespace. The first claim of the run replaces this name.
 CREATE OR REPLACE FUNCTION runyard.agent_of(wanted text, of_thread text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -24,14 +25,15 @@ BEGIN
     RETURN coalesce((SELECT d.agent FROM runyard.default_agents d WHERE d.namespace = runyard.namespace_of(of_thread)), of_thread);
 END $$;
 
--- Return the queue of the runs of an agent. Before a worker of a namespace was registered, it is the queue that all its workers serve.
+-- Return the queue of the runs of an agent. Before a worker of the namespace was registered, return the queue that all workers of the
+-- namespace serve.
 CREATE OR REPLACE FUNCTION runyard.queue_of(for_agent text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN coalesce((SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), nullif(runyard.namespace_of(for_agent), ''), 'default');
 END $$;
 
--- Record the agent of the first prompt of a thread, which is locked, as the agent of the thread. An agent of the thread is kept.
+-- Record the agent of a locked thread's first prompt as the agent of the thread. If the thread has an agent already, change nothing.
 CREATE OR REPLACE FUNCTION runyard.set_thread_agent(INOUT t runyard.threads, name text)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -41,30 +43,31 @@ BEGIN
     END IF;
 END $$;
 
--- Return the agent that a thread without one gets from its first prompt that is not admitted. NULL without such a prompt.
+-- Return the agent that a thread without an agent will get from its first prompt that is not admitted. Return NULL without such a prompt.
 CREATE OR REPLACE FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_id text) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT x.agent FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = agent_of_unadmitted.thread_id AND x.lane_seq IS NULL AND x.kind = 'prompt' AND NOT x.deleted
-    ORDER BY x.accept_no + 0 LIMIT 1 -- not by the primary key, which has all runs
+    ORDER BY x.accept_no + 0 LIMIT 1 -- + 0 prevents a scan of the primary key, which has all runs
 $$;
 
--- Return true if a worker serves an agent, or the default agent for which a name stands. A worker that lists no agents serves all agents.
+-- Return true if a worker serves an agent. A name may stand for the default agent of a namespace. A worker that lists no agents serves all
+-- agents.
 CREATE OR REPLACE FUNCTION runyard.serves(w runyard.workers, for_agent text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT w.agents = '{}' OR CASE WHEN runyard.is_agent(for_agent) THEN w.agents ? for_agent
                                    ELSE runyard.namespace_of(w.default_agent) = runyard.namespace_of(for_agent) END
 $$;
 
--- Return the agent of a run at its claim: if the run has only a name for a default agent, that of the thread, or else that of the claimant's
--- app. Return the name if the claimant does not serve its namespace.
+-- Return the agent of a run at its claim. name: the run's agent, or a name for a default agent. Replace such a name by the agent of the
+-- thread, or else by the default agent of the claimant. If the claimant does not serve the namespace, return the name.
 CREATE OR REPLACE FUNCTION runyard.agent_at_claim(name text, of_thread text, claimant runyard.workers) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN runyard.is_agent(name) THEN name WHEN runyard.is_agent(of_thread) THEN of_thread
                 WHEN runyard.serves(claimant, name) THEN coalesce(claimant.default_agent, name) ELSE name END
 $$;
 
--- Return a run with the agent that it has after a claim.
+-- Return a run with the agent that a claim gives it.
 CREATE OR REPLACE FUNCTION runyard.as_claimed(r runyard.runs, of_thread text, claimant runyard.workers) RETURNS runyard.runs
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -72,7 +75,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Give a run the agent of agent_at_claim, also if the claimant does not serve it. The thread of a prompt, which is locked, gets it, too.
+-- Give a run the agent of agent_at_claim, even if the claimant does not serve this agent. The locked thread of a prompt gets the same
+-- agent.
 CREATE OR REPLACE FUNCTION runyard.name_agent(INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -85,9 +89,9 @@ BEGIN
     END IF;
 END $$;
 
--- Choose the default agent of a worker's namespace after the worker was registered, left or died. The agent is kept while a live worker has it
--- as its default agent. Otherwise it is that of the worker that was registered last, so that no agent stays that nobody serves. Without a live
--- worker it is kept.
+-- Choose the default agent of a worker's namespace after the worker was registered, left or died. The namespace keeps its default agent
+-- while a live worker has the same default agent. If no live worker has it, take the default agent of the live worker that was registered
+-- last. Without any live worker, change nothing.
 CREATE OR REPLACE FUNCTION runyard.choose_default_agent() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -96,7 +100,7 @@ DECLARE
 BEGIN
     IF name IS NULL OR TG_OP = 'DELETE' AND OLD.dead_at IS NOT NULL THEN RETURN NULL; END IF;
     of_namespace := runyard.namespace_of(name);
-    -- The statement after the lock sees the workers of every transaction that chose before.
+    -- The statement after the lock sees the workers of every transaction that has chosen before.
     PERFORM pg_advisory_xact_lock(hashtext('runyard.default_agents'), hashtext(of_namespace));
     INSERT INTO runyard.default_agents AS d (namespace, agent)
     SELECT of_namespace, w.default_agent FROM runyard.workers w

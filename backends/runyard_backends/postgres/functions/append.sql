@@ -1,6 +1,6 @@
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Return the stored messages. A message that the run has stored before stays unchanged.
+-- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged.
 CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -27,9 +27,9 @@ BEGIN
         JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
 END $$;
 
--- Insert messages of a run after its last message. Skip a message that the run has already, because its call is a repetition
--- after a lost reply. The caller must save the rows of the thread and the run. first_event: the number of the first message's
--- event; NULL for a run without events. new: true if the caller knows that no message of the thread has one of the ids.
+-- Insert messages of a run after its last message. Skip messages that the run has already: such a call is a repetition after a lost reply.
+-- The caller must save the rows of the thread and the run. first_event: the number of the first message's event, or NULL for a run without
+-- events. new: true if the caller knows that no message of the thread has one of the ids.
 CREATE OR REPLACE FUNCTION runyard.put_messages(
     INOUT t runyard.threads, INOUT r runyard.runs, messages runyard.new_message[], first_event integer, new boolean DEFAULT false
 ) LANGUAGE plpgsql AS $$
@@ -61,8 +61,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the thread's own or inherited message with this id, or a NULL row. Almost every id is new, so that the first query
--- usually suffices. The second query reads the index once per branch, because many threads may have a message with the id.
+-- Return the message of the thread with this id, own or inherited, or a NULL row. For a new id, which is the usual case, the first query is
+-- enough. The second query reads the index once per branch, because many threads may have a message with the id.
 CREATE OR REPLACE FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

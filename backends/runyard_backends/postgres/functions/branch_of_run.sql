@@ -1,5 +1,4 @@
--- The branch on which a run continues at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a
--- branch shows.
+-- The branch of a run at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a branch shows.
 
 -- Make a branch that begins after the message `base` and inherits the levels of `view`.
 CREATE OR REPLACE FUNCTION runyard.open_branch(
@@ -14,9 +13,9 @@ BEGIN
     SELECT branch.branch_id, l.branch_id, l.high_water_seq, l.cutoff, l.open_run_id FROM unnest(view) l;
 END $$;
 
--- Return the branch for a run at its first claim, or for a stored message. With parent_id, it is the branch that ends at that
--- message, or else a new branch that begins there. At root_id() the branch begins a tree of its own. Without parent_id, it is the
--- head. alone: true for a run that gets a new branch in any case.
+-- Return the branch for a run at its first claim, or for a stored message. Without parent_id, return the head. With parent_id, return the
+-- branch that ends at this message, or else a new branch after the message. For root_id(), the branch begins another tree. alone: true for
+-- a run that always gets a new branch.
 CREATE OR REPLACE FUNCTION runyard.branch_for(
     INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
 ) LANGUAGE plpgsql AS $$
@@ -47,16 +46,16 @@ BEGIN
     END IF;
 END $$;
 
--- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. At root_id() the branch begins
--- a tree of its own. Raises thread_not_found, message_not_found.
+-- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. For root_id(), the branch begins
+-- another tree. Raises thread_not_found, message_not_found.
 CREATE OR REPLACE FUNCTION runyard.set_head(for_tenant text, thread_id text, message_id uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     PERFORM runyard.branch_for(runyard.known_thread(for_tenant, thread_id), '', message_id, false);
 END $$;
 
--- Return the branch whose last visible message is message_id, or with root_id() one without visible messages, or NULL. If there are several
--- such branches, return the head, or else the oldest.
+-- Return the branch whose last visible message is message_id, or NULL. root_id() finds a branch without visible messages. If several
+-- branches match, return the head, or else the oldest.
 CREATE OR REPLACE FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -1,6 +1,6 @@
 -- The messages, the extra and the HITL requests that a checkpointer stores.
 
--- Append a checkpointer's messages, each under its own run id or without a run. A message whose id is stored already is skipped.
+-- Append a checkpointer's messages, each under its own run id or without a run. Skip a message whose id is stored already.
 CREATE OR REPLACE FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -68,8 +68,8 @@ BEGIN
     t.next_seq := t.next_seq + many;
 END $$;
 
--- Return the messages of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id:
--- NULL for messages without a run.
+-- Return those of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id: the run of the
+-- messages, or NULL.
 CREATE OR REPLACE FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_message[]) RETURNS runyard.new_message[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -169,7 +169,7 @@ BEGIN
     IF FOUND THEN PERFORM runyard.refuse_request(taken); END IF;
 END $$;
 
--- Return the pending and answered HITL requests of a run or, if run_id is NULL, of a thread. Apply the deadlines of overdue
+-- Return the pending and answered HITL requests of a run. If run_id is NULL, return those of the thread. Apply the deadlines of overdue
 -- requests first, because a program without workers has no reconciler.
 CREATE OR REPLACE FUNCTION runyard.load_requests(for_tenant text, thread_id text, run_id text) RETURNS SETOF runyard.requests
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

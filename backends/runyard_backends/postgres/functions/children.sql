@@ -37,7 +37,7 @@ BEGIN
         PERFORM runyard.refuse('run_conflict', format('run id %s is taken by a run that is no child of run %s; choose another id', q.run_id, parent.run_id),
                                jsonb_build_object('run_id', q.run_id, 'differs', jsonb_build_array('job')));
     END IF;
-    -- The parent may have been cancelled meanwhile. The lock of its row comes after the lock of the child's thread.
+    -- Lock the parent's row, because the parent may have been cancelled meanwhile. Its lock must come after the lock of the child's thread.
     SELECT x.* INTO parent FROM runyard.runs x WHERE x.accept_no = parent.accept_no FOR UPDATE;
     PERFORM runyard.refuse_write(parent, with_fence);
     UPDATE runyard.runs SET progressed = true WHERE accept_no = parent.accept_no AND NOT progressed;
@@ -50,8 +50,8 @@ BEGIN
     END IF;
 END $$;
 
--- Make the wait for an ended child due, or delete it if its run was deleted with its thread. The transaction does not lock the thread of
--- the parent, so that it changes nothing else there.
+-- Make the wait for an ended child due. Delete the wait if the parent was deleted with its thread. Nothing else of the parent is changed,
+-- because the transaction does not lock the parent's thread.
 CREATE OR REPLACE FUNCTION runyard.end_child(child runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -63,7 +63,7 @@ BEGIN
       AND NOT EXISTS (SELECT 1 FROM runyard.runs p WHERE p.thread_key = w.thread_key AND p.run_id = w.run_id AND NOT p.deleted);
 END $$;
 
--- Let the parent of a redriven child wait for its next end. The wait of a cancelled parent stays due, so that the child is cancelled.
+-- Open the wait of the parent again after a redrive of its child. The wait of a cancelled parent stays due, so that the child is cancelled.
 CREATE OR REPLACE FUNCTION runyard.reopen_wait(child runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -72,8 +72,8 @@ BEGIN
     WHERE w.thread_key = child.started_by_key AND w.run_id = child.started_by_run_id AND w.wait_id = child.run_id AND w.kind = 'child';
 END $$;
 
--- End the due waits of a suspended run that is being claimed, and return the run. The effects do not contain its own job. The end of a
--- child submits its parent, and does not lock the thread of the parent.
+-- End the due waits of a suspended run at its claim, and return the run. The effects do not contain the run's own job. The end of a child
+-- only submits the job of the parent, without a lock of the parent's thread. The waits therefore end here.
 CREATE OR REPLACE FUNCTION runyard.wake_parent(INOUT r runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -85,8 +85,8 @@ BEGIN
     SELECT y.* INTO r FROM runyard.runs y WHERE y.accept_no = r.accept_no;
 END $$;
 
--- Let the reconciler cancel the children of a cancelled run: a due wait of a cancelled run, or of a deleted one, for an unfinished child.
--- A row that is locked belongs to a child that ends.
+-- Make the waits of a cancelled run for its children due. The reconciler then cancels the children. A locked wait is skipped, because its
+-- child is ending.
 CREATE OR REPLACE FUNCTION runyard.doom_children(r runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -95,9 +95,9 @@ BEGIN
         WHERE x.thread_key = r.thread_key AND x.run_id = r.run_id AND x.kind = 'child' AND x.ended_at IS NULL FOR UPDATE SKIP LOCKED);
 END $$;
 
--- Delete the waits of these runs of a thread; NULL: of all its runs. The wait for a child that lives stays, so that the child is
--- cancelled; the end of the child deletes it. A row that is locked belongs to a child that ends, whose transaction may need the lock of
--- this thread. It stays until the thread is removed.
+-- Delete the waits of these runs of a thread, or of all its runs if run_ids is NULL. A wait for a live child stays, so that the reconciler
+-- cancels the child. The end of the child deletes this wait. A locked wait stays too, until the thread is removed. Its child is ending, and
+-- the transaction of that end may need the lock of this thread.
 CREATE OR REPLACE FUNCTION runyard.forget_waits(thread_key bigint, run_ids text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -107,8 +107,9 @@ BEGIN
         FOR UPDATE SKIP LOCKED);
 END $$;
 
--- Return true if a wait of a deleted thread cannot be left to the end of its child: it is for no child that lives, or the end of the child
--- has locked it. The others are locked, so that the end of the child sees that the thread is removed.
+-- Return true if a deleted thread has waits that must be deleted before the thread: waits without a live child, or waits that the end of a
+-- child has locked. The end of a live child deletes the other waits. This function locks them, so that this end sees the removal of the
+-- thread.
 CREATE OR REPLACE FUNCTION runyard.has_waits_to_forget(of_thread bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -129,7 +130,8 @@ BEGIN
         AND c.finished_at IS NULL);
 END $$;
 
--- Return the threads with children to cancel, and since when. A child without a place in its lane is cancelled after its admission.
+-- Return the threads with children to cancel, and the time at which their cancels became due. A child that is not admitted is cancelled
+-- after its admission.
 CREATE OR REPLACE FUNCTION runyard.doomed_children(most integer) RETURNS TABLE (tenant text, thread_id text, due_at timestamptz)
 LANGUAGE plpgsql STABLE ROWS 10 AS $$
 BEGIN
@@ -142,7 +144,8 @@ BEGIN
     ORDER BY w.due_at LIMIT most;
 END $$;
 
--- Cancel the runs of the locked thread whose parents were cancelled, or deleted after that. lines: the permits that these runs waited for.
+-- Cancel the runs of the locked thread whose parents were cancelled. The parents may have been deleted afterwards. lines: the permits for
+-- which these runs have waited.
 CREATE OR REPLACE FUNCTION runyard.cancel_children(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,9 +1,9 @@
 -- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
--- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. There is no wait
--- if there are limits on running runs. In this case the function locks permits before it locks threads, and the transaction that has locked
--- a thread may wait for one of these permits.
+-- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. With limits on
+-- running runs, the function does not wait. It then locks permits before threads. The transaction that has locked a thread may wait for one
+-- of these permits, so that a wait could be a deadlock.
 CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -14,7 +14,7 @@ DECLARE
     claimant runyard.workers;
     paused text[] := ARRAY(SELECT q.queue FROM runyard.paused_queues q);
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
-    done text[] := '{}'; -- the threads and ids of the plain runs, which are claimed together
+    done text[] := '{}'; -- the thread keys and ids of the plain runs, which are claimed together
 BEGIN
     SELECT w.* INTO claimant FROM runyard.workers w WHERE w.worker_id = claim.worker_id AND w.dead_at IS NULL;
     IF NOT FOUND THEN
@@ -26,7 +26,7 @@ BEGIN
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id
                 JOIN runyard.threads x ON x.thread_key = k.thread_key,
                 unnest(runyard.permits_of(runyard.as_claimed(r, x.agent, claimant)) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
-    ELSIF cardinality(thread_keys) > 1 -- a single run that is not plain does not pay for both paths
+    ELSIF cardinality(thread_keys) > 1 -- for a single run that is not plain, the plain path would be wasted time
           OR (SELECT r.attempt = 0 FROM runyard.runs r WHERE r.thread_key = thread_keys[1] AND r.run_id = run_ids[1]) THEN
         FOR c IN SELECT p.* FROM runyard.claim_plain(claimant, thread_keys, run_ids, paused, patience) p LOOP
             done := done || (c.thread_key || ' ' || c.run_id);
@@ -57,8 +57,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was
--- requested, so that the worker ends it. limited: true if the deployment has limits on running runs.
+-- Claim a run whose thread is locked. paused: the paused queues. A run of a paused queue is claimed only if a cancel was requested. The
+-- worker then ends the run. limited: true if the deployment has limits on running runs.
 CREATE OR REPLACE FUNCTION runyard.claim_locked(
     t runyard.threads, claimant runyard.workers, run_id text, paused text[], limited boolean
 ) RETURNS runyard.claimed
@@ -128,7 +128,7 @@ BEGIN
         branch_id = r.branch_id, base_id = r.base_id, snapshot_tip = r.snapshot_tip, snapshot_cutoff = r.snapshot_cutoff,
         first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools, app_version = r.app_version,
         waits_for_permit = NULL, place_in_line = NULL, until_fewer = NULL, changed_at = now(),
-        input = CASE WHEN NOT first THEN r.input END -- begin_run has made it a message
+        input = CASE WHEN NOT first THEN r.input END -- begin_run has stored the input as a message
     WHERE accept_no = r.accept_no;
     PERFORM runyard.follow_claim(r);
     IF r.attempt > 1 THEN PERFORM runyard.receive_answers(r); END IF;
@@ -152,9 +152,9 @@ BEGIN
         runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
 END $$;
 
--- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended
--- under the run's id before its claim become messages of the run. The caller must save the run's row. has_input: true if the input is
--- one of these messages; false if no message of the thread has its id.
+-- Begin a prompt at its first claim. Determine its branch and its snapshot, and store its input. Messages that were appended under the
+-- run's id before the claim become messages of the run. The caller must save the run's row. has_input: true if the input is one of these
+-- messages, false if no message of the thread has the input's id.
 CREATE OR REPLACE FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_input boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -162,7 +162,7 @@ DECLARE
     branch runyard.branches;
     u runyard.unclaimed;
 BEGIN
-    IF r.parent_id IS NULL AND NOT r.parallel THEN -- the usual case, without a call of branch_for
+    IF r.parent_id IS NULL AND NOT r.parallel THEN -- the usual case needs no call of branch_for
         SELECT b.* INTO branch FROM runyard.branches b WHERE b.branch_id = t.head_branch;
     ELSE
         got := runyard.branch_for(t, r.lane, r.parent_id, r.parallel);

@@ -1,8 +1,8 @@
 -- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
 
--- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a thread that
--- another transaction has locked. After them the writes of the thread are refused as locked, and the others are stored. NULL for the
--- session's limit, after which the call fails.
+-- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a locked thread.
+-- After this time the writes of the thread are refused as locked, and the other writes are stored. If patience is NULL, the session's limit
+-- applies, and the call fails after it.
 CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -16,10 +16,10 @@ DECLARE
     limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
     ended runyard.ended; -- the last write that was not refused
     permits text[] := '{}';
-    done bigint[] := '{}'; -- the threads of the plain writes, which are stored together
-    locked bigint; -- the last thread that was locked; its further writes are not stored before its first one
+    done bigint[] := '{}'; -- the thread keys of the plain writes, which are stored together
+    locked bigint; -- the last thread with a write that was refused as locked; its later writes are refused, too
 BEGIN
-    IF NOT limited AND (cardinality(writes) > 1 -- a single run that is not plain does not pay for both paths
+    IF NOT limited AND (cardinality(writes) > 1 -- for a single run that is not plain, the plain path would be wasted time
             OR (SELECT x.attempt = 1 AND NOT x.has_tools FROM runyard.runs x
                 WHERE x.thread_key = writes[1].thread_key AND x.run_id = writes[1].run_id)) THEN
         FOR ended IN SELECT p.* FROM runyard.complete_plain(writes, message_bytes, patience) p LOOP
@@ -74,7 +74,7 @@ BEGIN
     END IF;
 END $$;
 
--- Fail a run. why: its error.
+-- Fail a run. why: the error of the run.
 CREATE OR REPLACE FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -98,9 +98,9 @@ BEGIN
     RETURN e;
 END $$;
 
--- Release a run and queue it again. delay: seconds until it is due. why: the error, if the release is a retry, which is counted;
--- else NULL. first_event: the number of the attempt's next event, or NULL. fewer: a job waits until fewer runs that it started
--- are live. used: the usage to add to the run's, or NULL.
+-- Release a run and queue it again. delay: seconds until the run is due. why: the error that causes a retry, which is counted, or NULL if
+-- the release is no retry. first_event: the number of the attempt's next event, or NULL. fewer: a bound on the live runs that this job has
+-- started. The job waits until fewer are live. used: the usage to add to the usage of the run, or NULL.
 CREATE OR REPLACE FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended

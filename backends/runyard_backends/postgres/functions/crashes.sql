@@ -1,18 +1,18 @@
--- Crashes of runs: their number, the attempt that runs alone, and the end of a run that crashed too often. MAX_CRASHES in
+-- Crashes of runs: their number, the attempt that runs alone, and the end of a run that has crashed too often. MAX_CRASHES in
 -- runyard/domain/crashes.py is the same limit.
 
 -- Return the number of crashes without progress after which a run is dead. After one crash fewer, the next attempt runs alone.
 CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 3;
 
--- Return the number of a run's crashes without progress, with the crash of its current attempt. The crash does not count if the
--- attempt was still waiting to run alone. In this case another run made the worker crash.
+-- Return the number of a run's crashes without progress, including the crash of its current attempt. That crash does not count if the
+-- attempt was still waiting for its own process, because another run must have caused it.
 CREATE OR REPLACE FUNCTION runyard.crashes(r runyard.runs) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN CASE WHEN r.progressed THEN 1 WHEN r.crash_count >= runyard.max_crashes() - 1 AND NOT r.isolated THEN r.crash_count ELSE r.crash_count + 1 END;
 END $$;
 
--- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. Otherwise e.status is NULL.
+-- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. e.status is NULL if the run continues.
 -- how: the description of the crash, for the run's error.
 CREATE OR REPLACE FUNCTION runyard.end_crashed(INOUT t runyard.threads, INOUT r runyard.runs, how text, OUT e runyard.ended)
 LANGUAGE plpgsql AS $$
@@ -36,7 +36,7 @@ BEGIN
         CASE WHEN e.error IS NULL THEN '{}' ELSE jsonb_build_object('error', e.error) END));
 END $$;
 
--- Record that the attempt runs alone in its process. Later crashes of the attempt count.
+-- Record that the attempt runs alone in its process. From here on, its crash counts.
 CREATE OR REPLACE FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -49,8 +49,8 @@ BEGIN
     UPDATE runyard.runs SET isolated = true WHERE accept_no = r.accept_no;
 END $$;
 
--- Handle the death of a process in which an attempt ran alone. Count the crash. End the run if a cancel was requested or the run
--- has crashed too often. Otherwise queue it again.
+-- Count the crash of a process in which an attempt ran alone. End the run if a cancel was requested or the run has crashed too often. In
+-- any other case queue the run again.
 CREATE OR REPLACE FUNCTION runyard.bury(thread_key bigint, run_id text, with_fence bigint, how text) RETURNS runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,6 +1,7 @@
 -- Cuts of forks: find the view of the thread at a message, at a message number or after a run. Refuse a cut inside a tool cycle (F6).
 
--- Return the cut that a request names: its view, and the run after which it is, or NULL. q: the cut as JSON.
+-- Return the cut that a request names: the view of the cut, and the id of the run. The id is NULL for a cut at a message. q: the cut as
+-- JSON.
 CREATE OR REPLACE FUNCTION runyard.cut(t runyard.threads, q jsonb, OUT view runyard.level[], OUT after_run runyard.runs)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -31,8 +32,7 @@ BEGIN
     view := got.view; after_run := got.run;
 END $$;
 
--- The id that stands for the place before the first message. A message with this parent begins a tree of its own. No message has this
--- id.
+-- Return the id that stands for the place before the first message. A message with this parent begins a tree. No message has this id.
 CREATE OR REPLACE FUNCTION runyard.root_id() RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT '00000000-0000-0000-0000-000000000000'::uuid
 $$;
@@ -44,8 +44,8 @@ BEGIN
                            jsonb_build_object('thread_id', t.thread_id, 'message_id', message_id));
 END $$;
 
--- Return the cut at a message, which the cut includes. view: shows exactly the path to the message. whole: shows all visible
--- messages of the message's branch. run: the message's run, or NULL. At root_id() both views are empty.
+-- Return the cut at a message. The cut includes the message. view: the view of the path to the message. whole: the view of all visible
+-- messages of the message's branch. run: the message's run, or NULL. For root_id() both views are empty.
 CREATE OR REPLACE FUNCTION runyard.cut_at_message(
     t runyard.threads, message_id uuid, OUT view runyard.level[], OUT whole runyard.level[], OUT message runyard.messages, OUT run runyard.runs
 ) LANGUAGE plpgsql STABLE AS $$
@@ -85,7 +85,7 @@ BEGIN
         || (message.branch_id, l.high_water_seq, l.cutoff, coalesce(open_run, l.open_run_id))::runyard.level;
 END $$;
 
--- Return the cut after a completed run, which may be inherited.
+-- Return the cut after a completed run of the thread or of an ancestor.
 CREATE OR REPLACE FUNCTION runyard.cut_after_run(t runyard.threads, run_id text, OUT view runyard.level[], OUT run runyard.runs)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -115,7 +115,7 @@ BEGIN
         jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
 END $$;
 
--- Return the id of the message with this number, on a branch of the thread or inherited.
+-- Return the id of the message with this number, own or inherited.
 CREATE OR REPLACE FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- Deadlines of HITL requests and waits, and the expiry of runs that were not started in time. The verb admit applies both.
+-- Deadlines of HITL requests and waits, and the expiry of runs. The verb admit applies both.
 
--- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store its default answer, or fail its
--- suspended run. Close a request without a live run.
+-- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store the default answer, or fail the
+-- suspended run. If the run to fail is not live, close the request.
 CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -37,7 +37,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Fail a run that was not started by its expires_at.
+-- Fail a run that has expired: it had no attempt before its expires_at.
 CREATE OR REPLACE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,7 +50,7 @@ BEGIN
     effects := runyard.merge_effects(got.effects, runyard.outside_event(t, got.r, event, 'run.failed', jsonb_build_object('error', why)));
 END $$;
 
--- Fail the thread's admitted runs that were not started by their expires_at. lines: the permits that these runs waited for.
+-- Fail the thread's admitted runs that have expired. lines: the permits for which these runs have waited.
 CREATE OR REPLACE FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lines text[])
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,9 +1,9 @@
--- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. Its messages that forks see stay until the last of
--- these forks is deleted. left_over in delete_thread is the number of rows that are removed in the transaction of the deletion.
+-- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. A message that a fork sees stays until the last
+-- such fork is deleted. left_over in delete_thread is the maximum number of rows to remove in the transaction of the deletion.
 
--- Delete a thread. cancel_first: true to cancel live runs; otherwise a live run raises thread_busy. seen: the updated_at that the
--- caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads whose rows are not
--- all removed. postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
+-- Delete a thread. cancel_first: true to cancel live runs; false to raise thread_busy for a live run. seen: the updated_at that the caller
+-- has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads that still have rows.
+-- postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
 CREATE OR REPLACE FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
@@ -57,14 +57,14 @@ BEGIN
     DELETE FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.wait_id IS NULL;
     DELETE FROM runyard.labels l WHERE l.thread_key = t.thread_key;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, type) VALUES (t.tenant, t.thread_key, t.thread_id, 'thread.deleted');
-    -- Deleted ancestors are examined again, because this thread may have been the last one that showed some of their messages.
+    -- Examine deleted ancestors again, because this thread may have been the last one that showed some of their messages.
     INSERT INTO runyard.removals AS s (thread_key, tenant, thread_id, erase, runs_hidden)
     SELECT z.thread_key, z.tenant, z.thread_id, delete_thread.erase AND z.thread_key = t.thread_key, z.thread_key <> t.thread_key
     FROM runyard.threads z WHERE z.thread_key = ANY (kin || t.thread_key) AND z.deleted_at IS NOT NULL
     ON CONFLICT ON CONSTRAINT removals_pkey DO UPDATE SET after_run = '', below_branch = excluded.below_branch, after_seq = 0;
     unremoved := '{}';
     FOREACH doomed IN ARRAY ARRAY(SELECT k FROM unnest(kin || t.thread_key) k ORDER BY k DESC) LOOP
-        -- A small thread is removed at once. The rows of a large one, and of any erased one, are removed without the lock of an ancestor.
+        -- Remove a small thread at once. The rows of large threads and erased threads are removed later, without the locks of ancestors.
         IF left_over > 0 AND NOT erase THEN
             left_over := left_over - runyard.remove_part(doomed, left_over);
         END IF;
@@ -72,8 +72,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lock the thread's ancestors and then the thread, and return the thread. The ancestors have smaller keys, and every function
--- that locks several threads locks them in the order of their keys.
+-- Lock the thread's ancestors and then the thread. Return the thread. Every function locks threads in the order of their keys, and
+-- ancestors have smaller keys.
 CREATE OR REPLACE FUNCTION runyard.find_family(for_tenant text, thread_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -87,8 +87,8 @@ BEGIN
     RETURN runyard.known_thread(for_tenant, thread_id);
 END $$;
 
--- Delete the content of a run that has ended and is in no context. Its row stays, so that a repeated request finds it. Messages
--- that a live thread shows through a fork or a branch stay. A later call deletes them if no live thread shows them any more.
+-- Delete the content of a run that has ended and is in no context. The run's row stays, so that a repeated request finds it. Keep the
+-- messages that a live thread shows through a fork or a branch. When no live thread shows them, another call deletes them.
 CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Effects: the work that a verb asks of Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
+-- Effects: the work that a commit leaves to be done in Redis. They are JSON: {"jobs": […], "events": […], "cancels": […], "withdrawn": […],
 -- "deleted": […]}, or NULL for no effects.
 
 -- Return the effects of both arguments together.
@@ -23,7 +23,8 @@ BEGIN
             jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', r.attempt + 1) END);
 END $$;
 
--- Return the job of a run of which a statement has only these columns. Postgres copies the body of this function into the statement.
+-- Return the job of a run from single columns, for statements that do not have the whole row. Postgres inlines this function into the
+-- statement.
 CREATE OR REPLACE FUNCTION runyard.job_of(
     thread_key bigint, run_id text, lane text, kind text, queue text, priority text, tenant text, not_before timestamptz, queued jsonb
 ) RETURNS jsonb
@@ -34,7 +35,7 @@ LANGUAGE sql AS $$
         'ready_at', extract(epoch FROM greatest(clock_timestamp(), not_before)), 'queued', queued)
 $$;
 
--- Send effects to the workers through NOTIFY, for a function that does not return them. Effects that are too large for a
+-- Send effects to the workers through NOTIFY, for a function that does not return its effects. Effects that are too large for a
 -- notification are not sent. The reconciler then finds the runs.
 CREATE OR REPLACE FUNCTION runyard.tell(effects jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

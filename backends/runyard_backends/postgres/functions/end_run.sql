@@ -1,8 +1,8 @@
--- The end of a run, which every verb that ends a run calls.
+-- The end of a run. Every verb that ends a run calls end_run.
 
--- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, write the feed and the webhook delivery.
--- Return as effects the jobs of the runs that may start after it. why: the error, or NULL. event: the id of the run's last event.
--- A cancelled run whose messages are kept gets a completion number only if every tool call has its result.
+-- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, and write the feed and the webhook
+-- delivery. Return as effects the jobs of the runs that may start next. why: the error, or NULL. event: the id of the run's last event. A
+-- cancelled run whose messages are kept gets a completion number only if every tool call has a result.
 CREATE OR REPLACE FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -58,7 +58,7 @@ BEGIN
         INSERT INTO runyard.attempts (accept_no, fence, worker_id, started_at, outcome, error)
         VALUES (r.accept_no, r.fence, r.worker_id, r.started_at, to_status, why) ON CONFLICT DO NOTHING;
     END IF;
-    -- A run that completes in its first attempt has requests or waits only if it has asked to be suspended. It then has an event_id.
+    -- A run that completes in its first attempt has requests or waits only if it has asked to be suspended. Such a run has an event_id.
     IF to_status <> 'completed' OR r.attempt > 1 OR r.event_id IS NOT NULL OR r.kind = 'external' THEN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;

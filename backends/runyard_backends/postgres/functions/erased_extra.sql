@@ -1,7 +1,7 @@
--- What an erasure removes from the extra of runs and threads (removal.sql).
+-- Functions by which an erasure removes entries from the extra of runs and threads (removal.sql).
 
--- Return up to `most` completed runs with an extra of a thread, after a completion number. last: the completion number of the last
--- one, or NULL if there are no further runs.
+-- Return up to `most` completed runs of a thread that have an extra, after a completion number. last: the completion number of the last
+-- run, or NULL if there are no further runs.
 CREATE OR REPLACE FUNCTION runyard.runs_with_extra(key bigint, after_completion bigint, most integer, OUT numbers bigint[], OUT last bigint)
 LANGUAGE plpgsql STABLE SET enable_bitmapscan = off SET enable_sort = off AS $$
 BEGIN

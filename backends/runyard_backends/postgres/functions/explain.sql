@@ -1,7 +1,7 @@
--- Explaining why a run waits, or that it runs or has ended.
+-- Explaining the state of a run: why it waits, that it runs, or that it has ended.
 
--- Return the reason why a run waits, or that it runs or has ended. facts: the values that the sentence about the reason needs.
--- runyard.domain.explanations makes the sentence.
+-- Return the key of the sentence that explains the state of a run. facts: the values that the sentence needs. runyard.domain.explanations
+-- makes the sentence.
 CREATE OR REPLACE FUNCTION runyard.explain(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT reason text, OUT facts jsonb)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,8 +1,8 @@
--- Fan-outs: a job that starts runs, and waits until fewer of them are live (runs.until_fewer). must_wait in
--- startable.sql decides whether the job waits. execution/fan_out_candidates.py chooses the number.
+-- Fan-outs. The job of a fan-out starts runs, and waits until fewer than runs.until_fewer of them are live. must_wait in startable.sql
+-- decides whether the job waits. execution/fan_out_candidates.py chooses the number.
 
--- Return effects with the job that started the run r, or with its suspended parent, whose wait has ended. The claim of the job checks
--- whether it may continue, because other runs that it started may end at the same time.
+-- Return effects with the job of the starter of run r: a fan-out, or a suspended parent whose wait has ended. The claim of the starter
+-- checks that it may continue, because other runs of the starter may end at the same time.
 CREATE OR REPLACE FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,8 +1,8 @@
 -- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return the entries after (after_transaction, after_position), in this order, of transactions that are older than every open
--- transaction. No entry can therefore appear before the last entry that a reader has read. horizon: the transaction before which
--- all entries are readable. Without entries, the result is one row that has only the horizon.
+-- Return the entries after (after_transaction, after_position), in this order. Only entries of transactions that are older than every open
+-- transaction are returned. Therefore no new entry can appear before the last entry that a reader has read. horizon: the transaction before
+-- which all entries are readable. Without entries, the result is one row that has only the horizon.
 CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -28,8 +28,8 @@ BEGIN
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Return the entries of the feed with the present facts of their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: of
--- the thread of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
+-- Return the entries of the feed with present facts about their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: the
+-- source and the cut of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
 CREATE OR REPLACE FUNCTION runyard.feed_v2(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (
     horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz,
@@ -40,7 +40,7 @@ DECLARE
     e record;
     key bigint;
 BEGIN
-    -- One lookup per entry. A plan of a join could read a whole table.
+    -- Look up each entry separately, because a plan of a join could read a whole table.
     FOR e IN SELECT f.* FROM runyard.feed(for_tenant, after_transaction, after_position, most) f LOOP
         horizon := e.horizon; transaction := e.transaction; "position" := e.position; thread_id := e.thread_id; run_id := e.run_id;
         type := e.type; created_at := e.created_at;
@@ -60,9 +60,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return for how many seconds committed entries of the feed have not been readable. An entry is not readable while a transaction that began
--- before the entry's transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open
--- transaction that has written, if the delay is at least five seconds.
+-- Return the delay of the feed: the seconds for which the oldest unreadable entry has been committed. An entry is unreadable while an older
+-- transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open transaction that has written,
+-- if the delay is at least five seconds.
 CREATE OR REPLACE FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,5 +1,5 @@
--- Forking a thread. A fork copies no message: it gets rows in `levels` that show its source up to the cut (cuts.sql). visible_messages.sql
--- decides which messages the levels show.
+-- Forking a thread. A fork copies no message. Instead it gets rows in `levels`, which show its source up to the cut (cuts.sql).
+-- visible_messages.sql decides which messages the levels show.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.
@@ -49,7 +49,7 @@ BEGIN
     created := true;
 END $$;
 
--- Close the open tool calls of a view with one message of error results at the end of a branch. reason: its text.
+-- Close the open tool calls of a view with one message of error results, at the end of a branch. reason: the text of the results.
 CREATE OR REPLACE FUNCTION runyard.repair(INOUT t runyard.threads, branch_id bigint, view runyard.level[], reason text)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,8 +64,8 @@ BEGIN
     UPDATE runyard.threads SET next_seq = t.next_seq WHERE thread_key = t.thread_key;
 END $$;
 
--- Return the usage of the runs that a view shows whole: completed runs, and cancelled runs whose messages were kept. It reads each of these
--- runs. A usage that is no object of numbers counts nothing, as in add_usage.
+-- Return the usage of the runs all of whose messages a view shows: completed runs, and cancelled runs whose messages were kept. The
+-- function reads each of these runs. A usage that is no object of numbers counts nothing, as in add_usage.
 CREATE OR REPLACE FUNCTION runyard.usage_of_view(view runyard.level[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

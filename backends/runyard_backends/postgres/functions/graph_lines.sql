@@ -11,8 +11,8 @@ BEGIN
     RETURN l;
 END $$;
 
--- Lock and return a line for a write. of_run, with_fence: the attempt that writes, or NULL for a saver without runs. The line of a saver is
--- made if it does not exist. Raises stale_fence, cancel_requested, and checkpoint_missing if the line of the attempt was erased.
+-- Lock and return a line for a write. of_run, with_fence: the attempt that writes, or NULL for a saver without runs. If the line of a saver
+-- does not exist, make it. Raises stale_fence and cancel_requested. Raises checkpoint_missing if the line of the attempt was erased.
 CREATE OR REPLACE FUNCTION runyard.graph_line_to_write(for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint)
 RETURNS runyard.graph_lines
 LANGUAGE plpgsql AS $$
@@ -36,7 +36,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the parts of lines that a line shows, up to the position `upto` of the line.
+-- Return the parts of this line and of its ancestors that the line shows, up to the position `upto` of the line.
 CREATE OR REPLACE FUNCTION runyard.graph_view(of_line bigint, upto bigint DEFAULT 9223372036854775807)
 RETURNS TABLE (line_id bigint, cut bigint)
 LANGUAGE sql STABLE AS $$
@@ -45,8 +45,8 @@ LANGUAGE sql STABLE AS $$
     SELECT v.ancestor_id, least(v.position, upto) FROM runyard.graph_levels v WHERE v.line_id = of_line
 $$;
 
--- Make a line that shows the line `source` up to the position `upto`. The time does not depend on the length of the source. The caller
--- has locked the source.
+-- Make a line that shows the line `source` up to the position `upto`. The time does not depend on the length of the source. The caller must
+-- have locked the source.
 CREATE OR REPLACE FUNCTION runyard.graph_copy_line(for_tenant text, of_owner bigint, name text, source bigint, upto bigint)
 RETURNS runyard.graph_lines
 LANGUAGE plpgsql AS $$
@@ -75,7 +75,7 @@ EXCEPTION WHEN unique_violation THEN
                            jsonb_build_object('thread_id', target));
 END $$;
 
--- Delete a saver's thread. The rows that copies show stay, in a line without a name. Do nothing for an unknown thread.
+-- Delete a saver's thread. Keep the rows that copies show, in a line without a name. Do nothing for an unknown thread.
 CREATE OR REPLACE FUNCTION runyard.graph_delete(for_tenant text, name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -86,8 +86,8 @@ BEGIN
     PERFORM runyard.graph_trim(l.line_id, 0);
 END $$;
 
--- Delete the rows of a deleted line after the position `keep`, except rows that copies show. If no rows are left, delete the line and examine
--- its deleted ancestors. Lines are locked from the newest to the oldest.
+-- Delete the rows of a deleted line after the position `keep`, except rows that copies show. If no rows are left, delete the line, and
+-- examine its deleted ancestors in the same way. Lines are locked from the newest to the oldest.
 CREATE OR REPLACE FUNCTION runyard.graph_trim(of_line bigint, keep bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -116,7 +116,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the highest position of a line that is bound to a message that is still stored, or 0.
+-- Return the highest position of a line that is the mark of a stored message, or 0.
 CREATE OR REPLACE FUNCTION runyard.graph_marked_to(of_line bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(max(m.position), 0) FROM runyard.graph_marks m
@@ -125,8 +125,8 @@ LANGUAGE sql STABLE AS $$
         WHERE x.message_id = m.message_id AND b.thread_key = m.thread_key)
 $$;
 
--- Remove the lines of a deleted thread, except the rows that forks of the thread show. erase: true to remove also these rows, and the lines
--- that continue them. A run of such a fork then raises checkpoint_missing.
+-- Remove the lines of a deleted thread, except the rows that forks of the thread show. erase: true to remove these rows too, and the lines
+-- of the forks that continue them. A run of such a fork then raises checkpoint_missing.
 CREATE OR REPLACE FUNCTION runyard.graph_remove(of_thread bigint, erase boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -153,8 +153,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Remove what a run wrote that has ended and is in no context, except what the marks of stored messages and copies show. The lines of the
--- run are not continued afterwards: a later run gets a copy.
+-- Remove the checkpoints of a run that has ended and is in no context. Keep the checkpoints that marks of stored messages or copies show.
+-- The run's lines lose their names, so that no run continues them. A later run gets a copy.
 CREATE OR REPLACE FUNCTION runyard.graph_remove_run(of_thread bigint, of_run text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,8 +1,8 @@
 -- Functions that remove checkpoints of graphs.
 
--- Keep only the newest checkpoint of each namespace of a saver's thread, with its pending writes. Copies of the thread keep their checkpoints.
--- The kept checkpoints move to a new line, with the values of their channels. Do nothing for an unknown thread. Raises capability_missing if
--- a channel of a kept checkpoint is rebuilt from earlier writes (DeltaChannel).
+-- Keep only the newest checkpoint of each namespace of a saver's thread, with its pending writes. The kept checkpoints and the values of
+-- their channels move to a new line. Copies of the thread keep their checkpoints. Do nothing for an unknown thread. Raises
+-- capability_missing if a channel of a kept checkpoint is rebuilt from earlier writes (DeltaChannel).
 CREATE OR REPLACE FUNCTION runyard.graph_prune(for_tenant text, name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -81,7 +81,7 @@ DECLARE
     locked bigint[] := '{}';
     old bigint[] := '{}';
 BEGIN
-    -- A checkpoint of a copy may keep a value of these lines: no copy is written or made meanwhile.
+    -- A checkpoint of a copy may use a value of these lines. Lock the lines and their copies, so that no copy is written or made meanwhile.
     LOOP
         lines := ARRAY(
             SELECT x.line_id FROM runyard.graph_lines x WHERE x.tenant = for_tenant AND x.owner_key = 0 AND x.line_id IN (

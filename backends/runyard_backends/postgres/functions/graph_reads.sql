@@ -1,6 +1,7 @@
 -- Reading checkpoints of graphs. `most` is the `limit` of `page` in runyard/ports/graph_checkpoints.py.
 
--- Return the newest checkpoint of a namespace that a line shows up to a position, or the checkpoint `id`, with its values and pending writes.
+-- Return the checkpoint `id` that a line shows up to a position, with its values and pending writes. If id is NULL, return the newest
+-- checkpoint of the namespace.
 CREATE OR REPLACE FUNCTION runyard.graph_newest(of_line bigint, upto bigint, ns text, id text)
 RETURNS TABLE (namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
                "values" runyard.graph_value[], writes runyard.graph_write[])
@@ -18,7 +19,7 @@ BEGIN
     ORDER BY c.checkpoint_id DESC, c.position DESC LIMIT 1;
 END $$;
 
--- Return the newest checkpoint of a namespace of a line, or the checkpoint with the id.
+-- Return the checkpoint of a line with this id. If the id is NULL, return the newest checkpoint of the namespace.
 CREATE OR REPLACE FUNCTION runyard.graph_latest(for_tenant text, of_owner bigint, name text, ns text, id text)
 RETURNS TABLE (graph_id text, namespace text, checkpoint_id text, parent_id text, kind text, content bytea, details jsonb,
                "values" runyard.graph_value[], writes runyard.graph_write[])
@@ -27,10 +28,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET e
     WHERE l.tenant = for_tenant AND l.owner_key = of_owner AND l.graph_id = name
 $$;
 
--- Return a page of checkpoints of a line in descending order of their ids. name: the name of the line, or NULL for all lines of savers without
--- runs. ns, id, filter: the namespace, the id, and a part of the metadata, or NULL for any. before: an upper limit of the ids, or NULL.
--- after_id, after_ns, after_name: the last checkpoint of the previous page, or NULL. A page may have fewer than `most` rows. Only an empty
--- page is the end.
+-- Return a page of checkpoints of a line in descending order of their ids. name: the name of the line, or NULL for all lines of savers
+-- without runs. ns, id, filter: the namespace, the id, and a part of the metadata, or NULL for any value. before: an upper limit of the
+-- ids, or NULL. after_id, after_ns, after_name: the last checkpoint of the previous page, or NULL. A page may have fewer than `most` rows.
+-- An empty page marks the end.
 CREATE OR REPLACE FUNCTION runyard.graph_read(
     for_tenant text, of_owner bigint, name text, ns text, id text, before text, filter jsonb, after_id text, after_ns text,
     after_name text, most integer

@@ -1,7 +1,7 @@
--- Functions that begin the state of a graph in a run of a thread, and bind the state to messages (F13).
+-- Functions for graphs in runs (F13). They begin the state of a graph in a run, and store the state at a message as a mark.
 
--- Return the mark of the first message in `candidates` that has a mark. Marks count if they belong to the thread or to a thread whose messages
--- a branch of this thread shows. Raises checkpoint_missing.
+-- Return the mark of the first message in `candidates` that has a mark. The mark must belong to the thread, or to a thread whose messages a
+-- branch of this thread shows. Raises checkpoint_missing.
 CREATE OR REPLACE FUNCTION runyard.graph_find_mark(t runyard.threads, candidates uuid[]) RETURNS runyard.graph_marks
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -40,11 +40,11 @@ BEGIN
     LEFT JOIN LATERAL runyard.graph_newest(m.line_id, m.position, n.ns, NULL) c ON true;
 END $$;
 
--- Begin or continue the graph of an attempt's run. candidates: the messages before the run that may have a mark, the newest first. The list is
--- empty if the graph has no earlier state. input_id: the run's input, which gets a mark, or NULL. Return the name of the run's line, whether
--- the line has a state of this run, and the last message in the state at the run's beginning. The run continues the line of its predecessor.
--- It gets a copy of the line if it begins at an earlier position, or if another run has continued the line. Raises checkpoint_missing,
--- stale_fence and cancel_requested.
+-- Begin or continue the graph of an attempt's run. candidates: the messages before the run that may have a mark, the newest first. The list
+-- is empty if the graph has no earlier state. input_id: the run's input, which gets a mark, or NULL. graph_id: the name of the run's line.
+-- began: true if the line has a state of this run. base_id: the last message in the state at the run's beginning. The run continues the
+-- line of its predecessor. The run gets a copy of the line if it begins at an earlier position, or if another live run continues the line.
+-- Raises checkpoint_missing, stale_fence and cancel_requested.
 CREATE OR REPLACE FUNCTION runyard.graph_begin(of_thread bigint, of_run text, with_fence bigint, candidates uuid[], input_id uuid)
 RETURNS TABLE (graph_id text, began boolean, message_id uuid, base_id uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -85,8 +85,8 @@ BEGIN
     RETURN QUERY SELECT l.graph_id, false, m.message_id, m.base_id;
 END $$;
 
--- Return messages before the message `base` that the run of `base` did not see when it began: those of runs that were redriven and completed
--- later, and those that were stored later. of_thread: the thread that shows `base`, or NULL for the thread with the id. Raises
+-- Return the messages before the message `base` that the run of `base` did not see when it began. They were stored later, or their runs
+-- were redriven and completed later. of_thread: the key of the thread that shows `base`, or NULL to find the thread by its id. Raises
 -- thread_not_found.
 CREATE OR REPLACE FUNCTION runyard.graph_unseen(for_tenant text, thread_id text, of_thread bigint, base uuid) RETURNS TABLE (message_id uuid)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -109,8 +109,8 @@ BEGIN
         WHERE m.branch_id = r.branch_id AND m.seq > r.snapshot_tip AND m.seq < r.seq AND m.run_id IS NULL;
 END $$;
 
--- Bind the present state of a run's line to a message. The state contains the message. Raises stale_fence, cancel_requested and
--- checkpoint_missing.
+-- Store the present state of a run's line as the mark of a message. The state contains the message. Raises stale_fence, cancel_requested
+-- and checkpoint_missing.
 CREATE OR REPLACE FUNCTION runyard.graph_mark(of_thread bigint, of_run text, with_fence bigint, name text, message_id uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

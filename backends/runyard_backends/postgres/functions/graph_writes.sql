@@ -1,9 +1,10 @@
 -- Functions that write checkpoints of graphs, and the pending writes of their tasks.
 
 -- Store a checkpoint. of_run, with_fence: the attempt that writes, or NULL. content_kind, content: the encoded checkpoint. channels,
--- versions: the versions of all channels of the checkpoint. For each list in `new`, return the segments of the list, the stream to which the
--- line can append, and the length of this stream. If a stream in `new` is not visible, or if the line lacks a version that is not in `new`, store
--- nothing and return one row of NULLs. Raises stale_fence, cancel_requested and checkpoint_missing.
+-- versions: the versions of all channels of the checkpoint. new: the new values of channels. For each list in `new`, return the segments of
+-- the list, the stream to which the line can append, and the length of this stream. Store nothing and return one row of NULLs in two cases:
+-- a stream in `new` is not visible, or neither the line nor `new` has one of the versions. Raises stale_fence, cancel_requested and
+-- checkpoint_missing.
 CREATE OR REPLACE FUNCTION runyard.graph_put(
     for_tenant text, of_owner bigint, name text, of_run text, with_fence bigint, ns text, id text, parent text, content_kind text,
     content bytea, details jsonb, channels text[], versions text[], new runyard.new_graph_value[]

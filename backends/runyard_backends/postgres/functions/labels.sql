@@ -1,8 +1,8 @@
 -- Labels: names of branches. A label is unique in its thread and follows its branch as the branch grows.
 
--- Set a label to a branch. If the thread has the label, it moves. message_id: a message of the branch, or NULL for the head. An
--- inherited message names the thread's first branch. most: maximum number of labels of a thread (MAX_LABELS,
--- runyard/domain/validation.py). Raises message_not_found, run_not_completed if the message's run is on no path of the branch, and
+-- Give a label to a branch. If another branch of the thread has the label, the label moves. message_id: a message of the branch, or NULL
+-- for the head. An inherited message names the thread's first branch. most: maximum number of labels of a thread (MAX_LABELS,
+-- runyard/domain/validation.py). Raises message_not_found. Raises run_not_completed if no path of the branch shows the message. Raises
 -- invalid_input if the thread has too many labels.
 CREATE OR REPLACE FUNCTION runyard.set_label(for_tenant text, thread_id text, label text, message_id uuid, most integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -27,7 +27,7 @@ BEGIN
     DELETE FROM runyard.labels l WHERE l.thread_key = t.thread_key AND l.label = remove_label.label;
 END $$;
 
--- Return the branch that shows a message as its own, with the messages of the run under way there. For an inherited message it is
+-- Return the branch that stores a message and shows it. A branch also shows the messages of its live run. For an inherited message, return
 -- the thread's first branch.
 CREATE OR REPLACE FUNCTION runyard.branch_of(t runyard.threads, message_id uuid) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
@@ -50,8 +50,8 @@ BEGIN
     RETURN (c.message).branch_id;
 END $$;
 
--- Return the last message of every labelled branch, with the messages of the run under way there. level: the last level of the
--- path to the message. stored_on, stored_seq: the branch and the number of the message.
+-- Return the last message of every labelled branch, including the messages of its live run. level: the last level of the path to the
+-- message. stored_on, stored_seq: the branch and the number of the message.
 CREATE OR REPLACE FUNCTION runyard.labelled_ends(t runyard.threads)
 RETURNS TABLE (label text, message_id uuid, level runyard.level, stored_on bigint, stored_seq bigint)
 LANGUAGE plpgsql STABLE AS $$

@@ -1,5 +1,5 @@
--- Lanes: the lane of a run, and what a run does if its lane is busy (multitask_strategy: enqueue, reject, interrupt, rollback).
--- startable.sql decides which run of a lane may start.
+-- Lanes: the lane of a run, and the effect of a busy lane (multitask_strategy: enqueue, reject, interrupt, rollback). startable.sql decides
+-- which run of a lane may start.
 
 -- Return the lane to which a run is admitted. alone: true for a parallel run.
 CREATE OR REPLACE FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text
@@ -19,7 +19,7 @@ DECLARE
     first runyard.runs;
     floor bigint := CASE in_lane WHEN '' THEN t.lane_floor ELSE 0 END;
 BEGIN
-    SELECT y.run_id INTO busy FROM runyard.live_runs y -- the head of the lane; runyard.lane_head would cost more on each accept
+    SELECT y.run_id INTO busy FROM runyard.live_runs y -- the head of the lane, without the cost of runyard.lane_head
     WHERE y.thread_key = t.thread_key AND y.lane = in_lane AND y.lane_seq > floor
     ORDER BY y.lane_seq LIMIT 1;
     IF busy IS NULL OR strategy = 'enqueue' THEN

@@ -1,5 +1,5 @@
--- Leaves of the message tree of a thread. Reads only: end_run.sql, plain_runs.sql and store_message.sql move a branch's leaf. `most` is the
--- `limit` of PageRequest (runyard/ports/queries.py).
+-- Leaves of the message tree of a thread. These functions only read. end_run.sql, plain_runs.sql and store_message.sql set a branch's leaf.
+-- `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
 -- returned leaves only. segment: the branch that the path to the leaf ends on, of which the path shows no number above until_seq.
@@ -32,15 +32,15 @@ BEGIN
 END $$;
 
 -- Return the leaves of the thread's tree: the last visible message of every branch, and the last message of every run that is not
--- completed. A branch without visible messages of its own has no leaf, except the thread's first branch. A message after which
--- another branch begins is no leaf, unless it is the end of a labelled branch. level: the last level of the path to the leaf. The
--- path also has the levels that this level's branch inherits.
+-- completed. A branch without own visible messages has no leaf, except the thread's first branch. A message after which another branch
+-- begins is no leaf, except at the end of a labelled branch. level: the last level of the path to the leaf. The path also has the levels
+-- that this level's branch inherits.
 CREATE OR REPLACE FUNCTION runyard.tree_leaves(t runyard.threads)
 RETURNS TABLE (message_id uuid, created_at timestamptz, run_id text, run_status text, level runyard.level, labels text[])
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-    -- Without the subquery, Postgres would read the primary key from its start up to the first branch of the thread.
+    -- The subquery prevents a read of the primary key from its start up to the first branch of the thread.
     root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
 BEGIN
     RETURN QUERY
@@ -83,8 +83,7 @@ BEGIN
     ORDER BY f.message_id, f.kept;
 END $$;
 
--- Return the last message of the thread's head, and that of its first branch. If a run is under way on the branch, it is the run's last
--- message.
+-- Return the last message of the thread's head, and the last message of its first branch. The messages of live runs count.
 CREATE OR REPLACE FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE

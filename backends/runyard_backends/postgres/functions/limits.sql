@@ -1,5 +1,5 @@
--- The values of limits. The limits on queued runs are applied in queue_limits.sql, the limits on running runs in permits.sql, and
--- the limit on the size of a message in size_limits.sql.
+-- The values of limits. queue_limits.sql applies the limits on queued runs, permits.sql those on running runs, and size_limits.sql the
+-- limit on the size of a message.
 
 -- Return the value of a limit for `of`, or NULL if no limit is set. of: a tenant or an agent; NULL for a limit without a subject.
 CREATE OR REPLACE FUNCTION runyard.limit_of(which text, of text DEFAULT NULL) RETURNS bigint

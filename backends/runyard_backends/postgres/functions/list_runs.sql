@@ -59,9 +59,9 @@ BEGIN
     END IF;
 END $$;
 
--- Return the statement that reads the runs of a list in their order, by the one index that fits the filters. Its parameters: $1
--- tenant, $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 its accept_no.
--- enough: the maximal number of rows to read from each of two indexes, if the statement joins two.
+-- Return the statement that reads the runs of a list in order, by the index that fits the filters. Parameters of the statement: $1 tenant,
+-- $2 thread key, $3 thread id, $4 agent, $5 since, $6 and $7 the place after which the page begins, $8 the accept_no of this place. enough:
+-- the maximum number of rows to read from each index, if the statement combines two.
 CREATE OR REPLACE FUNCTION runyard.runs_statement(
     for_tenant text, thread_id text, of_thread bigint, with_status text, of_agent text, enough integer
 ) RETURNS text
@@ -83,7 +83,7 @@ BEGIN
         few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
             (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = of_thread LIMIT 1000) y) END;
         IF few THEN
-            -- Without the subquery, Postgres would read the whole index that has the order to find the few live runs.
+            -- The subquery prevents a read of the whole index that has the order, only to find the few live runs.
             statement := 'SELECT k.* FROM (' || live || 'k.thread_key = $2' || bounds || ' OFFSET 0) k';
         END IF;
         IF EXISTS (SELECT 1 FROM runyard.runs x
@@ -93,7 +93,7 @@ BEGIN
                 || listed || 'k.tenant = $1 AND k.thread_id = $3 AND k.thread_key IS NULL' || bounds || part || ') k';
         END IF;
     ELSIF with_status = 'queued' THEN
-        in_order := ' ORDER BY k.tenant DESC, k.accept_no DESC'; -- almost the order of accepted_at
+        in_order := ' ORDER BY k.tenant DESC, k.accept_no DESC'; -- this is almost the order of accepted_at
         statement := live || 'k.status = ''queued'' AND (k.tenant, k.accept_no) < ($1, $8) AND k.tenant >= $1';
     ELSIF with_status IN ('running', 'suspended') THEN
         statement := live || format('k.tenant = $1 AND k.status = %L', with_status) || bounds;

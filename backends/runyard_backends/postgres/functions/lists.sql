@@ -1,18 +1,17 @@
 -- Lists of threads, HITL requests, attempts and deliveries. The list of runs is in list_runs.sql.
 --
--- A page has at most `most` entries (PageRequest, runyard/ports/queries.py), which together have at most `bytes` (PAGE_BYTES,
--- runyard/ports/results.py). An entry that is larger is a page of its own. A page also ends after a thousand rows that did not match
--- the filters. It then has fewer entries, and the place after which the next page begins. Values of more than 8192 bytes are left out
--- of an entry, and `omitted` names them.
+-- A page has at most `most` entries (PageRequest, runyard/ports/queries.py) and at most `bytes` (PAGE_BYTES, runyard/ports/results.py). A
+-- larger entry is a page of its own. A page also ends after a thousand rows that do not match the filters. Such a page has fewer entries,
+-- and the place after which the next page begins. An entry omits values of more than 8192 bytes, and `omitted` lists them.
 --
--- Each function reads one index, which has the order of the list. The function compares the rows with the other filters itself.
--- Its statement is planned for the given filters, because one plan for all filters would read the whole table for some of them.
--- Each index has a condition that only its list has. If a primary key would have the same order for the given filters, Postgres
--- could use the key. To prevent this, the statement gives one column as a range and orders by this column first. The range ends
--- with a comparison of this column alone, because a comparison of rows does not end a scan before its first column changes.
+-- Each function reads one index, which has the order of the list. The function itself compares the rows with the other filters. Its
+-- statement is planned for the given filters, because one plan for all filters would read the whole table for some of them. Each index has
+-- a condition that only its list has. For some filters a primary key has the same order, and Postgres could use the key instead. To prevent
+-- this, the statement gives one column as a range and orders by this column first. The range ends with a comparison of this column alone,
+-- because a comparison of rows does not end a scan before the first column changes.
 
--- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. The forks of
--- a deleted thread are no forks of a later thread under its id, whose thread_key is greater than theirs.
+-- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. Forks of a deleted
+-- thread are not listed as forks of a later thread with the same id. They have lower keys than the later thread.
 CREATE OR REPLACE FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
@@ -112,7 +111,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the attempts of a run, which may be inherited, the oldest first. If there are more, the last row has `more` and no attempt.
+-- Return the attempts of an own or inherited run, the oldest first. If there are more, the last row has `more` and no attempt.
 CREATE OR REPLACE FUNCTION runyard.list_attempts(for_tenant text, thread_id text, run_id text, after bigint, most integer, bytes bigint)
 RETURNS TABLE (attempt runyard.attempts, more boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -136,7 +135,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return up to `most` deliveries, the newest first. A caller that must know whether there are more sets `most` one higher.
+-- Return up to `most` deliveries, the newest first. To find out whether there are more, a caller asks for one more than it needs.
 CREATE OR REPLACE FUNCTION runyard.list_deliveries(for_tenant text, with_status text, before bigint, most integer)
 RETURNS SETOF runyard.webhook_deliveries
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -1,8 +1,7 @@
 -- The tables that follow the table of runs: live_runs, completions, unsuccessful_runs and fork_results. Triggers of runyard.runs call these
--- functions, so that the tables are correct whichever statement changes a run. Only the functions that claim or end runs write the rows
--- themselves.
+-- functions, so that the tables stay correct after any statement. The functions that claim or end runs call them directly.
 
--- Write the rows of live_runs of the new runs of a statement.
+-- Write the rows of live_runs for the new runs of a statement.
 CREATE OR REPLACE FUNCTION runyard.follow_accepts() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO runyard.live_runs (accept_no, tenant, thread_id, run_id, thread_key, lane, lane_seq, queue, agent, status, worker_id,
@@ -14,7 +13,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Change the row of live_runs of a run that a worker has claimed.
+-- Change the row of live_runs after a worker has claimed the run.
 CREATE OR REPLACE FUNCTION runyard.follow_claim(r runyard.runs) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE runyard.live_runs SET status = 'running', worker_id = r.worker_id, waits_for_permit = NULL, place_in_line = NULL, expires_at = NULL,
@@ -22,7 +21,7 @@ BEGIN
     WHERE accept_no = r.accept_no;
 END $$;
 
--- Write the rows of a run that has ended: its row of live_runs gives way to those of the other tables.
+-- Delete the row of live_runs of a run that has ended, and write its rows of the other tables.
 CREATE OR REPLACE FUNCTION runyard.follow_end(r runyard.runs) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM runyard.live_runs WHERE accept_no = r.accept_no;
@@ -39,7 +38,7 @@ BEGIN
     END IF;
 END $$;
 
--- Write the rows of a run that was inserted after its end, or changed other than by a claim or its end.
+-- Write the rows of a run after any other change, or after an insert of an ended run.
 CREATE OR REPLACE FUNCTION runyard.follow_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN

@@ -1,7 +1,7 @@
 -- Figures of the whole deployment, for the metrics of the leader.
 
--- Return the HITL requests that wait for an answer, by kind, and the figures of the Postgres server. commits: the number of transactions
--- that were committed in the database since its statistics began.
+-- Return the number of pending HITL requests by kind, and figures of the Postgres server. commits: the number of transactions that were
+-- committed in the database since its statistics began.
 CREATE OR REPLACE FUNCTION runyard.measure() RETURNS TABLE (
     questions bigint, approvals bigint, steps bigint, oldest_request double precision, database_bytes bigint, dead_rows bigint,
     connections bigint, max_connections bigint, commits bigint

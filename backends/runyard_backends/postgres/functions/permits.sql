@@ -1,8 +1,8 @@
--- Permits under the limits on running runs, and the lines of runs that wait for a permit. A permit is named after the agent or the
--- tenant whose limit it is under: "agent …" or "tenant …". There are as many permits of one name as the limit allows.
+-- Permits under the limits on running runs, and the lines of runs that wait for a permit. The name of a permit contains the agent or the
+-- tenant of the limit: "agent …" or "tenant …". There are as many permits of one name as the limit allows.
 
--- Return the names of the permits that a run holds while it runs. A name without a limit is left out. A run without an agent
--- counts for the agent "default".
+-- Return the names of the permits that a run holds while it runs. Names without a limit are omitted. A run without an agent counts for the
+-- agent "default".
 CREATE OR REPLACE FUNCTION runyard.permits_of(r runyard.runs) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -13,9 +13,9 @@ BEGIN
         || CASE WHEN runyard.limit_of('running_per_tenant', r.tenant) IS NOT NULL THEN ARRAY['tenant ' || r.tenant] ELSE '{}' END;
 END $$;
 
--- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. A transaction
--- must not wait for the lock of a thread after this call, because both could then wait for each other. Transactions that hold these
--- locks are short. A call waits longer for these locks than for a thread's lock, because after a failed wait its changes would be undone.
+-- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. After this call, the
+-- transaction must not wait for the lock of a thread, because of deadlocks. A call waits longer for these locks than for the lock of a
+-- thread. Transactions that hold these locks are short, and after a failed wait all changes of the call would be undone.
 CREATE OR REPLACE FUNCTION runyard.lock_permits(permits text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -58,8 +58,8 @@ BEGIN
     RETURN greatest(most - running, 0);
 END $$;
 
--- Return the name of a permit for which a run must wait, or NULL if all its permits are free. A free permit does not count as free
--- if a run ahead in the line needs it.
+-- Return the name of a permit for which a run must wait, or NULL if all its permits are free. The free permits go to the first runs in the
+-- permit's line.
 CREATE OR REPLACE FUNCTION runyard.missing_permit(r runyard.runs) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -79,8 +79,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Return the accept_no of the first `most` runs in the line for a permit. The first run of each tenant comes first, in the order
--- of their turns, then the second run of each tenant, and so on.
+-- Return the accept_no of the first `most` runs in the line for a permit. The tenants take turns: the line begins with one run of each
+-- tenant, and then has the second run of each tenant.
 CREATE OR REPLACE FUNCTION runyard.first_in_line(permit text, most bigint) RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -96,9 +96,9 @@ BEGIN
         ORDER BY x.place, t.turn LIMIT most;
 END $$;
 
--- Put a run into the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. Return
--- as effects the jobs of runs that may start: runs in the line that the run leaves or, if the run is in the line for this permit
--- already, runs in this line.
+-- Add a run to the line for a permit. Tenants take turns, as in lua/turns.lua. A tenant's runs are ordered by priority. The run leaves the
+-- line of another permit. Return as effects the jobs of runs in that line that may start. If the run is in the line for this permit
+-- already, return the jobs of runs in this line that may start.
 CREATE OR REPLACE FUNCTION runyard.wait_for_permit(r runyard.runs, permit text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -112,7 +112,7 @@ BEGIN
     RETURN runyard.next_for_permit(r.waits_for_permit);
 END $$;
 
--- Give a tenant whose run left the line the last turn. If the tenant has no other run in the line, delete its turn.
+-- Give the last turn to a tenant whose run has left the line. If the tenant has no other run in the line, delete its turn.
 CREATE OR REPLACE FUNCTION runyard.take_turn(from_permit text, for_tenant text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -123,8 +123,8 @@ BEGIN
     END IF;
 END $$;
 
--- Take a run out of its line because it cannot be claimed for another reason, so that the runs behind it do not wait for it.
--- Return as effects the jobs of the runs that may start.
+-- Remove a run from its line, because its claim was refused for another reason than a missing permit. Return as effects the jobs of the
+-- runs behind it that may start.
 CREATE OR REPLACE FUNCTION runyard.leave_line(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -133,8 +133,8 @@ BEGIN
     RETURN runyard.next_for_permit(r.waits_for_permit);
 END $$;
 
--- Return as effects the jobs of the first runs in the line for a permit, as many as there are free permits. The runs stay in the
--- line until a worker claims them.
+-- Return as effects one job for each free permit, for the first runs in the permit's line. The runs stay in the line until a worker claims
+-- them.
 CREATE OR REPLACE FUNCTION runyard.next_for_permit(permit text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -148,8 +148,8 @@ BEGIN
     RETURN jsonb_build_object('jobs', jobs);
 END $$;
 
--- Return as effects the jobs of the runs for which permits of these names became free. Call this function after the last lock of a
--- thread in the transaction.
+-- Return as effects the jobs of the runs that get the freed permits of these names. Call this function after the transaction has locked its
+-- last thread.
 CREATE OR REPLACE FUNCTION runyard.free(permits text[]) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -164,9 +164,9 @@ BEGIN
     RETURN effects;
 END $$;
 
--- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. Such a run may still
--- wait because a limit was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of
--- tenants without a run in the line. The leader calls this function.
+-- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. There are such runs if a limit
+-- was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of tenants without a run in the
+-- line. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.review_limits() RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,22 +1,22 @@
 -- The plain path: accept_many, claim and complete process the usual runs of a batch together, in few statements. A statement for 32 runs
--- costs little more than one for a single run. What is not plain takes the long way of these functions, run by run, with the same result.
+-- costs little more than one for a single run. These functions process all other runs one by one, with the same result.
 --
--- A plain run is a prompt without a parent message on the lane ''. Its thread is no fork and has no unadmitted runs. It was never claimed
--- before, and completes with messages that have no tool calls and results, and ids of their own. The deployment has no limits.
+-- A plain run is a prompt without a parent message on the lane ''. Its thread is no fork and has no unadmitted runs. The run was never
+-- claimed before. It completes with messages that have new ids, and no tool calls or results. The deployment has no limits.
 --
--- Each function locks its threads in the order of their keys, in one statement. It does nothing if a lock is not free in time. Its block
--- with an exception handler contains all its writes, because a row that a subtransaction has locked costs more to change outside it.
--- The settings of the functions keep their generic plans good for a table of any size: every row is found by an index.
+-- Each function locks its threads in the order of their keys, in one statement. If a lock is not free in time, the function changes
+-- nothing. All its writes are inside the block with the exception handler, because changing a row outside of the subtransaction that has
+-- locked it costs more. With the settings of the functions, generic plans find every row by an index and suit a table of any size.
 
--- Accept and admit the plain requests. Return one row per run that is new. A request that is a repetition, or whose thread has a request
--- that is not plain, is left to the caller.
+-- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
+-- for a thread that also has a request that is not plain.
 CREATE OR REPLACE FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     names text[]; -- the thread of each request
     marks text[]; -- the thread and the run id of each request
     special text[]; -- the threads with a request that is not plain
-    named text[] := '{}'; -- the threads without an agent of which a request has one
+    named text[] := '{}'; -- the threads without an agent for which a request names one
     keys bigint[];
     ids text[];
     agents text[];
@@ -78,8 +78,8 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN;
 END $$;
 
--- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock, after which
--- lock_not_available is raised; NULL for the session's limit; 0 to leave out the threads that another transaction has locked.
+-- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before
+-- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
 CREATE OR REPLACE FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,8 +1,8 @@
 -- Printable characters, which ids and names consist of.
 
--- Return true if the text has a character that runyard.models.check_id refuses. The ranges are those of Unicode 14, the version
--- of the oldest Python that runyard supports: control and format characters, separators except the space, private and unassigned
--- characters. Postgres keeps the compiled expression for the connection. Most texts are ASCII and do not need it.
+-- Return true if the text has a character that runyard.models.check_id refuses: a control or format character, a separator other than the
+-- space, or a private or unassigned character. The ranges are those of Unicode 14, the version of the oldest Python that runyard supports.
+-- Most texts are ASCII and do not need the expression. Postgres keeps the compiled expression for the connection.
 CREATE OR REPLACE FUNCTION runyard.unprintable(given text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

@@ -1,11 +1,11 @@
--- Pruning data whose retention has passed. The settings of the deployment say how long data is kept (Retention, runyard/ports/workers.py).
--- `most` is the `limit` of `prune` in runyard/ports/stores.py. Of the rows of deleted threads, a call
--- removes at most 1000 (see the call of remove_leftovers in prune).
+-- Pruning data whose retention has passed. The settings of the deployment determine the retention (Retention, runyard/ports/workers.py).
+-- `most` is the `limit` of `prune` in runyard/ports/stores.py. A call removes at most 1000 rows of deleted threads (the call of
+-- remove_leftovers in prune).
 
--- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return
--- the number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. Entries
--- of transactions that are not older than the oldest open transaction are not counted yet.
--- A call examines the oldest entry of up to 500 tenants. The next call continues with the tenant after them.
+-- Delete about `most` entries that are older than `kept`, tenant by tenant, and record the last deleted entry of each tenant. Return the
+-- number of deleted entries. An entry stays until runyard.count_usage has counted it and every active webhook has read it. count_usage
+-- counts only entries that are older than every open transaction. A call examines the oldest entry of up to 500 tenants. The next call
+-- continues with the next tenant.
 CREATE OR REPLACE FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE

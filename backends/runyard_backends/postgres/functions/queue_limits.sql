@@ -1,7 +1,7 @@
 -- Limits on queued runs: check whether a queue has room for another run.
 
--- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit of a lane also counts runs that are
--- not admitted. may_write: see runyard.queue_size.
+-- Refuse a request that exceeds a limit on queued runs or on the size of a message. The limit per lane also counts runs that are not
+-- admitted. may_write: see runyard.queue_size.
 CREATE OR REPLACE FUNCTION runyard.check_room(for_tenant text, q runyard.request, key bigint, in_lane text, may_write boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,7 +17,7 @@ BEGIN
     IF most IS NOT NULL AND q.kind = 'prompt' AND NOT q.parallel THEN
         floor := runyard.floor_of(key, in_lane);
         waiting := (SELECT count(*) FROM (
-            (SELECT 1 FROM ( -- at most one of a lane's runs is not queued
+            (SELECT 1 FROM ( -- all runs of a lane but one are queued
                 SELECT r.status FROM runyard.live_runs r WHERE r.thread_key = key AND r.lane = in_lane AND r.lane_seq > floor
                 ORDER BY r.lane_seq LIMIT most + 1) y
              WHERE y.status = 'queued')
@@ -35,16 +35,16 @@ BEGIN
     END IF;
 END $$;
 
--- Return the lane number up to which all runs of a lane have ended. Readers of the lane begin after it, because the index entries of
--- ended runs stay while an older transaction is open.
+-- Return the lane_seq up to which all runs of a lane have ended. Reads of the lane begin after this number. Otherwise they would read the
+-- index entries of ended runs, which stay while an older transaction is open.
 CREATE OR REPLACE FUNCTION runyard.floor_of(key bigint, in_lane text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN CASE in_lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = key) ELSE 0 END;
 END $$;
 
--- Return the error for a run that is admitted after its accept and exceeds the limit of its lane, or NULL. One more run than the
--- limit is allowed, because the lane's head may have been released to the queue.
+-- Return the error for a run that exceeds the limit of its lane at a later admission, or NULL. One run more than the limit is allowed,
+-- because the lane's head may have been released to the queue.
 CREATE OR REPLACE FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

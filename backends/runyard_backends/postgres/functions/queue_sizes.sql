@@ -1,9 +1,8 @@
--- The numbers of queued runs, for the limits queued and queued_per_tenant. They are measured from time to time, and later runs
--- are added.
+-- The numbers of queued runs, for the limits queued and queued_per_tenant. A number is the last measurement plus the runs that were
+-- accepted after it.
 
--- Return the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants. It is the last measurement plus the
--- queued runs that were accepted after it. A measurement that is older than a second is repeated first if the number is not small
--- and the caller may write. most: the number up to which runs are counted.
+-- Return the number of queued runs of a tenant, or of all tenants if for_tenant is NULL. If the last measurement is older than a second,
+-- the number is not small and the caller may write, measure first. most: the number up to which runs are counted.
 CREATE OR REPLACE FUNCTION runyard.queue_size(for_tenant text, most bigint, may_write boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -26,8 +25,8 @@ BEGIN
     RETURN coalesce(size.queued, 0) + since;
 END $$;
 
--- Measure the number of queued runs of a tenant or, if for_tenant is NULL, of all tenants, up to `most`. Do nothing if another
--- transaction measures the same number.
+-- Measure the number of queued runs of a tenant, or of all tenants if for_tenant is NULL, up to `most`. Do nothing if another transaction
+-- measures the same number.
 CREATE OR REPLACE FUNCTION runyard.measure_queue(for_tenant text, most bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,7 +44,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT queue_sizes_pkey DO UPDATE SET queued = excluded.queued, newest = excluded.newest, measured_at = clock_timestamp();
 END $$;
 
--- Repeat the measurements that were not zero. The leader calls this function for callers that may not write.
+-- Repeat the measurements that were not zero. The leader calls this function, because some callers of queue_size may not write.
 CREATE OR REPLACE FUNCTION runyard.measure_queues() RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -9,8 +9,8 @@ BEGIN
     SELECT l.queue, coalesce(l.waiting_for, 'human'), count(*) FROM runyard.live_runs l WHERE l.status = 'suspended' GROUP BY 1, 2;
 END $$;
 
--- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live
--- runs by the indexes of their statuses. waiting: the queued runs that need nothing but a worker. A lane whose runs are in several queues
+-- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live runs
+-- by the indexes of their statuses. waiting: the number of queued runs that wait only for a worker. A lane whose runs are in several queues
 -- counts in each of them.
 CREATE OR REPLACE FUNCTION runyard.queue_states() RETURNS TABLE (
     queue text, queued bigint, waiting bigint, deepest bigint, oldest double precision, scheduled bigint, running bigint, suspended bigint,

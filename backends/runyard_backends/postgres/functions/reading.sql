@@ -1,6 +1,6 @@
 -- Reading a thread's messages, a run's context and a run's input.
 
--- Return the run with its input. From the first claim on, the input is a message of the run and not in the run's row.
+-- Return the run with its input. After the first claim, the input is not in the run's row, but in a message of the run.
 CREATE OR REPLACE FUNCTION runyard.with_input(r runyard.runs) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -16,9 +16,9 @@ BEGIN
     RETURN (SELECT m.payload FROM runyard.messages m WHERE m.message_id = stored_input.input_id AND m.branch_id = stored_input.branch_id);
 END $$;
 
--- Return one page of messages, each with the present status of its run, in the order of their numbers. at: the last message of the
--- path; NULL for all visible messages of the branch of_branch (NULL: the head), and those of the run under way there. The call for a
--- later page must name the branch of the first page.
+-- Return one page of messages, each with the present status of its run, in the order of their numbers. at: the last message of the path. If
+-- at is NULL, return all visible messages of a branch and the messages of its live run. of_branch: the branch, or NULL for the head. The
+-- call for a later page must name the branch of the first page.
 CREATE OR REPLACE FUNCTION runyard.path_page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS TABLE (message runyard.messages, run_status text)
@@ -50,8 +50,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the view of all visible messages of a branch, and of the messages of the run under way there. The run under way is the
--- first run of the branch's lane that has not ended, once an attempt has begun it.
+-- Return the view of all visible messages of a branch and of the messages of its live run. This run is the head of the branch's lane, if an
+-- attempt has begun.
 CREATE OR REPLACE FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 BEGIN
@@ -61,9 +61,8 @@ BEGIN
         WHERE b.branch_id = of_branch AND h.branch_id = of_branch))::runyard.level;
 END $$;
 
--- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages
--- after the number own_after. Some of its own messages may have been stored before its claim. Raises stale_fence if another attempt has
--- claimed the run.
+-- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages after
+-- the number own_after. Some own messages may have been stored before the claim. Raises stale_fence if another attempt has claimed the run.
 CREATE OR REPLACE FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
 RETURNS TABLE (message runyard.messages, own boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

@@ -1,6 +1,6 @@
--- Refusals: typed errors for clients, which are raised or returned as JSON.
+-- Refusals: typed errors for clients. Functions raise them, or return them as JSON.
 
--- Raise a typed error. code: the error code. message: its text. details: an object.
+-- Raise a typed error. code: the error code. message: the text of the error. details: a JSON object.
 CREATE OR REPLACE FUNCTION runyard.refuse(code text, message text, details jsonb DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

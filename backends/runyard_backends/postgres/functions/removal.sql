@@ -1,12 +1,11 @@
--- Removing the rows of deleted threads, in steps that are short transactions. A deleted thread is invisible at once. Only the
--- deletion of a fork and other steps wait for its lock.
+-- Removing the rows of deleted threads. Each step is a short transaction. A deleted thread is invisible at once. Only deletions of forks
+-- and other steps wait for its lock.
 --
--- `most`, the maximum number of runs and messages that a call examines, is chosen by three callers: the process that deletes a thread
--- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql, which
--- removes a small thread in its own transaction (left_over).
+-- `most` is the maximum number of runs and messages that a call examines. Three callers choose it: the process that deletes a thread
+-- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql (left_over).
 
--- Make one step for a deleted thread. Return true if there may be more to do. Raises locked if all that is left to do needs a
--- lock that another transaction has: of a fork, or of the wait for a child that ends.
+-- Make one step for a deleted thread. Return true if more steps may be needed. Raises locked if the rest needs a lock that another
+-- transaction has. This is the lock of a fork, or of a wait for an ending child.
 CREATE OR REPLACE FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -22,9 +21,9 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make steps for deleted threads whose rows their callers have not removed, until about `most` rows are examined or a fork is locked.
--- Return true if there may be more to do. A thread whose step fails or takes too long stops neither the other threads nor the caller. Each
--- call begins at a random thread and looks at up to 100 threads, so that threads whose steps always fail do not delay the others.
+-- Make steps for deleted threads that still have rows, until about `most` rows are examined. Return true if more steps may be needed. If a
+-- step of a thread fails or takes too long, the other threads and the caller continue. Each call begins at a random thread and examines up
+-- to 100 threads. A thread whose steps always fail therefore does not delay the others.
 CREATE OR REPLACE FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -46,7 +45,7 @@ BEGIN
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING 'cannot remove the rows of deleted thread %: % (%)', key, SQLERRM, SQLSTATE;
                 part := 0;
-            WHEN query_canceled THEN -- OTHERS does not include this error; the time of the call is over
+            WHEN query_canceled THEN -- OTHERS does not include this error, which means that the time of the call is over
                 RAISE WARNING 'the removal of the rows of deleted thread % takes too long: %', key, SQLERRM;
                 RETURN true;
             END;
@@ -58,8 +57,8 @@ BEGIN
     RETURN examined >= most;
 END $$;
 
--- Remove up to `most` rows of a deleted thread whose row is locked. Return the number of examined rows. It is 0 if there is nothing to
--- do, or if a fork or a wait is locked.
+-- Remove up to `most` rows of a deleted thread. The caller must have locked the thread. Return the number of examined rows. The number is 0
+-- if nothing is left, or if a fork or a wait is locked.
 CREATE OR REPLACE FUNCTION runyard.remove_part(key bigint, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -93,7 +92,7 @@ BEGIN
     RETURN greatest(examined, 1);
 END $$;
 
--- Return the parts of a branch of a deleted thread that live threads show.
+-- Return the levels through which live threads show a branch of a deleted thread.
 CREATE OR REPLACE FUNCTION runyard.shown_levels(branch_id bigint) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -103,13 +102,13 @@ BEGIN
         WHERE l.ancestor_id = shown_levels.branch_id AND t.deleted_at IS NULL);
 END $$;
 
--- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of
--- examined runs. Without statistics of a large thread, a bitmap scan or a sort would read all its rows in each step.
+-- Examine up to `most` runs of a deleted thread. Remove those that no live thread shows, and hide the others. Return the number of examined
+-- runs. Bitmap scans and sorts are off, because they could read all rows of a large thread in each step.
 CREATE OR REPLACE FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
-    -- A cut has the latest extra of its thread, which may be of a run on another branch. Runs with an extra stay up to the last
-    -- cut that a live thread shows.
+    -- A cut shows the latest extra of its thread, which a run on another branch may have saved. Therefore all runs with an extra stay up to
+    -- the last cut that a live thread shows.
     last_cut bigint := (
         SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
         JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
@@ -123,7 +122,7 @@ BEGIN
         SELECT y.accept_no, y.run_id FROM runyard.runs y WHERE y.thread_key = s.thread_key AND y.run_id > s.after_run
         ORDER BY y.run_id LIMIT most) x;
     IF part IS NOT NULL THEN
-        -- The runs come before their steps and attempts, because prune locks the rows in this order too.
+        -- Runs are deleted before their steps and attempts, because prune locks the rows in this order too.
         FOR of_branch IN SELECT DISTINCT r.branch_id FROM runyard.runs r WHERE r.accept_no = ANY (part) LOOP
             seen := CASE WHEN of_branch IS NULL THEN '{}' ELSE runyard.shown_levels(of_branch) END;
             DELETE FROM runyard.runs r
@@ -186,8 +185,8 @@ BEGIN
     RETURN examined;
 END $$;
 
--- Remove the entries of the extra that an erased thread has not inherited, and record their hashes. They are removed from the thread and
--- from up to `most` of its runs, so that forks that are made later do not inherit them. Return the number of examined runs, at least 1.
+-- Remove the entries of an erased thread's extra that the thread has not inherited, and record their hashes. Remove them from the thread
+-- and from up to `most` of its runs. Return the number of examined runs, at least 1.
 CREATE OR REPLACE FUNCTION runyard.erase_own_extra(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -211,13 +210,13 @@ BEGIN
     RETURN greatest(cardinality(part.numbers), 1);
 END $$;
 
--- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The
--- inheriting thread is locked, unless another transaction has locked it. Return 0 if it is locked. Return `most` after a step that
--- has locked a thread, because its transaction must not lock a second one.
+-- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The function
+-- locks the inheriting thread. Return 0 if another transaction has locked it. After a step that has locked a thread, return `most`, because
+-- the transaction must not lock a second one.
 CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    hashes jsonb := s.erased || '{}'; -- so that the value is read from its row once, and not for each run
+    hashes jsonb := s.erased || '{}'; -- || makes a copy, so that the value is read from its row once and not for each run
     heir bigint;
     part record;
 BEGIN

@@ -1,7 +1,7 @@
 -- Answers to HITL requests. postgres/hitl_answers.py compares a repeated answer with the stored one.
 
--- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if
--- the answer was recorded; false if the request was answered before, and the caller must compare the answers; NULL if
+-- Record an answer once. checked_request_id: the request against whose schema the caller has checked the answer. created: true if the
+-- answer was recorded. created is false if the request was answered before. The caller must then compare the answers. created is NULL if
 -- runyard.request_for returns another request than the caller has checked. is_last: true if the run waits for no other answer.
 CREATE OR REPLACE FUNCTION runyard.respond(
     for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
@@ -35,8 +35,8 @@ BEGIN
     effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, request.run_id));
 END $$;
 
--- Return the HITL request that an answer is for. It is the request request_id, else the request that was answered with
--- response_id (the answer is then a repetition), else the only pending request of the thread.
+-- Return the HITL request that an answer is for. This is the request request_id. Without request_id, it is the request that was answered
+-- with response_id before, so that the answer is a repetition. If there is none, it is the only pending request of the thread.
 CREATE OR REPLACE FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -76,7 +76,7 @@ BEGIN
     RETURN h;
 END $$;
 
--- Queue the suspended run of an answered request. The run is still the head of its lane.
+-- Queue the suspended run of an answered request. A suspended run stays the head of its lane.
 CREATE OR REPLACE FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE

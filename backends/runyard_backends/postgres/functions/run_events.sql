@@ -1,12 +1,11 @@
--- The events of a run that its rows prove, for readers of a stream that Redis lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in
--- runyard/ports/scheduling.py are `most` and `bytes`.
+-- The proven events of a run: the events that follow from its rows, for readers of a stream that Redis has lost. EVENTS_PER_READ and
+-- EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
 
--- Return the events that a run's rows prove, in the order of their ids, after the id `after`: at most `most` events, which
--- together have at most `bytes`. A larger event is returned alone. An attempt numbers its messages as it appends them, and a
--- later attempt has a higher fence. The event ids of messages are therefore in the order of seq, and a binary search finds the
--- first message after an id. A wrong first_event can give two events the same id. The function then returns the event with the higher
--- `kind`, because readers wait for the end of the run. why: the error of the run. asked: the ids of the HITL requests for which a
--- suspended run waits. attempt: the number of the queued attempt.
+-- Return the proven events of a run after the id `after`, in the order of their ids: at most `most` events and at most `bytes` together. A
+-- larger event is returned alone. An attempt numbers its messages as it appends them, and a later attempt has a higher fence. Event ids of
+-- messages are therefore in the order of seq, and a binary search finds the first message after an id. A wrong first_event can give two
+-- events the same id. The function then returns the event with the higher `kind`, because readers wait for the end of the run. why: the
+-- error of the run. asked: the ids of the HITL requests for which a suspended run waits. attempt: the number of the queued attempt.
 CREATE OR REPLACE FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -62,7 +61,7 @@ BEGIN
     ORDER BY c.n;
 END $$;
 
--- Return an event id "<fence>-<n>" as two numbers, which can be compared. Return NULL for any other text.
+-- Return an event id "<fence>-<n>" as an array of its two numbers, which can be compared. Return NULL for any other text.
 CREATE OR REPLACE FUNCTION runyard.event_place(event_id text) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

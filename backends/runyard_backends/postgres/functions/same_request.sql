@@ -1,5 +1,5 @@
--- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in
--- runyard/ports/commands.py, and runyard.accept for a host, decide which fields count.
+-- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in runyard/ports/commands.py, and
+-- runyard.accept for hosts, determine which fields are compared.
 
 -- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
 -- different.
@@ -19,15 +19,15 @@ BEGIN
     RETURN r;
 END $$;
 
--- Return the names of the fields in which two hashes of requests differ, as an array. The hashes themselves are not shown: a caller
--- could guess the text of a message from its hash.
+-- Return the names of the fields in which two hashes of requests differ, as an array. The result does not contain the hashes, because a
+-- caller could guess the text of a message from its hash.
 CREATE OR REPLACE FUNCTION runyard.differing_fields(one jsonb, two jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN (SELECT coalesce(jsonb_agg(k ORDER BY k), '[]') FROM jsonb_object_keys(one || two) k WHERE one->k IS DISTINCT FROM two->k);
 END $$;
 
--- Return the thread that a request with this hash made, or a NULL row.
+-- Return the thread that a request with the same hash has made, or a NULL row.
 CREATE OR REPLACE FUNCTION runyard.same_fork(for_tenant text, thread_id text, hash text) RETURNS runyard.threads
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -37,7 +37,7 @@ BEGIN
     );
 END $$;
 
--- Refuse the id of a thread that is not this fork.
+-- Refuse the id if another thread than this fork has it.
 CREATE OR REPLACE FUNCTION runyard.check_free(for_tenant text, thread_id text, hash text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

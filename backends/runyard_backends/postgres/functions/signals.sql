@@ -1,10 +1,9 @@
 -- Signals to threads, and the waits that take them. Both sides hold the lock of the thread.
 
--- Send a signal. If the thread has a signal with this id, return it and the job of the queued run that took it, and change nothing. The oldest
--- wait of the thread for this name takes a signal, unless its run was asked to cancel. Without such a wait the signal stays until a run waits
--- for it.
--- created: false if the thread has a signal with this id; the caller then compares the signals. most: maximum number of signals of the
--- thread that no run has taken.
+-- Send a signal. The oldest open wait for the signal's name takes it. Waits of runs with a requested cancel take no signal. Without such a
+-- wait, the signal stays until a run waits for it. If the thread has a signal with this id, change nothing, and return that signal with
+-- created = false. The caller then compares the signals. If the run that took it is queued, also return the run's job. most: maximum number
+-- of signals of the thread that no run has taken.
 CREATE OR REPLACE FUNCTION runyard.send_signal(
     for_tenant text, thread_id text, signal_id text, signal_name text, value bytea, who text, most integer,
     OUT signal runyard.signals, OUT created boolean, OUT effects jsonb
@@ -16,7 +15,7 @@ DECLARE
 BEGIN
     SELECT s.* INTO signal FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.signal_id = send_signal.signal_id;
     created := NOT FOUND;
-    IF NOT created THEN -- the answer of the first call may have been lost, and the job with it
+    IF NOT created THEN -- the reply of the first call may have been lost, and the job with it
         SELECT jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))) INTO effects FROM runyard.runs r
         WHERE r.thread_key = t.thread_key AND r.run_id = signal.run_id AND r.status = 'queued';
         RETURN;
@@ -43,7 +42,7 @@ BEGIN
     END IF;
 END $$;
 
--- Let the open waits of a run take the signals that came before, the oldest first.
+-- Give the open waits of a run the open signals of their names, the oldest signal first.
 CREATE OR REPLACE FUNCTION runyard.take_signals(r runyard.runs, waits runyard.new_wait[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- Limits on sizes: the greatest size of a message, and of the extra and the config of a thread.
+-- Limits on sizes: the maximum size of a message, and of the extra and the config of a thread.
 
--- Return the default of the limit message_bytes: the bytes of one message as it is stored. MESSAGE_BYTES in
--- runyard.domain.size_limits has the same value.
+-- Return the default of the limit message_bytes: the maximum bytes of one stored message. MESSAGE_BYTES in runyard.domain.size_limits has
+-- the same value.
 CREATE OR REPLACE FUNCTION runyard.default_message_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 8388608;
 
 -- Refuse the messages if one of them has more than `most` bytes.
@@ -10,7 +10,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     largest bigint;
 BEGIN
-    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- a cheap test of all messages together
+    IF pg_column_size(messages) <= most THEN RETURN; END IF; -- a cheap check of all messages together
     largest := (SELECT max(octet_length(m.payload)) FROM unnest(messages) m);
     IF largest > most THEN
         PERFORM runyard.refuse('message_too_large',
@@ -26,8 +26,8 @@ BEGIN
     PERFORM runyard.check_merged('extra', merged);
 END $$;
 
--- Refuse a field (extra or config) that is too large for a thread. Each of its merged parts is small enough, but together they may be too
--- large.
+-- Refuse a field (extra or config) that is too large for a thread. A merge can make a field too large, although each of its parts is small
+-- enough.
 CREATE OR REPLACE FUNCTION runyard.check_merged(field text, merged jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

@@ -1,13 +1,12 @@
--- Decides which queued run may start next, and which fork jobs to wake when the run of their cut ends. A prompt may start if it is
--- the head of its lane. A fork job may start if it waits for no other run. fan_out.sql wakes a job that waits for runs that it
--- started. execution/fan_out_candidates.py chooses the number for which the job waits (runs.until_fewer).
+-- Functions that decide which queued run may start next, and which fork jobs may start when the run of their cut ends. A prompt may start
+-- if it is the head of its lane. A fork job may start if it waits for no other run. The job of a fan-out waits for runs that it started,
+-- until fewer than runs.until_fewer are live. execution/fan_out_candidates.py chooses this number. fan_out.sql offers the job again.
 
 -- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
--- (threads.lane_floor); 0 for a lane other than ''. Postgres copies the body of this function into the plan of a statement that names
--- the function after FROM. The function therefore costs nothing in a statement that needs the whole row. A statement that needs one
--- column, or only the existence of a head, becomes about ten microseconds slower, because its plan has a place for every column. The
--- statements of each accept and claim therefore repeat the condition (make_way in lanes.sql, plain_runs.sql,
--- startable and not_startable below).
+-- (threads.lane_floor), or 0 for a lane other than ''. Postgres inlines this function into a statement that names it after FROM. In a
+-- statement that needs the whole row, the function therefore costs nothing. A statement that needs one column, or only the existence of a
+-- head, becomes about ten microseconds slower, because its plan computes every column. The statements of each accept and claim therefore
+-- repeat the condition (make_way in lanes.sql, plain_runs.sql, startable and not_startable below).
 CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs
 LANGUAGE sql STABLE AS $$
     SELECT x.* FROM (
@@ -27,8 +26,7 @@ BEGIN
             FROM runyard.runs w WHERE w.thread_key = waiting_for.thread_key AND w.after_run_id = waiting_for.run_id AND w.status = 'queued');
 END $$;
 
--- Return effects with the job of the run if the run may start at once. It must be the head of its lane, or a fork job that waits
--- for no run.
+-- Return effects with the job of the run if the run may start at once: it is the head of its lane, or a fork job that waits for no run.
 CREATE OR REPLACE FUNCTION runyard.startable(t runyard.threads, r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -45,8 +43,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Return the outcome of a claim of a queued run that cannot start. outcome: the reason, or NULL if the run can start. Fail a run that
--- was not started by its expires_at. retry_in: seconds until the run is due.
+-- Return the outcome of a claim of a queued run that cannot start. outcome: the reason, or NULL if the run can start. retry_in: seconds
+-- until the run is due. If the run has expired, fail it.
 CREATE OR REPLACE FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -68,7 +66,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return true if a fork job must wait for the end of another run, or for runs that it started.
+-- Return true if a fork job must wait for the run of its cut, or for runs that it started.
 CREATE OR REPLACE FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -1,7 +1,7 @@
 -- The steps of runs: begin and finish a step.
 
--- Begin a step. Return its row as it was before this call if the step is finished or another attempt began it. Otherwise return
--- no row. A repetition of this call after a lost reply therefore returns no row either.
+-- Begin a step. Return no row if this attempt may execute the step. Return the earlier row of the step if it is finished or another attempt
+-- began it. A repetition of this call after a lost reply also returns no row.
 CREATE OR REPLACE FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -19,7 +19,7 @@ BEGIN
     WHERE NOT runyard.steps.done;
 END $$;
 
--- Record the result of a step. The first result stays.
+-- Record the result of a step. A result that is already recorded stays unchanged.
 CREATE OR REPLACE FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
--- Suspend an attempt's run until one of `requests` is answered or one of `waits` ends. If this has happened already, the run stays
--- running. known: the ids of requests that the run stored before, for which it still waits. Store the attempt's write w.
+-- Store the attempt's write w, and suspend its run until one of `requests` is answered or one of `waits` ends. If this has happened
+-- already, the run stays running. known: the ids of stored requests for which the run still waits.
 CREATE OR REPLACE FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], known text[], waits runyard.new_wait[])
 RETURNS runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -22,7 +22,7 @@ BEGIN
         RETURN e;
     END IF;
     e.event_id := w.fence || '-' || (next_event + coalesce(cardinality(requests), 0));
-    IF r.event_id IS DISTINCT FROM e.event_id THEN -- an equal id shows a repetition after a lost reply
+    IF r.event_id IS DISTINCT FROM e.event_id THEN -- the same event id means that the call is a repetition after a lost reply
         got := runyard.keep_write(t, r, w, runyard.limit_of('message_bytes'));
         t := got.t; r := got.r;
     END IF;
@@ -57,7 +57,7 @@ BEGIN
     RETURN e;
 END $$;
 
--- Record that the attempt of a run has the answers that no earlier attempt had.
+-- Record that the present attempt is the first to have the answers that no earlier attempt had.
 CREATE OR REPLACE FUNCTION runyard.receive_answers(r runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -65,7 +65,7 @@ BEGIN
     WHERE h.thread_key = r.thread_key AND h.run_id = r.run_id AND h.answered_at IS NOT NULL AND h.received_by IS NULL;
 END $$;
 
--- Suspend a run that waits for answers only. Workers of releases without waits call this function.
+-- Suspend a run that waits only for answers. Workers of older releases, which have no waits, call this function.
 CREATE OR REPLACE FUNCTION runyard.suspend(w runyard.attempt_write, requests runyard.new_request[]) RETURNS runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Tags of threads: the table thread_tags, which lists read and triggers keep up to date.
+-- Tags of threads. Lists read the table thread_tags. Triggers write it.
 
 -- Return the digest of a tag. The digest is indexed, because a tag may be too long for an index entry. Readers also compare the tag
 -- itself, because two tags may have the same digest.

@@ -50,8 +50,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request that makes it, or '/' for
--- a request without one; NULL for a thread without an agent. A thread with unadmitted runs gets its agent from the first of them.
+-- Lock and return the thread. If it does not exist, make it with its first branch. of_agent: the agent of the request, '/' for a request
+-- without an agent, or NULL for a thread without an agent. A new thread with unadmitted runs gets the agent of the first of them.
 CREATE OR REPLACE FUNCTION runyard.ensure_thread(for_tenant text, thread_id text, of_agent text DEFAULT NULL)
 RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
@@ -96,8 +96,7 @@ BEGIN
     END IF;
 END $$;
 
--- Lock and return the thread of a run. If the run was accepted in a host's transaction before its thread existed, make the
--- thread.
+-- Lock and return the thread of a run. Make the thread if a host's transaction has accepted the run before the thread existed.
 CREATE OR REPLACE FUNCTION runyard.ensure_for_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -139,8 +138,8 @@ BEGIN
     END IF;
 END $$;
 
--- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller read; NULL
--- for no check.
+-- Raise precondition_failed if the thread has changed since the caller read it. seen: the updated_at that the caller has read, or NULL for
+-- no check.
 CREATE OR REPLACE FUNCTION runyard.check_unchanged(t runyard.threads, seen timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -150,8 +149,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key,
--- and a key that is null is removed. If the change is null, the field is empty.
+-- Return the value of a field (extra or config) of a thread after a change. Each key of the change replaces the whole value of that key. A
+-- key that is null is removed. A change that is null empties the field.
 CREATE OR REPLACE FUNCTION runyard.patched(field text, before jsonb, change jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -160,8 +159,8 @@ BEGIN
     RETURN (before || change) - ARRAY(SELECT e.key FROM jsonb_each(change) e WHERE e.value = 'null');
 END $$;
 
--- Set the fields of `patch`, and clear the fields that are null in it. `extra` and `config` are merged. Each change gives the thread a
--- new updated_at, because callers use it as a version.
+-- Set the fields of `patch`, and clear its fields that are null. Merge `extra` and `config`. Each change gives the thread a new updated_at,
+-- because callers use updated_at as a version.
 CREATE OR REPLACE FUNCTION runyard.update_thread(for_tenant text, thread_id text, patch jsonb, seen timestamptz) RETURNS runyard.threads
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,6 +1,6 @@
--- The timeline of a run, and the search of a run by the beginning of its id.
+-- The timeline of a run, and the search for runs by the beginning of their ids.
 
--- Return the runs whose id begins with `prefix`, at most `most`. If runs have exactly this id, return only these.
+-- Return at most `most` runs whose ids begin with `prefix`. If runs have exactly this id, return only these.
 CREATE OR REPLACE FUNCTION runyard.find_runs(for_tenant text, prefix text, most integer) RETURNS TABLE (thread_id text, run_id text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET jit = off AS $$
@@ -22,9 +22,9 @@ BEGIN
     ORDER BY r.run_id COLLATE "C", r.accept_no LIMIT most;
 END $$;
 
--- Return the times of a run and its last message. queued: seconds from the due time to the first
--- attempt. running: seconds of the attempts. parked: seconds after suspensions, until the next attempt. waiting: seconds after errors,
--- releases and crashes, until the next attempt. An external run has no attempts.
+-- Return the durations of a run, and its last message. queued: seconds from the due time to the first attempt. running: seconds in
+-- attempts. parked: seconds from suspensions to the next attempts. waiting: seconds from errors, releases and crashes to the next attempts.
+-- An external run has no attempts.
 CREATE OR REPLACE FUNCTION runyard.run_durations(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (queued double precision, running double precision, parked double precision, waiting double precision, message runyard.messages)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -62,12 +62,12 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), which together have
--- about `bytes`. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3).
--- since: the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message
--- whose tool calls a message answers. size: the bytes of a step's result, which is left out if it has more than `large`. total: the
--- number of entries up to one more than `most`. `enable_material` is off so that the index finds each message of the page by its number.
--- Without statistics, the planner compares each entry with all messages of the branch.
+-- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), and about `bytes`
+-- together. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3). since:
+-- the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message whose tool
+-- calls a message answers. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
+-- entries, counted up to one more than `most`. `enable_material` is off, so that an index finds each message of the page by its number.
+-- Otherwise a planner without statistics would compare each entry with all messages of the branch.
 CREATE OR REPLACE FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -132,8 +132,8 @@ BEGIN
     RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq = ANY (numbers) AND m.run_id = r.run_id ORDER BY m.seq;
 END $$;
 
--- Return a run of a thread, or a run that the thread inherited whole, whose own thread may be deleted. Refuse if there is no such run, or if
--- the thread is deleted.
+-- Return a run of a thread, or a run of an ancestor all of whose messages the thread shows. The ancestor may be deleted. Refuse if there is
+-- no such run, or if the thread is deleted.
 CREATE OR REPLACE FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -150,7 +150,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Return the attempts of a run. An attempt that runs, or that completed its run, has no row of its own.
+-- Return the attempts of a run. A running attempt, and the attempt that completed the run, have no rows in `attempts`. The run's row has
+-- their data.
 CREATE OR REPLACE FUNCTION runyard.attempts_of(r runyard.runs) RETURNS SETOF runyard.attempts
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -170,7 +171,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return a step. Leave its result out if it has more than `large` bytes.
+-- Return a step. Omit its result if the result has more than `large` bytes.
 CREATE OR REPLACE FUNCTION runyard.without_large_result(accept_no bigint, step_key text, large integer) RETURNS runyard.steps
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -181,8 +182,8 @@ BEGIN
     RETURN s;
 END $$;
 
--- Return the text that orders an entry of a timeline among those of the same time, and that its cursor has. A long name is hashed,
--- because a cursor has a maximal length.
+-- Return the key of an entry of a timeline. The key orders entries of the same time and is a part of cursors. A long name is hashed,
+-- because a cursor has a maximum length.
 CREATE OR REPLACE FUNCTION runyard.place_key(name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

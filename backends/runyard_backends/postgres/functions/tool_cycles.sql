@@ -1,7 +1,7 @@
--- Tool cycles: the open tool calls of a view, and whether a run's tool calls all have results. cuts.sql refuses
--- a fork inside a tool cycle.
+-- Tool cycles: the open tool calls of a view, and the check that all tool calls of a run have results. cuts.sql refuses a fork inside a
+-- tool cycle.
 
--- Return the ids of the tool calls of a view that have no result in it, in order. The function reads only messages with calls or
+-- Return the ids of the tool calls of a view that have no result in the view, in order. The function reads only messages with calls or
 -- results.
 CREATE OR REPLACE FUNCTION runyard.open_calls(levels runyard.level[]) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $$
@@ -25,8 +25,8 @@ BEGIN
     RETURN pending;
 END $$;
 
--- Return true if every tool call of the run is directly followed by exactly its results. The run's first results may belong to
--- open tool calls of its context.
+-- Return true if every tool call of the run is directly followed by its result, and the run has no other results. The run's first results
+-- may belong to open tool calls of its context.
 CREATE OR REPLACE FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,7 +1,6 @@
--- Usage of runs: adding and subtracting usages, and totals by tenant, agent and day, counted from the feed.
+-- Usage of runs: sums and differences of usages, and totals by tenant, agent and day. The totals are counted from the feed.
 
--- Return the sum of two usages. If one of them is damaged, return `a`, because an error would stop every verb that adds to a
--- damaged usage.
+-- Return the sum of two usages. If one of them is damaged, return `a`. An error would stop every verb that adds to a damaged usage.
 CREATE OR REPLACE FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -13,8 +12,8 @@ BEGIN
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
 END $$;
 
--- Return a number of a usage. A value that is no number, or is larger than a usage can be, counts as 0. An error would stop the
--- leader, which counts the runs of every tenant.
+-- Return a number of a usage. A value that is no number or is too large counts as 0. An error would stop the leader, which counts the runs
+-- of every tenant.
 CREATE OR REPLACE FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -31,8 +30,8 @@ BEGIN
             FROM jsonb_object_keys(CASE WHEN jsonb_typeof(a) = 'object' THEN a ELSE '{}' END) k);
 END $$;
 
--- Add up to `most` entries of the tenant c.tenant to its totals. They are the entries after (c.transaction, c.position) and
--- before c.goal. Move c to the last of them, and return their number.
+-- Add up to `most` entries of the tenant c.tenant to its totals: entries after (c.transaction, c.position) and before c.goal. Move c to the
+-- last added entry. Return the number of added entries.
 CREATE OR REPLACE FUNCTION runyard.count_entries(INOUT c runyard.usage_counter, most integer, OUT entries integer)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -59,9 +58,8 @@ BEGIN
     IF entries > 0 THEN c.transaction := last.transaction; c.position := last.position; END IF;
 END $$;
 
--- Return the next tenant after c.tenant that has entries to count, or NULL if there is none. If the search stopped after `most`
--- tenants, return the tenant at which it stopped. A tenant without entries to count costs one read of the index. looks: the
--- number of these reads.
+-- Return the next tenant after c.tenant that has entries to count, or NULL if there is none. If the search stops after `most` tenants,
+-- return the tenant at which it stops. A tenant without entries to count costs one read of the index. looks: the number of these reads.
 CREATE OR REPLACE FUNCTION runyard.next_to_count(c runyard.usage_counter, most integer, OUT tenant text, OUT looks integer)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -79,15 +77,15 @@ BEGIN
 END $$;
 
 -- Add about `most` entries of the outbox to the totals (the `limit` of `count` in runyard/ports/stores.py). The leader calls this
--- function. A round counts, tenant by tenant, the entries of transactions that began before the previous round ended. A round
--- begins after all of these transactions ended, so that no entry can appear before the place that was counted. The totals and the
--- place are written in one transaction. A second leader finds the row locked and does nothing.
+-- function. The function counts in rounds, tenant by tenant. The end of a round sets the goal of the next: the entries of all transactions
+-- that have begun. The next round begins when all these transactions have ended, so that no entry can appear among the counted ones. One
+-- transaction writes the totals and the progress. A second leader finds the row locked and does nothing.
 CREATE OR REPLACE FUNCTION runyard.count_usage(most integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     c runyard.usage_counter;
     got record;
-    began timestamptz := clock_timestamp(); -- entries before this time have lower transaction numbers than the goal that is set below
+    began timestamptz := clock_timestamp(); -- entries before this time have lower transaction numbers than the goal below
 BEGIN
     SELECT x.* INTO c FROM runyard.usage_counter x FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN

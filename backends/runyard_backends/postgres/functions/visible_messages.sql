@@ -1,10 +1,10 @@
--- The visible messages: those that a branch, a run or a cut shows.
--- A view is an array of levels. A message is visible through the level of its branch if its number is at most the high water, and
--- if one of these is true: it has no run, it belongs to the level's open run, or the completion number of its run is at most the
--- cutoff. Numbers grow along every path, so that the order by seq is the order of a view. cuts.sql makes the levels of a fork.
+-- The visible messages of a branch, a run or a cut. A view is an array of levels. A level shows a message of its branch under two
+-- conditions. First, the number of the message is at most the high water. Second, the message has no run, or belongs to the level's open
+-- run, or the completion number of its run is at most the cutoff. Message numbers grow along every path, so that the order by seq is the
+-- order of a view. cuts.sql makes the levels of a fork.
 
--- Return all messages of a view, level by level. Every plan of the join reads runs of one thread only. A subquery per message
--- would cost three times as much.
+-- Return all messages of a view, level by level. Every plan of the join reads only runs of one thread. A subquery per message would cost
+-- three times as much.
 CREATE OR REPLACE FUNCTION runyard.visible(levels runyard.level[]) RETURNS SETOF runyard.messages
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -39,9 +39,9 @@ BEGIN
     RETURN total;
 END $$;
 
--- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, from the start or, if
--- newest_first, from the end, each with the present status of its run. The function reads only these messages, the invisible
--- messages between them, and the run of each. Without OFFSET 0, a plan may read all runs of the thread.
+-- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, each with the present status of its
+-- run. newest_first: true to begin with the highest number. The function reads only these messages, the invisible messages between them,
+-- and their runs. Without OFFSET 0, a plan may read all runs of the thread.
 CREATE OR REPLACE FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text)
 LANGUAGE plpgsql STABLE AS $$
@@ -105,9 +105,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return a message of an ancestor with the level through which a thread shows it and with its run, or no row if the thread does
--- not show it. The function reads the levels of the thread's first branch only, because this branch inherits all messages that
--- any branch of the thread inherits.
+-- Return a message of an ancestor that a thread shows, with the level that shows the message and with its run. Return no row if the thread
+-- does not show it. The function reads only the levels of the thread's first branch, because this branch inherits all messages that any
+-- branch of the thread inherits.
 CREATE OR REPLACE FUNCTION runyard.seen_through(thread_key bigint, message_id uuid)
 RETURNS TABLE (level runyard.level, message runyard.messages, run runyard.runs)
 LANGUAGE plpgsql STABLE AS $$
@@ -125,8 +125,7 @@ BEGIN
     LIMIT 1;
 END $$;
 
--- Return an inherited run and the level through which the thread shows it, or no row. open: true for the open run of a level,
--- false for a completed run.
+-- Return an inherited run and the level that shows it, or no row. open: true for the open run of a level, false for a completed run.
 CREATE OR REPLACE FUNCTION runyard.inherited_run(thread_key bigint, run_id text)
 RETURNS TABLE (run runyard.runs, level runyard.level, open boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
@@ -145,8 +144,8 @@ BEGIN
     ORDER BY 3, l.high_water_seq DESC, l.cutoff DESC LIMIT 1;
 END $$;
 
--- Return a run that the thread inherited whole, or no row. Other inherited runs are not read through the thread: a run that was not
--- completed at the cut, or that has messages after the cut.
+-- Return an inherited run all of whose messages the thread shows, or no row. Readers of the thread do not find other inherited runs: runs
+-- that were not completed at the cut, or have messages after the cut.
 CREATE OR REPLACE FUNCTION runyard.whole_run(thread_key bigint, run_id text) RETURNS SETOF runyard.runs
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -155,7 +154,7 @@ BEGIN
     WHERE NOT i.open AND coalesce((i.run).last_seq, 0) <= (i.level).high_water_seq;
 END $$;
 
--- Return the id of the last completed run on the head's path. The default cut is after this run.
+-- Return the id of the last completed run on the head's path. The end of this run is the default cut.
 CREATE OR REPLACE FUNCTION runyard.last_completed(t runyard.threads) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -171,8 +170,8 @@ BEGIN
     );
 END $$;
 
--- Return the extra of a cut. It is the latest extra that was saved with a completed run before the cut, or else the extra with
--- which the thread began.
+-- Return the extra of a cut: the latest extra that was saved with a completed run before the cut, or else the extra with which the thread
+-- began.
 CREATE OR REPLACE FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,6 +1,7 @@
 -- Waits of suspended runs that no human ends: sleeps, signals, children.
 
--- Store the waits of an attempt's run in the order in which it asked for them, and end those that are due. A repetition changes nothing. ended: true if one of them has ended.
+-- Store the waits of an attempt's run in the order of `waits`, and end the waits that are due. A repetition changes nothing. ended: true if
+-- one of `waits` has ended.
 CREATE OR REPLACE FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean)
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,5 +1,5 @@
--- Webhooks: make deliveries from the feed, take due deliveries, and settle their tries. runyard/worker/webhook_dispatcher.py chooses
--- `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
+-- Webhooks: make deliveries from the feed, take due deliveries, and record the outcomes of their tries.
+-- runyard/worker/webhook_dispatcher.py chooses `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
 -- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
 -- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
@@ -101,8 +101,8 @@ BEGIN
     RETURN found;
 END $$;
 
--- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`, which also disables
--- the webhook. If a later try has begun, only `delivered` is recorded.
+-- Record the outcome of a try: `delivered`, `retried` (due again after `pause` seconds), `failed`, or `gone`. `gone` also disables the
+-- webhook. If a later try has begun, only `delivered` is recorded.
 CREATE OR REPLACE FUNCTION runyard.settle_webhook(delivery_no bigint, of_try integer, outcome text, answered integer, why text, pause double precision)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -124,7 +124,8 @@ BEGIN
       AND d.next_at IS NOT NULL;
 END $$;
 
--- Add a webhook, or return the webhook that has its id, which may be one of another tenant. Raises too_many_webhooks if the tenant has `most` webhooks.
+-- Add a webhook. If a webhook of any tenant has the id already, return that webhook. Raises too_many_webhooks if the tenant has `most`
+-- webhooks.
 CREATE OR REPLACE FUNCTION runyard.add_webhook(webhook_id text, of_tenant text, url text, events text[], most integer) RETURNS runyard.webhooks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

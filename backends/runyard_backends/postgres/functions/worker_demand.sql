@@ -1,10 +1,10 @@
--- How many slots of workers the runs need. A program that scales workers asks for it (charts/runyard).
+-- The demand for workers: the number of slots that the runs need. A program that scales workers reads this number (charts/runyard).
 
--- Return the number of slots that the runs of the queues need: those of running runs, and of runs that wait for a worker only. At most
--- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker is needed
--- later without a further call, because something has a deadline: a run that is delayed or was accepted in a host's transaction, a run
--- that expires, a HITL request with a deadline, or a wait with a due time. in_queues: NULL for all queues. Then webhooks and the removal of deleted threads
--- also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
+-- Return the number of slots that the runs of the queues need. Running runs and runs that wait only for a worker need a slot. At most
+-- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker will be
+-- needed at a later time. This is so for a delayed run, a run that was accepted in a host's transaction, a run that expires, a HITL request
+-- with a deadline, and a wait with a due time. in_queues: the queues, or NULL for all queues. If it is NULL, webhooks and the removal of
+-- deleted threads also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
 CREATE OR REPLACE FUNCTION runyard.worker_demand(in_queues text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $$
@@ -23,10 +23,10 @@ BEGIN
     RETURN slots;
 END $$;
 
--- Return the first queued run of each lane in which no run has started, and every queued run without a lane.
+-- Return the first queued run of each lane without a started run, and every queued run without a lane.
 CREATE OR REPLACE FUNCTION runyard.queued_heads() RETURNS SETOF runyard.live_runs
 LANGUAGE sql STABLE AS $$
-    WITH queued AS MATERIALIZED ( -- otherwise Postgres would read the lanes of all live runs, to save the sort
+    WITH queued AS MATERIALIZED ( -- otherwise Postgres would read the lanes of all live runs in order, instead of sorting
         SELECT l.* FROM runyard.live_runs l WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL)
     SELECT h.* FROM (SELECT DISTINCT ON (q.thread_key, q.lane) q.* FROM queued q WHERE q.lane IS NOT NULL ORDER BY q.thread_key, q.lane, q.lane_seq) h
     WHERE NOT EXISTS (SELECT 1 FROM runyard.live_runs a WHERE a.thread_key = h.thread_key AND a.lane = h.lane AND a.status IN ('running', 'suspended'))
@@ -34,7 +34,7 @@ LANGUAGE sql STABLE AS $$
     SELECT q.* FROM queued q WHERE q.lane IS NULL
 $$;
 
--- Return true if a run of the queues changes at a later time without a further call.
+-- Return true if a run of the queues has a due time, a deadline or an expiry, at which a worker must act.
 CREATE OR REPLACE FUNCTION runyard.has_deadline(in_queues text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -46,7 +46,7 @@ BEGIN
         OR EXISTS (SELECT 1 FROM runyard.hitl_requests q JOIN runyard.runs r ON r.thread_key = q.thread_key AND r.run_id = q.run_id
                    WHERE q.deadline_at > '-infinity' AND q.answered_at IS NULL AND q.closed_at IS NULL AND (in_queues IS NULL OR r.queue = ANY (in_queues)))
         OR CASE WHEN in_queues IS NULL THEN EXISTS (SELECT 1 FROM runyard.waits w WHERE w.due_at > '-infinity' AND w.ended_at IS NULL)
-           ELSE EXISTS ( -- from the suspended runs of the queues, because the waits of other queues may be many
+           ELSE EXISTS ( -- starts from the suspended runs of the queues, because other queues may have many waits
                SELECT 1 FROM runyard.live_runs l JOIN runyard.waits w ON w.thread_key = l.thread_key AND w.run_id = l.run_id
                WHERE l.status = 'suspended' AND l.queue = ANY (in_queues) AND w.due_at > '-infinity' AND w.ended_at IS NULL)
                OR EXISTS ( -- a child of a cancelled run
@@ -54,7 +54,7 @@ BEGIN
                WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND c.finished_at IS NULL AND c.queue = ANY (in_queues)) END;
 END $$;
 
--- Return true if a worker has to do something that is no run: deliver to a webhook, or remove the rows of a deleted thread.
+-- Return true if a worker has other work than runs: deliveries to a webhook, or the removal of a deleted thread.
 CREATE OR REPLACE FUNCTION runyard.has_chores() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -1,5 +1,5 @@
--- The register of workers, the leader's lease, and the reads that find the runs that the leader offers again.
--- runyard/worker/lost_jobs.py chooses `most` and `unchanged` of these reads (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
+-- The register of workers, the leader's lease, and the functions that find the runs that the leader offers again.
+-- runyard/worker/lost_jobs.py chooses their `most` and `unchanged` (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
 -- dead worker.
@@ -19,7 +19,7 @@ BEGIN
     ON CONFLICT (agent) DO UPDATE SET queue = excluded.queue, asks = excluded.asks, app_version = excluded.app_version, updated_at = now();
 END $$;
 
--- Register a worker of a release that knows no namespaces.
+-- Register a worker of an older release, which has no namespaces.
 CREATE OR REPLACE FUNCTION runyard.register(
     worker_id text, in_queues text[], with_agents jsonb, version text, on_mismatch text, with_slots integer, at_address text,
     asking text[]
@@ -28,7 +28,7 @@ BEGIN
     PERFORM runyard.register_v2(worker_id, in_queues, with_agents, NULL, version, on_mismatch, with_slots, at_address, asking);
 END $$;
 
--- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if it must claim nothing more.
+-- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if the worker must claim no more runs.
 -- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 CREATE OR REPLACE FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -42,7 +42,7 @@ BEGIN
     oldest_code := (SELECT max(v.oldest_code) FROM runyard.schema_versions v);
 END $$;
 
--- Return the error of the attempts of a worker whose main loop was blocked when it died, or NULL.
+-- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker.
 CREATE OR REPLACE FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -51,7 +51,7 @@ BEGIN
             FROM runyard.workers w WHERE w.worker_id = of_worker AND w.blocked_at IS NOT NULL);
 END $$;
 
--- Return the facts about a blocked main loop for runyard.explain: how long and where. {} if the loop is not blocked.
+-- Return the facts about a blocked main loop for runyard.explain: the time and the place. Return {} if the loop is not blocked.
 CREATE OR REPLACE FUNCTION runyard.blocked_facts(w runyard.workers) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -70,9 +70,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Return the running runs of workers that are dead or have left, worker by worker in the order of their ids, from after the worker
--- `after_worker`. The function ends after the worker with which it has `most` runs. A live worker costs two index entries, however
--- many runs it has.
+-- Return the running runs of workers that are dead or have left, worker by worker, in the order of the workers' ids after `after_worker`.
+-- The page ends when it has at least `most` runs and all runs of its last worker. A live worker costs two index entries, however many runs
+-- it has.
 CREATE OR REPLACE FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -90,7 +90,7 @@ BEGIN
             SELECT x.* FROM runyard.live_runs l JOIN runyard.runs x USING (accept_no)
             WHERE l.worker_id = orphans.worker_id AND l.status = 'running'
         LOOP
-            r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read them all
+            r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read these large columns
             job := runyard.job(r); cancelled := r.cancel_requested_at IS NOT NULL;
             found_so_far := found_so_far + 1;
             RETURN NEXT;
@@ -98,10 +98,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Examine up to `most` queued runs in the order of (changed_at, accept_no), from after the given place, and return the jobs of
--- those that wait for a worker only. The last row has the place of the last examined run, and no job, if there may be more runs.
--- The function examines no run that changed in the time `unchanged`. within: examine only runs that changed in this time, or
--- NULL.
+-- Examine up to `most` queued runs after the given place, in the order of (changed_at, accept_no). Return the jobs of the runs that wait
+-- only for a worker. If there may be more runs, the last row has the place of the last examined run and no job. unchanged: the shortest
+-- time since the last change of an examined run. within: the longest time since this change, or NULL.
 CREATE OR REPLACE FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint)
@@ -127,7 +126,7 @@ BEGIN
         place_time := l.changed_at; place_no := l.accept_no;
         CONTINUE WHEN NOT runyard.leads_lane(l);
         SELECT x.* INTO r FROM runyard.runs x WHERE x.accept_no = l.accept_no;
-        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read them all
+        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read these large columns
         CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
         job := runyard.job(r);
         RETURN NEXT;
@@ -138,7 +137,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return the jobs of those of the given runs that runyard.waiting would return.
+-- Return the jobs of the given runs that runyard.waiting would return.
 CREATE OR REPLACE FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -151,13 +150,13 @@ BEGIN
         WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL AND l.waits_for_permit IS NULL AND l.changed_at < now() - unchanged
           AND runyard.leads_lane(l)
     LOOP
-        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read them all
+        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read these large columns
         IF runyard.waits_for_worker(r, unchanged) THEN RETURN NEXT runyard.job(r); END IF;
     END LOOP;
 END $$;
 
--- Return true if an admitted run is the first of its lane. The function reads from the run backwards, because the front of a long
--- lane may have index entries of many runs that ended.
+-- Return true if an admitted run is the head of its lane. The function reads the index backwards from the run, because the front of a long
+-- lane may have index entries of many ended runs.
 CREATE OR REPLACE FUNCTION runyard.leads_lane(l runyard.live_runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -166,8 +165,8 @@ BEGIN
             AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL;
 END $$;
 
--- Return true if a queued run that is the first of its lane waits for a worker only. The run must have been due for the time
--- `unchanged`, and wait for no other run.
+-- Return true if a queued run at the head of its lane waits only for a worker. The run must have been due for the time `unchanged`, and
+-- wait for no other run.
 CREATE OR REPLACE FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

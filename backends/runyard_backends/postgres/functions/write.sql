@@ -1,8 +1,8 @@
 -- The writes of attempts: lock the run, compare the fence, and store the write. complete_plain (plain_runs.sql) repeats these
 -- conditions for the completions of a batch.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds after which the rows are
--- NULL because another transaction keeps the lock; NULL to raise an error after the session's limit.
+-- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds to wait for the lock. After
+-- this time the rows are NULL. If patience is NULL, the session's limit applies, and the call fails after it.
 CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, patience integer DEFAULT NULL, OUT t runyard.threads, OUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -16,8 +16,8 @@ BEGIN
     SELECT y.* INTO r FROM runyard.runs y WHERE y.thread_key = lock_run.thread_key AND y.run_id = lock_run.run_id;
 END $$;
 
--- Wait for the lock of a thread, and return the thread. The row is NULL if there is none, or if another transaction keeps the lock for
--- longer than `patience` milliseconds. Only this wait has the short lock_timeout, and only it needs a subtransaction.
+-- Wait for the lock of a thread, and return the thread. The row is NULL if there is no thread, or if another transaction keeps the lock for
+-- longer than `patience` milliseconds. This wait has a short lock_timeout and therefore needs a subtransaction.
 CREATE OR REPLACE FUNCTION runyard.wait_for_thread(thread_key bigint, patience integer) RETURNS runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -32,8 +32,8 @@ EXCEPTION WHEN lock_not_available THEN -- this undoes the setting, too
     RETURN NULL;
 END $$;
 
--- Return NULL if the attempt may write. Otherwise return 'stale_fence', 'cancel_requested', or 'repeated' if the attempt has
--- already ended.
+-- Return NULL if the attempt may write. Otherwise return the reason: 'stale_fence', 'cancel_requested', or 'repeated' for an attempt that
+-- has already ended.
 CREATE OR REPLACE FUNCTION runyard.write_refused(r runyard.runs, with_fence bigint) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -55,11 +55,11 @@ BEGIN
         jsonb_build_object('run_id', r.run_id, 'fence', with_fence, 'current_fence', r.fence));
 END $$;
 
--- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. This is so if a cancel was
--- requested, and this function has cancelled the run, or if the write is stale, a repetition, or refused as locked. first_event: NULL if
--- the caller is not the attempt; the event of the cancellation then gets a new fence. used: the usage of the write, or NULL. The usage
--- counts even if the run is cancelled. patience: milliseconds after which the write is refused as locked because another transaction
--- keeps the thread's lock.
+-- Lock an attempt's run for its last write. over: true if the caller must return `e` and store nothing. over is true if a cancel was
+-- requested, and then this function has cancelled the run. over is also true if the write is stale, a repetition, or refused as locked.
+-- first_event: the number of the attempt's next event, or NULL if the caller is not the attempt. With NULL, the event of a cancel gets a
+-- new fence. used: the usage of the write, or NULL. The usage counts even if the run is cancelled. patience: milliseconds to wait for the
+-- thread's lock before the write is refused as locked.
 CREATE OR REPLACE FUNCTION runyard.lock_attempt(
     thread_key bigint, run_id text, with_fence bigint, first_event integer, used jsonb, patience integer DEFAULT NULL,
     OUT t runyard.threads, OUT r runyard.runs, OUT e runyard.ended, OUT over boolean
@@ -111,7 +111,7 @@ BEGIN
     r.result := coalesce(w.result, r.result);
 END $$;
 
--- Record an attempt that ended without completing its run. how: its outcome. why: its error, or NULL.
+-- Record an attempt that ended without completing its run. how: the outcome. why: the error, or NULL.
 CREATE OR REPLACE FUNCTION runyard.note_attempt(r runyard.runs, how text, why jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -5,12 +5,11 @@
 -- often, because plans depend on the frequencies of values. A fillfactor below 100 leaves room on each page for new versions of its rows,
 -- so that an update that changes no indexed column writes no index. Tables of few rows keep the defaults.
 
--- Times that programs can read and add durations to. Python's calendar ends with the year 9999, and a driver cannot read a row if it cannot
--- read one of the row's times. moment and small_count are domains because Postgres parses the constraint of a table again for every
--- statement.
+-- Times to which programs can add durations. Python's calendar ends with the year 9999, and a driver cannot read a row with a later time.
+-- moment and small_count are domains, because Postgres parses the constraint of a table again for every statement.
 CREATE DOMAIN runyard.moment AS timestamptz CHECK (VALUE >= '1970-01-01T00:00:00Z' AND VALUE < '9100-01-01T00:00:00Z');
 
--- Counts that can grow. A count out of range would stop every statement that reads it together with other rows.
+-- Counts that can grow. A count out of range would stop every statement that reads its row together with other rows.
 CREATE DOMAIN runyard.small_count AS integer CHECK (VALUE >= 0 AND VALUE < 1000000000);
 
 CREATE SEQUENCE runyard.branch_numbers;
@@ -47,18 +46,17 @@ CREATE TABLE runyard.threads (
     deleted_at          runyard.moment
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE UNIQUE INDEX threads_id ON runyard.threads (tenant, thread_id) WHERE deleted_at IS NULL;
--- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition
--- keeps the index out of the plans of verbs and of other lists. Without it, a plan that was made while the table is small could
--- find a row by its tenant alone, and the plan would stay as the table grows. The indexes of lists of runs and of requests are
--- made in the same way.
+-- The indexes of lists (runyard.list_threads). Each has a condition that is always true and that only its list has. The condition keeps the
+-- index out of the plans of verbs and of other lists. Without the condition, a plan for a small table could find a row by its tenant alone,
+-- and this plan would stay in use as the table grows. The indexes of lists of runs and of requests have such conditions too.
 CREATE INDEX threads_list ON runyard.threads (tenant, thread_key) WHERE deleted_at IS NULL AND thread_key > 0;
 CREATE INDEX threads_list_of_agent ON runyard.threads (tenant, agent, thread_key)
     WHERE deleted_at IS NULL AND agent IS NOT NULL AND thread_key > -1;
 CREATE INDEX threads_list_of_parent ON runyard.threads (tenant, parent_thread_id, thread_key)
     WHERE deleted_at IS NULL AND parent_thread_id IS NOT NULL AND thread_key > -1;
 
--- The threads that have a tag, in the order of lists. An inverted index would return them in no order, and a page would then cost
--- as much as all threads that have the tag. term: runyard.tag_term of one name and value.
+-- The threads that have a tag, in the order of lists. An inverted index has no order, so that a page would cost as much as all threads with
+-- the tag. term: runyard.tag_term of one name and value.
 CREATE TABLE runyard.thread_tags (
     tenant     text NOT NULL,
     term       bytea NOT NULL,
@@ -66,9 +64,8 @@ CREATE TABLE runyard.thread_tags (
     PRIMARY KEY (tenant, term, thread_key)
 );
 
--- The branches of a thread. leaf_id, leaf_seq: the last visible message of the branch, which may be inherited. base_id: the
--- message after which the branch begins. high_water_seq: the highest message number that the branch's completed runs have as
--- their last_seq or snapshot_tip.
+-- The branches of a thread. leaf_id, leaf_seq: the last visible message of the branch, own or inherited. base_id: the message after which
+-- the branch begins. high_water_seq: the highest message number that the branch's completed runs have as their last_seq or snapshot_tip.
 CREATE TABLE runyard.branches (
     branch_id      bigint PRIMARY KEY DEFAULT nextval('runyard.branch_numbers'),
     thread_key     bigint NOT NULL,
@@ -80,9 +77,8 @@ CREATE TABLE runyard.branches (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX branches_thread ON runyard.branches (thread_key);
 
--- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages
--- without a run, messages of runs whose completion number is at most cutoff, and messages of the run open_run_id, which need not
--- be completed.
+-- The levels of a branch, one per ancestor. The branch inherits these messages of an ancestor up to high_water_seq: messages without a run,
+-- messages of runs whose completion number is at most cutoff, and messages of the run open_run_id. This run need not be completed.
 CREATE TABLE runyard.levels (
     branch_id      bigint NOT NULL,
     ancestor_id    bigint NOT NULL,
@@ -114,12 +110,12 @@ CREATE TABLE runyard.messages (
 CREATE INDEX messages_id ON runyard.messages (message_id, branch_id);
 CREATE INDEX messages_tools ON runyard.messages (branch_id, seq) WHERE calls IS NOT NULL OR results IS NOT NULL;
 
--- The deleted threads whose rows are not all removed (runyard.remove_step). Runs up to the id after_run are removed, except those that
--- forks show. runs_hidden: true after all runs were removed or hidden. Then messages are removed, from the highest branch to the lowest:
--- those of the branches from below_branch on are removed, and of the next lower branch those up to the number after_seq. For an erased
--- thread, entries are first removed from the extra of the thread and then from the extra of its forks. erased: the hashes
--- (runyard.extra_hash) of these entries, as keys of an object. after_fork: 0 until the thread itself is done; then the forks up to this key
--- are done. after_completion: the runs up to this completion number are done in the thread or fork that comes next.
+-- The progress of the removal of deleted threads (runyard.remove_step). after_run: runs up to this id are removed, except those that forks
+-- show. runs_hidden: true after all runs were removed or hidden. Then messages are removed, from the highest branch to the lowest.
+-- below_branch: the messages of the branches from this number on are removed. after_seq: the messages of the next lower branch are removed
+-- up to this number. For an erased thread, entries are first removed from the extra of the thread and then from the extra of its forks.
+-- erased: the hashes (runyard.extra_hash) of these entries, as keys of an object. after_fork: 0 until the thread itself is done. Then the
+-- forks up to this key are done. after_completion: in the next thread or fork, the runs up to this completion number are done.
 CREATE TABLE runyard.removals (
     thread_key   bigint PRIMARY KEY,
     tenant       text NOT NULL,

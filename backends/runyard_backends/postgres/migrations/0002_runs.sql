@@ -1,6 +1,6 @@
 -- Runs, their attempts and steps, and the HITL requests that they wait for.
 
--- Return true if a run's status fits its other columns. It is a function because Postgres parses the expression of a constraint
+-- Return true if a run's status fits its other columns. The check is a function, because Postgres parses the expression of a constraint
 -- again for every statement.
 CREATE FUNCTION runyard.run_is_sound(
     status text, kind text, finished_at timestamptz, suspended_at timestamptz, started_at timestamptz, fence bigint, lane_seq bigint,
@@ -18,16 +18,12 @@ BEGIN
        AND priority IN ('high', 'normal', 'low') AND multitask_strategy IN ('enqueue', 'reject', 'interrupt', 'rollback');
 END $$;
 
--- Runs of every kind, live and ended.
--- input: the message of the request, until the run is claimed for the first time; then it is a message of the run.
--- candidates: the messages of a fan-out.
--- started_by_key, started_by_run_id: the job that started the run. The job is offered again when the run ends.
--- until_fewer: a job waits until fewer runs that it started are live.
--- abort_words: the text of the results that close the open tool calls of an aborted run, and of its last message.
--- changed_at: the time of the last change of the status, or of what the run waits for.
--- emptied_at: the time at which the content of the run was deleted.
--- deleted: true after the thread of the run was deleted.
--- usage_before: the usage of a redriven run before its last redrive.
+-- Runs of every kind, live and ended. input: the message of the request until the first claim. The first claim makes it a message of the
+-- run. candidates: the messages of a fan-out. started_by_key, started_by_run_id: the job that started the run. The job is offered again
+-- when the run ends. until_fewer: a bound on the live runs that this job has started. The job waits until fewer are live. abort_words: the
+-- text of the results that close the open tool calls of an aborted run, and of its last message. changed_at: the time of the last change of
+-- the status, or of the reason for which the run waits. emptied_at: the time at which the content of the run was deleted. deleted: true
+-- after the thread of the run was deleted. usage_before: the usage of a redriven run before its last redrive.
 CREATE TABLE runyard.runs (
     accept_no           bigint PRIMARY KEY DEFAULT nextval('runyard.accept_numbers'),
     tenant              text NOT NULL,
@@ -103,13 +99,13 @@ CREATE TABLE runyard.runs (
     CHECK (runyard.run_is_sound(status, kind, finished_at, suspended_at, started_at, fence, lane_seq, admitted_at, completion_seq,
                                priority, multitask_strategy))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
--- No index has a column that a claim, an append or the end of a run changes. Such an update therefore writes no index, if the page
--- of the row has room for the new version. The values that these verbs change and others search are in the tables of 0006_live_runs.sql.
+-- No index has a column that a claim, an append or the end of a run changes. If the page of the row has room for the new version, such an
+-- update therefore writes no index. Values that these verbs change and other statements search are in the tables of 0006_live_runs.sql.
 CREATE UNIQUE INDEX runs_id ON runyard.runs (tenant, thread_id, run_id) WHERE NOT deleted;
 CREATE UNIQUE INDEX runs_key ON runyard.runs (thread_key, run_id);
 CREATE INDEX runs_unadmitted ON runyard.runs (tenant, thread_id) WHERE lane_seq IS NULL;
 -- The last condition is always true, and only the statements of runyard.admit have it. Postgres therefore uses this index for no other
--- statement. A search for the runs of one thread would read the delayed runs of all threads in it.
+-- statement. With this index, a search for the runs of one thread would read the delayed runs of all threads.
 CREATE INDEX runs_due ON runyard.runs (coalesce(run_at, accepted_at)) WHERE lane_seq IS NULL AND accept_no > 0;
 CREATE INDEX runs_waiting ON runyard.runs (thread_key, after_run_id) WHERE after_run_id IS NOT NULL;
 CREATE INDEX runs_started_by ON runyard.runs (started_by_key, started_by_run_id) WHERE started_by_key IS NOT NULL;

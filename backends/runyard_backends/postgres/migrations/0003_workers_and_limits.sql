@@ -13,7 +13,7 @@ CREATE TABLE runyard.workers (
     started_at   timestamptz NOT NULL DEFAULT now(),
     heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     dead_at      timestamptz
-) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000); -- a heartbeat per worker and second; Postgres prunes the page by itself
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000); -- one heartbeat per worker and second; Postgres prunes the pages itself
 
 -- Queues whose runs no worker claims.
 CREATE TABLE runyard.paused_queues (

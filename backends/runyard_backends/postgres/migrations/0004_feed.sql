@@ -1,6 +1,6 @@
 -- The feed, and the usage totals and webhook deliveries that are made from it.
 
--- The types of entries: runyard.models.FeedType. It is a domain because Postgres parses the constraint of a table again for every
+-- The types of entries: runyard.models.FeedType. feed_type is a domain, because Postgres parses the constraint of a table again for every
 -- statement.
 CREATE DOMAIN runyard.feed_type AS text CHECK (VALUE IN ('run.completed', 'run.failed', 'run.cancelled', 'run.dead', 'run.suspended',
     'message.stored', 'thread.forked', 'thread.deleted'));

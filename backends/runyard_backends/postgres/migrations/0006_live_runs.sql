@@ -1,5 +1,5 @@
--- Tables that follow the table of runs. They have the values that claims, appends and ends of runs change and that others search. No
--- index of runs therefore has such a value (docs/decisions/0023-live-runs-have-a-table.md). Triggers write them.
+-- Tables that follow the table of runs. They have the values that claims, appends and ends of runs change and that other statements search.
+-- Therefore no index of runs has such a value (docs/decisions/0023-live-runs-have-a-table.md). Triggers write these tables.
 
 -- The live runs: a row for each run that has not ended, with the columns by which live runs are searched.
 -- expires_at: NULL for a run without an expiry, and after the first attempt began.
@@ -76,8 +76,8 @@ CREATE TRIGGER runs_accepted AFTER INSERT ON runyard.runs REFERENCING NEW TABLE 
 -- No verb inserts a run that has ended. A program that copies runs may.
 CREATE TRIGGER ended_run_inserted AFTER INSERT ON runyard.runs FOR EACH ROW WHEN (NEW.finished_at IS NOT NULL)
     EXECUTE FUNCTION runyard.follow_run();
--- The last two conditions leave out claims and ends of runs. They are too frequent for a trigger of each row. The functions that claim or end
--- runs write these tables themselves.
+-- The last two conditions exclude claims and ends of runs, which are too frequent for a trigger of each row. The functions that claim or
+-- end runs write these tables themselves.
 CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW
     WHEN ((OLD.changed_at IS DISTINCT FROM NEW.changed_at OR OLD.status IS DISTINCT FROM NEW.status OR OLD.worker_id IS DISTINCT FROM NEW.worker_id
            OR OLD.lane_seq IS DISTINCT FROM NEW.lane_seq OR OLD.thread_key IS DISTINCT FROM NEW.thread_key

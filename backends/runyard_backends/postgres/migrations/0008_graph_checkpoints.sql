@@ -2,10 +2,10 @@
 -- they are stored in this form.
 
 -- Lines of checkpoints. owner_key: the thread whose runs write the line, or 0 for a line that a checkpoint saver uses by itself. graph_id:
--- the saver's thread id, or the name that the first run of the line gave it. NULL: the line was deleted, and stays because copies show a
--- part of it. next_position: each write has a position, and a copy continues the positions of its source. shown_to: the highest
--- position that a copy or a mark shows; rows up to it are never replaced. holder: the last run that began or continued the line.
--- holder_start: the position at which this run began. holder_base: the last message that the state at that position contains.
+-- the saver's thread id, or the name that the first run of the line gave it. NULL marks a deleted line, which stays because copies show a
+-- part of it. next_position: each write has a position, and a copy continues the positions of its source. shown_to: the highest position
+-- that a copy or a mark shows; rows up to it are never replaced. holder: the last run that began or continued the line. holder_start: the
+-- position at which this run began. holder_base: the last message that the state at that position contains.
 CREATE TABLE runyard.graph_lines (
     line_id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant        text NOT NULL,
@@ -94,8 +94,8 @@ CREATE TABLE runyard.graph_writes (
     PRIMARY KEY (line_id, namespace, checkpoint_id, task_id, idx, position)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
--- Marks: the state of a graph when a message of the thread was stored (F13). base_id: the last message that the state contains: the
--- message itself, or an earlier one if the message is the input of a run, or NULL if the state contains no message.
+-- Marks: the state of a graph when a message of the thread was stored (F13). base_id: the last message that the state contains, or NULL if
+-- the state contains no message. This is the message itself, or an earlier message if the message is the input of a run.
 CREATE TABLE runyard.graph_marks (
     thread_key bigint NOT NULL,
     message_id uuid NOT NULL,

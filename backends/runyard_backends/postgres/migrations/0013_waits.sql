@@ -1,6 +1,6 @@
--- The waits of suspended runs that no human ends.
--- wait_id: the name of the wait in its run. wait_no: the order in which runs asked for their waits. name: what the run waits for; NULL for a sleep.
--- due_at: the time at which the wait ends if nothing ends it before. ended_at: the time from which the run could go on.
+-- The waits of suspended runs that no human ends. wait_id: the name of the wait in its run. wait_no: the order in which runs asked for
+-- their waits. name: the signal or the child's thread, or NULL for a sleep. due_at: the time at which the wait ends, unless it ends before.
+-- ended_at: the time from which the run could continue.
 CREATE TABLE runyard.waits (
     thread_key bigint NOT NULL,
     run_id     text NOT NULL,

@@ -1,5 +1,5 @@
--- The default agent of each namespace: the agent of runs that are accepted on a new thread without the name of an agent. namespace: '' for
--- apps without a namespace. functions/agents.sql chooses the agent from the live workers.
+-- The default agent of each namespace. A run on a new thread gets this agent if its request names no agent. namespace: '' for apps without
+-- a namespace. functions/agents.sql chooses the agent from the live workers.
 CREATE TABLE runyard.default_agents (
     namespace text PRIMARY KEY,
     agent     text NOT NULL

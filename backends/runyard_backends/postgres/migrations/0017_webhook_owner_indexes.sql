@@ -1,5 +1,5 @@
--- Owners of deliveries to webhooks for all tenants, and to removed webhooks, whose tenants are unknown. Then the indexes by owner. Reads of
--- deliveries continue meanwhile.
+-- Set the owners of deliveries to webhooks for all tenants. Deliveries to removed webhooks get an owner too, because the tenants of these
+-- webhooks are unknown. Then make the indexes by owner. Reads of deliveries continue meanwhile.
 LOCK TABLE runyard.webhook_deliveries IN SHARE ROW EXCLUSIVE MODE;
 UPDATE runyard.webhook_deliveries d SET owner = ''
 WHERE d.webhook_id IS NOT NULL AND d.tenant <> '' AND d.owner IS NULL AND NOT EXISTS (

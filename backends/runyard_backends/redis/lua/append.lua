@@ -1,42 +1,43 @@
 --[[
-Add events to the streams of runs of one shard and publish them to followers. Drop streams while all streams together take more
-than their limit, which total_limit.lua sets. StreamLimits (runyard/ports/scheduling.py) has the default numbers of all limits.
+Add events to the streams of runs of one shard, and publish the events to followers. Drop streams while all streams together
+exceed the limit that total_limit.lua has set. StreamLimits (runyard/ports/scheduling.py) has the default numbers of all limits.
 
-An event whose id "fence-n" is not above the stream's last id is dropped without an error. Such an event is a repetition, or it
-comes from an attempt that was superseded. XADD refuses such an id, so the last id is not read. Events of a deleted thread are
-published only. While a stream exists, its thread is not deleted.
+An event is dropped without an error if its id "fence-n" is not higher than the stream's last id. Such an event is a repetition,
+or comes from a superseded attempt. XADD itself refuses such an id. Events of a deleted thread are published but not stored. The
+thread of an existing stream is not deleted.
 
-The first write is XADD, so that a server without free memory refuses the call before it has changed anything.
+The first write is XADD. A server without free memory therefore refuses the call before any change.
 
-The events of a run are one message on its channel, or a few if they are large. The message of one event is "id payload". The
-message of several events is "* ", then for each event "id length " and a payload of that length. A follower that cannot read a
-message reads the stream.
+The events of a run are published as one message on its channel, or as a few messages if the events are large. The message of
+one event is "id payload". The message of several events is "* ", then for each event "id length " and a payload of that length.
+A follower that cannot decode a message reads the stream.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     approximate maximal number and bytes of events per stream; time to live in ms of the stream of a run that has not
+ARGV     approximate maximum number and bytes of events per stream; time to live in ms of the stream of a run that has not
          stopped, and of one that has; then per run: "thread key:run id", "1" if the last event stops the run, "2" if the run
          probably has no stream yet, else "0", number of its events, then per event: id, payload
 Returns  the number of events added
 ]]
 -- include streams.lua
-local MESSAGE = 32768 -- bytes of events from which on the further events of a run are another message
-local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream may be early, so that few appends write it
-local SWEPT = 1000 -- ms between two sweeps of the appends, unless a sweep leaves expired streams
-local SWEEP = 100 -- maximal number of streams per index that one sweep removes
+local MESSAGE = 32768 -- bytes of events after which a new message begins
+local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream may be too early, so that few appends write it
+local SWEPT = 1000 -- ms between two sweeps by appends; after a sweep that leaves expired streams, the next append sweeps again
+local SWEEP = 100 -- maximum number of streams per index that one sweep removes
 
 local prefix, most_events, most_bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local running, stopped = tonumber(ARGV[3]), tonumber(ARGV[4])
 local running_streams, stopped_streams = prefix .. 'running_streams', prefix .. 'stopped_streams'
--- Ms for which the account of a stream is kept. The account stays right if a sweep takes place in the last 30 days of this time.
+-- Ms for which the byte counts of streams are kept. They outlive the streams by 30 days. A sweep in these days corrects the
+-- sum.
 local kept = running + stopped + 30 * 86400000
 local now, runs, added, made, grown, i = clock(), 0, 0, 0, 0, 5
-local begun = {} -- by thread: true if a run of it has an event numbered 1
+local begun = {} -- by thread: true if the call adds an event numbered 1 to one of its runs
 
--- Remove the oldest events of a stream that has a tenth more than it may keep. size: the bytes of its events. Return the bytes
--- of those that are left. The newest event stays.
+-- Remove the oldest events of a stream that exceeds its limits by a tenth. size: the bytes of its events. Return the bytes of
+-- the events that are left. The newest event stays.
 local function trimmed(stream, size)
   if size <= most_bytes and size <= most_events * ENTRY then
-    return size -- the events cannot be too many
+    return size -- so few bytes cannot be too many events
   end
   local length = redis.call('XLEN', stream)
   if length <= most_events * 1.1 and size <= most_bytes * 1.1 then
@@ -59,7 +60,8 @@ local function trimmed(stream, size)
   return math.max(size, 0)
 end
 
--- Store an event. Return its id, nil if the id is not above the stream's last id, or false if `make` is false and there is no stream.
+-- Store an event. Return its id, or nil if the id is not higher than the stream's last id. make: true to create a missing
+-- stream. If make is false and there is no stream, return false.
 local function store(stream, make, id, payload)
   local reply
   if make then
@@ -74,7 +76,7 @@ local function store(stream, make, id, payload)
   end
 end
 
--- Publish the events at the given positions of ARGV, each an id and a payload.
+-- Publish the events at the given positions of ARGV. Each event is an id and a payload.
 local function publish(stream, positions)
   local parts, size = {}, 0
   for n, j in ipairs(positions) do
@@ -92,8 +94,8 @@ local function publish(stream, positions)
   end
 end
 
--- Set when the stream of a run expires. size: the bytes of its events before the call, nil if it was not in the account. created:
--- true if the call made the stream. stops: true if the run has stopped.
+-- Set the expiry of a run's stream. size: the bytes of its events before the call, nil if they were not counted. created: true
+-- if the call made the stream. stops: true if the run has stopped.
 local function keep(member, stream, sizes, size, created, stops)
   local index, lifetime = running_streams, running
   if stops then
@@ -114,8 +116,8 @@ local function keep(member, stream, sizes, size, created, stops)
   end
 end
 
--- Count the bytes of new events of a stream that the call did not make. Return the bytes of its events before, nil if it was not in
--- the account, and after.
+-- Count the bytes of new events in an existing stream. Return two numbers: the bytes of its events before the call (nil if they
+-- were not counted), and after the call.
 local function counted(member, sizes, run, bytes)
   local size = redis.call('HINCRBY', sizes, run, bytes)
   local emptied = size == bytes and redis.call('ZSCORE', prefix .. 'emptied_streams', member)
@@ -126,7 +128,8 @@ local function counted(member, sizes, run, bytes)
   return nil, size
 end
 
--- Add the events at positions `first` to `last` of ARGV to the stream of a run. make: true if it probably has no stream yet.
+-- Add the events at positions `first` to `last` of ARGV to the stream of a run. make: true if the run probably has no stream
+-- yet.
 local function append(member, first, last, make, stops)
   local stream, sizes, run, thread = names_of(prefix, member)
   local account = make and redis.call('HMGET', sizes, run, '')
@@ -181,7 +184,7 @@ for thread in pairs(begun) do
   redis.call('SPUBLISH', prefix .. 'events:' .. thread, '')
 end
 
--- Most calls add to streams that are in the account and that stay below NODE bytes. The sum over all streams then stays the same.
+-- Most calls add to counted streams that stay below NODE bytes. Such calls do not change the sum over all streams.
 if made == 0 and grown == 0 then
   return added
 end

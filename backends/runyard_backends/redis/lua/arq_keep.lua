@@ -1,6 +1,6 @@
 --[[
-Keep jobs of an arq queue that have no result yet, with the time of their next look. A job with another token is not changed. It was
-answered, and added again.
+Store the time of the next look for jobs of an arq queue that have no result yet. A job with another token is not changed,
+because it was answered and added again.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
 ARGV     queue, ms for which arq shows a job as in progress (IN_PROGRESS_SECONDS, redis/arq_queue.py), then per job: id, token,

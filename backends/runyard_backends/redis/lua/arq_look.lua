@@ -1,10 +1,11 @@
 --[[
-Return the jobs of an arq queue that a worker must look at: those that a producer has added, those whose next look is due, and those
-that a producer has aborted since the last look. The same job is not returned again for the time `lease`. After this time it is returned again, unless a worker has kept or answered it.
+Return the jobs of an arq queue that a worker must look at: those that a producer has added, those whose next look is due, and
+those that a producer has aborted since the last look. The same job is returned again after the time `lease`, if no worker has
+kept or answered it.
 
-A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. By the score of a job,
-arq decides whether the job is deferred. The scores `queued` and `deferred` have a fraction. arq's client sends integers, so every other score is that of
-a producer.
+A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. arq decides by
+the score of a job whether the job is deferred. A look replaces the score by `queued` or `deferred`, which have a fraction.
+Every other score comes from a producer, because arq's client sends integers.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
 ARGV     queue, most jobs, most bytes of one body, most bytes of all bodies, lease in ms, most aborts to check, score of a job that is due,
@@ -27,24 +28,25 @@ local seen = prefix .. 'arq_aborts:' .. queue
 local time = redis.call('TIME')
 local now = math.floor(time[1] * 1000 + time[2] / 1000)
 
--- Return the bytes of a job's body. A key of another type counts as no body.
+-- Return the bytes of a job's body, or 0 if the key has another type.
 local function bytes_of(body)
   local bytes = redis.pcall('STRLEN', body)
   return type(bytes) == 'number' and bytes or 0
 end
 
--- Return a time in ms as text. A time out of bounds becomes the bound.
+-- Return a time in ms as text. A time beyond a bound becomes the bound.
 local function ms(score)
   return string.format('%.0f', math.max(-latest, math.min(latest, tonumber(score) or latest)))
 end
 
--- Return whether an abort may make a known job due. If the job has no run and its lease may last, a worker may be accepting its run.
--- Another worker that looked at the job would answer that it is cancelled.
+-- Return true if an abort may make a known job due. The job must have a run, or its lease must be over. During the lease, a
+-- worker may be accepting the run. A second worker would then answer the job as cancelled.
 local function is_free(id)
   return redis.call('HEXISTS', runs, id) == 1 or tonumber(redis.call('ZSCORE', looks, id) or 0) > now + lease
 end
 
--- Remove aborts without a job: they came after its end, and would cancel a later job of the same id. A job with an abort is due once.
+-- Remove aborts without a job. They came after the end of the job, and would cancel a later job of the same id. Each abort
+-- makes its job due once.
 local aborts = redis.call('ZRANGE', 'arq:abort', 0, ARGV[6] - 1, 'WITHSCORES')
 for i = 1, #aborts, 2 do
   local id, at = aborts[i], aborts[i + 1]
@@ -58,12 +60,12 @@ for i = 1, #aborts, 2 do
 end
 
 local aborting, position = {}, 0
--- Jobs that are due come first, so that deferred ones do not delay them.
+-- Due jobs come first, so that deferred jobs do not delay them.
 for _, range in ipairs({{'(' .. queued, '(' .. deferred}, {'-inf', '(' .. queued}, {'(' .. deferred, '+inf'}}) do
   local added = redis.call('ZRANGE', queue, range[1], range[2], 'BYSCORE', 'LIMIT', 0, most - position, 'WITHSCORES')
   for i = 1, #added, 2 do
     local id, score, due = added[i], added[i + 1], true
-    if redis.call('HEXISTS', jobs, id) == 1 then  -- Job.abort() has changed the score
+    if redis.call('HEXISTS', jobs, id) == 1 then  -- Job.abort() has changed the score of this job
       aborting[id] = true
       due = is_free(id)
     else
@@ -72,7 +74,7 @@ for _, range in ipairs({{'(' .. queued, '(' .. deferred}, {'-inf', '(' .. queued
       redis.call('PERSIST', body)
     end
     position = position + 1
-    -- After the jobs that are due, in the order of arq's queue.
+    -- Further jobs follow the due jobs, in the order of arq's queue.
     if due then
       redis.call('ZADD', looks, string.format('%.3f', now - 1 + position / 1000), id)
     end

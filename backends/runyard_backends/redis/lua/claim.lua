@@ -1,27 +1,27 @@
 --[[
-Make due the delayed jobs whose time has come. Then take due jobs and the locks of their lanes. Tenants take turns. Within a
-tenant, high priority comes first. turns.lua decides this order. The job key is deleted here and not at the release, because a
-worker that dies before the release would leave the key for ever.
+Move delayed jobs to the due jobs when their time has come. Then take due jobs, and lock their lanes. turns.lua decides the
+order: tenants take turns, and within a tenant high priority comes first. The claim deletes the job's key. The release does not,
+because a worker may die before it.
 
-A job whose lane is locked is put back with the expiry of that lock as due time. It is also recorded under wait:<lane>, so that
-the release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a
-lock in one case: another worker holds it for the same run. Without this rule, a holder that cannot reach Postgres could renew the
-lock for ever after another worker has taken over the run. A worker never takes over the lock of a run that it executes itself.
+A job whose lane is locked is put back, due at the expiry of the lock. It is also recorded under wait:<lane>, so that the
+release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a
+lock only if another worker holds it for the same run. Without this rule, a holder that cannot reach Postgres could renew the
+lock for ever, although the run has a new worker. A worker never takes over the lock of a run that it executes itself.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     worker id (without "|"), maximal number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lock in ms (LANE_LOCK_SECONDS,
+ARGV     worker id (without "|"), maximum number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lock in ms (LANE_LOCK_SECONDS,
          runyard/ports/scheduling.py), then the queues in the order of service
 Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
 -- allow-oom
 -- include turns.lua
 local HORIZON = 2000 -- ms; see submit.lua
-local BOUND = 1000   -- maximal number of jobs with a locked lane that one call examines
-local PART = 500     -- maximal number of jobs that are taken out of a queue at once
+local BOUND = 1000   -- maximum number of jobs with a locked lane that one call examines
+local PART = 500     -- maximum number of jobs that are taken out of a queue at once
 
 local prefix, worker, limit, lock_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local claimed, scanned, out = 0, 0, {-1}
-local time, put_back = nil, {} -- the server's time if it was needed; the queues to which a job was put back
+local time, put_back = nil, {} -- the server's time once it was read; the queues to which a job was put back
 
 -- Return the server's time in ms.
 local function now()
@@ -33,7 +33,7 @@ end
 local function tokens(count)
   local last = redis.call('INCRBY', prefix .. 'token', count)
   if last == count then
-    -- The server is new or lost its data. Start from the time in µs, so that it issues no token twice.
+    -- The server is new or has lost its data. Start from the time in µs, so that no token is issued twice.
     now()
     last = time[1] * 1000000 + time[2] + count
     redis.call('SET', prefix .. 'token', string.format('%.0f', last))
@@ -41,7 +41,7 @@ local function tokens(count)
   return last - count
 end
 
--- Make a job due again when the lock of its lane expires, or is released.
+-- Put a job back. The job is due when the lock of its lane expires or is released.
 local function wait_for(lock, lane, queue, id)
   local later, wait, left = prefix .. 'later:' .. queue, prefix .. 'wait:' .. lane, redis.call('PTTL', lock)
   if left < 0 then
@@ -68,7 +68,8 @@ local function locked(lock, run, token)
   return true
 end
 
--- Lock the lanes of jobs that were taken out of a queue. Add the jobs whose lanes the worker got to `out`, and put back the others.
+-- Lock the lanes of jobs that were taken out of a queue. Add the jobs to `out` whose lanes the worker has locked. Put back the
+-- other jobs.
 local function take(queue, ids)
   local names, taken, waits = {}, {}, {}
   for i, id in ipairs(ids) do
@@ -100,7 +101,7 @@ local function take(queue, ids)
   end
 end
 
--- Return the time in ms at which the first job of a queue that is not due becomes due, nil if there is none.
+-- Return the earliest due time in ms of a queue's jobs that are not due yet, nil if there are none.
 local function first_later(queue)
   return tonumber(redis.call('ZRANGE', prefix .. 'later:' .. queue, 0, 0, 'WITHSCORES')[2] or nil)
 end
@@ -119,13 +120,13 @@ local function make_due(queue)
   end
 end
 
--- BOUND limits the work of a call if many lanes are locked.
+-- Return true if the call may take more jobs. BOUND limits the work of a call if many lanes are locked.
 local function has_room()
   return claimed < limit and scanned < limit + BOUND
 end
 
--- Take one job of a tenant, or as many as there is room for if the tenant is `alone` in the queue. Return true if the tenant has
--- no more due jobs.
+-- Take one job of a tenant. alone: true if no other tenant has due jobs. Then take as many jobs as the call may take. Return
+-- true if the tenant has no more due jobs.
 local function serve(queue, tenant, alone)
   local due = due_jobs(prefix, queue, tenant)
   local enough = alone and limit or claimed + 1
@@ -170,13 +171,13 @@ end
 for q = 4, #ARGV do
   local next_due, wake = waits[q], prefix .. 'wake:' .. ARGV[q]
   if next_due and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then
-    -- This worker has its limit of jobs. Wake another worker for the rest.
+    -- This worker has the maximum number of jobs. Wake another worker for the rest.
     if redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')
       redis.call('PEXPIRE', wake, KEPT)
     end
   else
-    redis.call('DEL', wake) -- a token without a job would wake a worker that finds no job
+    redis.call('DEL', wake) -- a token without a job would wake a worker for nothing
   end
   if next_due and (out[1] < 0 or next_due < out[1]) then
     out[1] = next_due

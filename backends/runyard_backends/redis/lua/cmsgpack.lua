@@ -1,8 +1,8 @@
 --[[
-Define `cmsgpack.unpack` on a fakeredis server, which lacks it. A real server has its own, in C.
+Define `cmsgpack.unpack` on a fakeredis server, which lacks this function. A real server has it built in.
 
-A script may not define a global name. This script therefore sets the metatable of the globals, in which Lua looks up a global
-name that is not defined.
+A script may not define a global name. This script therefore sets the metatable of the globals. Lua looks up undefined global
+names there.
 
 KEYS[1]  not used
 ARGV     not used
@@ -72,12 +72,12 @@ local function map(text, at, count)
   return out, at
 end
 
--- By tag, for a value with an explicit length after the tag: {function that reads the value, bytes of the length}.
+-- For values with an explicit length after the tag, by tag: {function that reads the value, bytes of the length}.
 local SIZED = {
   [0xc4] = {bytes, 1}, [0xc5] = {bytes, 2}, [0xc6] = {bytes, 4}, [0xd9] = {bytes, 1}, [0xda] = {bytes, 2}, [0xdb] = {bytes, 4},
   [0xdc] = {array, 2}, [0xdd] = {array, 4}, [0xde] = {map, 2}, [0xdf] = {map, 4},
 }
--- By tag, for numbers: {function that reads the number, its bytes, and for `float` the bits of its exponent}.
+-- For numbers, by tag: {function that reads the number, bytes of the number, and for `float` the bits of the exponent}.
 local NUMBERS = {
   [0xcc] = {unsigned, 1}, [0xcd] = {unsigned, 2}, [0xce] = {unsigned, 4}, [0xcf] = {unsigned, 8},
   [0xd0] = {signed, 1}, [0xd1] = {signed, 2}, [0xd2] = {signed, 4}, [0xd3] = {signed, 8},

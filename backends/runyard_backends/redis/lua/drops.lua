@@ -1,6 +1,7 @@
 --[[
-Drop streams. Included after streams.lua, whose header has the order in which streams are dropped. append.lua includes this file
-behind an early return, because the server makes the functions anew in each call, and most appends need none of them.
+Drop streams. This file is included after streams.lua. The header of streams.lua describes the order in which streams are
+dropped. The server defines the functions of a script anew in each call. append.lua includes this file behind an early return,
+because most appends need none of these functions.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
@@ -10,10 +11,10 @@ local INDEXES = {'stopped_streams', 'running_streams', 'emptied_streams'} -- in 
 
 -- Add to the sum over all streams. Return the sum.
 local function add_bytes(prefix, bytes)
-  return redis.call('INCRBY', prefix .. 'stream_bytes', string.format('%.0f', bytes + 0)) -- without + 0, minus zero would be refused
+  return redis.call('INCRBY', prefix .. 'stream_bytes', string.format('%.0f', bytes + 0)) -- + 0 prevents "-0", which the server refuses
 end
 
--- Delete a stream that is not in an index any more. Return the bytes that it took.
+-- Delete a stream that was removed from its index. Return the bytes that the stream took.
 local function delete_stream(prefix, member)
   local stream, sizes, run = names_of(prefix, member)
   local size = tonumber(redis.call('HGET', sizes, run))
@@ -23,7 +24,7 @@ local function delete_stream(prefix, member)
 end
 
 -- Remove the events of a running run's stream. The empty stream remains, so that readers notice the loss. expiry: the time at
--- which the stream expires. Return the bytes that this freed.
+-- which the stream expires. Return the freed bytes.
 local function empty_stream(prefix, member, expiry)
   local stream, sizes, run = names_of(prefix, member)
   local size = tonumber(redis.call('HGET', sizes, run) or 0)
@@ -36,7 +37,7 @@ local function empty_stream(prefix, member, expiry)
   return cost(size) - STREAM
 end
 
--- Remove up to `most` expired streams of each index from the account. Return the bytes that they took, and true if more may have
+-- Remove up to `most` expired streams from each index. Return the bytes that they took, and true if more streams may have
 -- expired.
 local function sweep(prefix, now, most)
   local freed, more = 0, false
@@ -51,8 +52,8 @@ local function sweep(prefix, now, most)
   return freed, more
 end
 
--- Drop up to `most` streams until all of them together take `limit` bytes. total: the bytes that they take. Return the bytes
--- that this freed, and true if streams are left that should be dropped.
+-- Drop up to `most` streams until all streams together take `limit` bytes. total: the bytes that they take before. Return the
+-- freed bytes, and true if more streams should be dropped.
 local function shrink(prefix, total, limit, most)
   local freed, dropped = 0, 0
   while total - freed > limit and dropped < most do

@@ -1,5 +1,5 @@
 --[[
-End the current wait of one worker, or its next wait if it is not waiting.
+End the current wait of one worker. If the worker is not waiting, end its next wait.
 
 KEYS[1]  the list of tokens of that worker, "runyard:{0}:end_wait:<worker>"
 ARGV     ms after which the list expires (END_WAIT_MS, redis/scheduler.py)

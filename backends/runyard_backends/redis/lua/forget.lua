@@ -1,8 +1,8 @@
 --[[
-Delete the streams of threads that were deleted. Events that are appended later are not stored.
+Delete the streams of deleted threads. Later events of these threads are not stored.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     ms for which later events are not stored, maximal number of streams to delete (FORGOTTEN_MS and STREAMS_PER_CALL,
+ARGV     ms for which later events are not stored, maximum number of streams to delete (FORGOTTEN_MS and STREAMS_PER_CALL,
          redis/events.py), then the thread keys
 Returns  the number of threads whose streams are deleted; repeat the call with the other threads
 ]]
@@ -26,7 +26,7 @@ for i = 3, #ARGV do
     end
   end
   if redis.call('HLEN', sizes) > 1 then
-    break -- the sizes of the streams that are left may not expire
+    break -- the sizes of the remaining streams must not expire
   end
   redis.call('PEXPIRE', sizes, kept)
   done = done + 1

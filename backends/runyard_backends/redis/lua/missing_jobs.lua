@@ -1,7 +1,7 @@
 --[[
-Find the jobs that are missing from Redis. Postgres says that all given jobs are due. A job is missing if two things hold: its run
-does not hold the lane's lock, and the job is not offered within SOON. Keep the other jobs for at least half a day.
-runyard/worker/lost_jobs.py calls this script and decides which of the missing jobs are lost and submitted again.
+Find the jobs that are missing from Redis. All given jobs are due in Postgres. A job is missing if its run does not hold the
+lane's lock and the job is not due within SOON. Keep the other jobs for at least half a day. runyard/worker/lost_jobs.py calls
+this script. It decides which of the missing jobs are lost, and submits those again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the workers whose locks do not count: "|", then each with a "|" after it; then per job: id, queue, tenant
@@ -9,14 +9,14 @@ Returns  the positions, from 1, of the missing jobs
 ]]
 -- allow-oom
 -- include turns.lua
-local SOON = 60000 -- ms; longer than the delays with which workers put back a due job. A later time is by the clock of another server.
+local SOON = 60000 -- ms; longer than the delay of a job that a worker has put back
 
 local prefix, missing = KEYS[1], {}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 
--- Return true if a claim finds the job soon. The payload of the job must be stored. The job must be a due job of a tenant in the ring,
--- or its due time must be within SOON. A job that is only partly stored counts as missing.
+-- Return true if a claim finds the job soon. The payload of the job must be stored. The job must be a due job of a tenant in
+-- the ring, or be due within SOON. A job that is only partly stored counts as missing.
 local function offered(id, queue, tenant)
   local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
   local later = not due and redis.call('ZSCORE', prefix .. 'later:' .. queue, id)

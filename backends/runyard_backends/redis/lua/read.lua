@@ -1,14 +1,16 @@
 --[[
-Read one page of a run's events. Check whether the stream proves that no event before the page is missing. redis/events.py
-calls this script and turns a missing proof into a `gap`. runyard/events/run_stream.py adds the events that Postgres proves.
+Read one page of a run's events. Check that no event between the given id and the page is missing. redis/events.py calls this
+script. If an event may be missing, it yields a `gap`. runyard/events/run_stream.py adds the events that follow from the state
+in Postgres.
 
 KEYS[1]  the stream
-ARGV     the id after which to read ("": from the start), the maximal number of events, the approximate maximal number of bytes
+ARGV     the id after which to read ("": from the start), the maximum number of events, the approximate maximum number of bytes
          (EVENTS_PER_READ and EVENT_BYTES_PER_READ, runyard/ports/scheduling.py; a larger event is a page by itself)
 Returns  1 if no event is missing between the id and the page, else 0; 1 if more events may follow the page, else 0; then per
          event: id, payload
 
-The first value is 1 if the stream still holds the id or, for a read from the start, if no event was ever trimmed.
+The first value is 1 if the stream still has the event with this id. For a read from the start, it is 1 if no event was ever
+removed.
 ]]
 local stream, after, count, most = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local whole = 1
@@ -46,8 +48,8 @@ while got < count and size < most do
     got = got + 1
   end
   from = '(' .. entries[#entries][1]
-  -- Estimate from the entries read so far how many more fit. Read at most 16 at once, because larger entries may follow and
-  -- entries that do not fit are discarded.
+  -- Estimate how many more entries fit, from the size of the entries before. Read at most 16 at once. Larger entries may
+  -- follow, and entries that do not fit are read for nothing.
   step = math.max(1, math.min(16, math.floor((most - size) * got / math.max(size, 1))))
 end
 out[2] = 1

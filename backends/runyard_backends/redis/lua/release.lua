@@ -1,6 +1,6 @@
 --[[
-Release locks, each only if it still has the given token. The jobs that wait for the lock of the lane become due at once. A
-repeated call has no effect. A call by a worker whose lock another worker has taken over has no effect either.
+Release the locks that still have the given tokens. The jobs that wait for the lock of the lane become due at once. A repeated
+call has no effect. If another worker has taken over a lock, the call does not release it.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: lane key, "worker|run|token"
@@ -26,11 +26,11 @@ if #mine == 0 then
 end
 redis.call('DEL', unpack(mine))
 if redis.call('EXISTS', unpack(lanes)) == 0 then
-  return -- before the functions below are made, because this is the usual case
+  return -- in the usual case, return before the functions below are defined
 end
 -- include turns.lua
 
--- Make the jobs of the hash `wait` due, and wake workers for them.
+-- Make the jobs of the hash `wait` due, and wake workers for these jobs.
 local function hand_on(wait)
   local waiting = redis.call('HGETALL', wait)
   for i = 1, #waiting, 2 do

@@ -1,5 +1,5 @@
 --[[
-Extend the locks that still have the given tokens. A lock that has expired is not created again.
+Extend the locks that still have the given tokens. An expired lock is not created again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     lock in ms (LANE_LOCK_SECONDS, runyard/ports/scheduling.py), then per lock: lane key, "worker|run|token"

@@ -1,18 +1,17 @@
 --[[
-Set the limit of all streams of a shard, and drop streams until they keep to it. drops.lua drops them, in the order that the
-header of streams.lua describes.
-Remove streams that have expired from the account. append.lua limits the stream of one run and sets its expiry. StreamLimits
-(runyard/ports/scheduling.py) has the default numbers of all limits.
+Set the limit of all streams of a shard. Drop streams until all streams are within the limit, in the order that the header of
+streams.lua describes. Subtract expired streams from the sum. append.lua applies the limit of one run's stream and sets its
+expiry. StreamLimits (runyard/ports/scheduling.py) has the default numbers of all limits.
 
-By default the streams take at most half of the server's memory limit. They take less while other data takes more than the other
-half, so that jobs and locks have room.
+By default the streams take at most half of the server's memory limit. If other data takes more than the other half, the streams
+take less, so that jobs and locks have room.
 
-A call that makes room for a refused call drops a tenth of the streams if the server does not report its memory. It stores the lower
-limit. Appends keep to this limit until the leader sets the limit again.
+A call may make room for a call that the server has refused. If the server does not report its memory, such a call drops a tenth
+of the streams. It stores the lower limit, and appends apply this limit until the leader sets the limit again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the most bytes of the streams of several shards (0: half of the server's memory), the same for a server without a memory
-         limit, the number of these shards, the maximal number of streams to drop (STREAMS_PER_CALL, redis/events.py), 1 to set
+         limit, the number of these shards, the maximum number of streams to drop (STREAMS_PER_CALL, redis/events.py), 1 to set
          the limit, 0 to make room under the one that is set
 Returns  the bytes of the streams, the number of streams ever dropped, 1 if more have to be dropped, else 0, the bytes that count
          against the server's memory limit, and that limit, both 0 if the user lacks the right to ask
@@ -20,13 +19,13 @@ Returns  the bytes of the streams, the number of streams ever dropped, 1 if more
 -- allow-oom
 -- include streams.lua
 -- include drops.lua
-local HIGH = 0.8 -- share of the server's memory limit above which streams are dropped, whichever data takes the memory
-local LEFT = 0.9 -- share of the streams that is left after a call made room on a server that does not report its memory
+local HIGH = 0.8 -- share of the server's memory limit above which streams are dropped, even if other data takes the memory
+local LEFT = 0.9 -- share of the streams that a call leaves when it makes room on a server that does not report its memory
 
 local prefix, most, decides = KEYS[1], tonumber(ARGV[4]), ARGV[5] == '1'
 
--- Return the memory that counts against the server's limit, and the limit, 0 if there is none or it is not known. Both in
--- bytes.
+-- Return two numbers of bytes: the memory that counts against the server's limit, and the limit. The limit is 0 if there is
+-- none. Both are 0 if they are unknown.
 local function memory()
   local info = redis.pcall('INFO', 'memory')
   if type(info) ~= 'string' then

@@ -1,53 +1,54 @@
 --[[
-Order the due jobs of a queue fairly between tenants. Included by the scripts that make jobs due, and by claim.lua, which serves
-the turns.
+Order the due jobs of a queue fairly between tenants. The scripts that make jobs due include this file. claim.lua includes it as
+well, to serve the turns.
 
-The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that was
-served moves to the end of the ring. A tenant that joins the ring joins at its end. A tenant therefore waits for at most one job
-of each other tenant. The number, priority and age of the other tenants' jobs do not matter. Within a tenant, high priority comes
-first, and among jobs of one priority the job that became due first.
+The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that
+was served moves to the end of the ring. A new tenant joins at the end. A tenant therefore waits for at most one job of each
+other tenant. The number, priority and age of the other tenants' jobs do not matter. Within a tenant, high priority comes first.
+Among jobs of one priority, the job that became due first comes first.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
 Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `look_again`, `enter`, `take_turns` and `owner_of`
 ]]
--- The longest time in ms for which a job and its queue are kept after the leader last looked up the job. The shortest is half of it.
+-- Maximum ms for which a job and its queue are kept after the leader's last look-up of the job. The minimum is half of it.
 local KEPT = 86400000
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
--- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write the expiry. The
--- job of an ended run expires if no call has withdrawn it, and so do the keys of a queue without jobs. The leader looks up the jobs of
--- waiting runs again and again (missing_jobs.lua), so that these jobs are kept.
+-- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write the
+-- expiry. The leader looks up the jobs of waiting runs again and again (missing_jobs.lua) and thereby keeps them. A job of an
+-- ended run expires if no call has withdrawn it. The keys of a queue without jobs expire too.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms - KEPT / 2 then
     redis.call('PEXPIRE', key, ms)
   end
 end
 
--- Return the key of a tenant's due jobs. Queue and tenant are free text. The length of the queue's name in the key keeps two
--- pairs of queue and tenant from having the same key.
+-- Return the key of a tenant's due jobs. Queue and tenant are free text. The key has the length of the queue's name, because
+-- two pairs of queue and tenant could otherwise have the same key.
 local function due_jobs(prefix, queue, tenant)
   return prefix .. 'due:' .. #queue .. ':' .. queue .. ':' .. tenant
 end
 
--- What this call knows of the queues that it changes, so that it reads each fact once. By key of due jobs: true if the tenant is in
--- the ring and the expiry was looked at. By priority and key of due jobs: the last position. By key of a ring: true if the expiry
--- was looked at. By key of the jobs that are not due: true if there may be some, false if there are none.
+-- A cache of facts about the queues, so that the call reads each fact once. By key of due jobs: true if the tenant is in the
+-- ring and the expiry was checked. By priority and key of due jobs: the last position. By key of a ring: true if the expiry was
+-- checked. By key of the jobs that are not due: true if there may be some, false if there are none.
 local known = {}
 
--- Forget what is known, because jobs left a queue or were put off.
+-- Clear the cache, because jobs were removed from a queue or delayed.
 local function look_again()
   known = {}
 end
 
--- Return the number of the last turn in the ring, 0 if it is empty, and the tenant that has it.
+-- Return the number of the last turn in the ring, and the tenant that has it. The number is 0 if the ring is empty.
 local function last_turn(turns)
   local last = redis.call('ZREVRANGE', turns, 0, 0, 'WITHSCORES')
   return tonumber(last[2] or 0), last[1]
 end
 
--- Put a tenant into the ring unless it is there. due: the key of its due jobs. Return true if it was there.
+-- Add a tenant to the ring if the ring does not have it. due: the key of the tenant's due jobs. Return true if the ring had the
+-- tenant before.
 local function join(turns, tenant, due)
   local last, whose = last_turn(turns)
   local there = whose == tenant or (last > 0 and redis.call('ZSCORE', turns, tenant))
@@ -65,7 +66,7 @@ local function join(turns, tenant, due)
   return there
 end
 
--- Put a job behind the due jobs of its tenant and priority, and its tenant into the ring. A job that is due already keeps its
+-- Add a job behind the due jobs of its tenant and priority. Add the tenant to the ring. A job that is due already keeps its
 -- position.
 local function enter(prefix, queue, id, tenant, priority)
   local due, turns, later = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue
@@ -89,16 +90,17 @@ local function enter(prefix, queue, id, tenant, priority)
   end
 end
 
--- Return the tenant and the priority of a stored job. A job that cannot be decoded, such as one of another version, belongs to
--- the empty tenant.
+-- Return the tenant and the priority of a stored job. A job of another version may not be decodable. Such a job belongs to the
+-- tenant with the empty name.
 local function owner_of(payload)
   local read, job = pcall(cmsgpack.unpack, payload or '')
   local named = read and type(job) == 'table' and type(job.k) == 'table' and job.k or {}
   return type(named.tenant) == 'string' and named.tenant or '', named.priority
 end
 
--- Let the tenants of a queue take turns while has_room() is true. serve(queue, tenant, alone) serves a tenant, and returns true
--- if the tenant has no more due jobs. alone: true if no other tenant has due jobs in the queue. Return true if no due job is left.
+-- Serve the tenants of a queue in turns while has_room() is true. serve(queue, tenant, alone) serves a tenant. It returns true
+-- if the tenant has no more due jobs. alone: true if no other tenant has due jobs in the queue. Return true if no due job is
+-- left.
 local function take_turns(prefix, queue, has_room, serve)
   local turns = prefix .. 'turns:' .. queue
   local last = nil

@@ -1,7 +1,7 @@
 -- Threads, branches, levels, messages, external runs and HITL requests. The names of columns and their meaning are those of
 -- postgres/migrations. A time is a number of microseconds since 1970 (UTC). JSON is text. A list of tool call ids is a JSON list.
--- {collation} is the server's collation that compares names and ids byte by byte. A migration that was interrupted is repeated,
--- because this server cannot roll back the creation of a table.
+-- {collation} is the server's collation that compares names and ids byte by byte. An interrupted migration is repeated, because this server
+-- cannot roll back the creation of a table.
 
 -- is_live: NULL after the thread was deleted, so that its id is free. root_branch: the first branch.
 CREATE TABLE IF NOT EXISTS runyard_threads (

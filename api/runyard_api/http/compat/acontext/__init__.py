@@ -1,7 +1,7 @@
 """The sessions and messages of Acontext's API, version 1. A session is a thread.
 
-The paths, bodies and answers are those of the packages ``acontext`` (Python) and ``@acontext/acontext`` (TypeScript), with
-``parent_id``, ``leaf_id`` and ``branches`` for the message tree.
+The paths, bodies and answers are those of the packages ``acontext`` (Python) and ``@acontext/acontext`` (TypeScript). This API
+adds ``parent_id``, ``leaf_id`` and ``branches`` for the message tree.
 """
 
 from __future__ import annotations

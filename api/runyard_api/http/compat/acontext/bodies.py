@@ -1,4 +1,4 @@
-"""The bodies of requests, and the message that the body of a stored message describes."""
+"""The bodies of requests, and the conversion of a body to a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runyard.models import JsonObject, JsonValue, Message
 from ...field_types import few_fields
 
 _NULLS: Final = frozenset({"text", "meta", "file_field", "asset", "filename"})
-"""Fields that the clients send as null if a part does not have them."""
+"""Fields that a part may lack. The clients send such a field as null."""
 
 
 class _Request(BaseModel):
@@ -56,7 +56,7 @@ class NewMessage(_Request):
 
     @property
     def names_message(self) -> bool:
-        """Whether the blob has the id of the message. Only the format ``native`` has such an id."""
+        """True if the blob has the id of the message. Only the format ``native`` has such an id."""
         return self.format == "native" and isinstance(self.blob, dict) and "id" in self.blob
 
     def message(self) -> Message:
@@ -72,7 +72,7 @@ class NewMessage(_Request):
 
 
 def _without_nulls(blob: JsonObject) -> JsonObject:
-    """Return a message in the format ``acontext`` without the nulls that stand for missing fields."""
+    """Return a message in the format ``acontext`` without nulls, because a null stands for a missing field."""
     made = {name: value for name, value in blob.items() if value is not None or name != "meta"}
     if isinstance(parts := blob.get("parts"), list):
         made["parts"] = [_part(part, n) for n, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""The filter of sessions by their configs: containment, as Postgres defines it for JSON."""
+"""The filter of sessions by their configs. The filter tests containment, as Postgres defines it for JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from runyard.models import JsonObject, JsonValue
 from ...reading import MAX_BODY_VALUES
 
 MAX_WANTED: Final = 50
-"""Most values of a filter. The steps of a comparison are the values of the filter times the values of the configs."""
+"""Maximum number of values in a filter. A comparison takes as many steps as the product of the numbers of values in the filter
+and in the configs."""
 
 
 def wanted(text: str) -> JsonObject:
-    """Return the filter that is written as ``text``. Raises InvalidInputError."""
+    """Decode the filter ``text``. Raises InvalidInputError."""
     try:
         given = text.encode()
         Shape(MAX_BODY_VALUES).feed_all(given)
@@ -36,7 +37,7 @@ def _count(value: JsonValue) -> int:
 
 
 def contains(value: JsonValue, part: JsonValue) -> bool:
-    """Return whether ``value`` has everything of ``part``: each field of an object, and each entry of a list in any place."""
+    """Return True if ``value`` contains ``part``: each field of an object, and each entry of a list at any place."""
     if isinstance(part, dict):
         return isinstance(value, dict) and all(name in value and contains(value[name], each) for name, each in part.items())
     if isinstance(part, list):

@@ -1,6 +1,6 @@
 """The envelope of every answer: ``code``, ``data`` and ``msg``. ``code`` is 0, or the HTTP status of an error.
 
-Acontext has no status 422: a request that it cannot read gets 400.
+Acontext has no status 422. An invalid request gets 400 instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def failure(error: RunyardError, request_id: str) -> Response:
     """Return ``error`` as a response in the envelope. The header X-Request-Id has the ``request_id``."""
     status = _status(type(error))
     content = {"code": status, "data": None, "msg": error.message, "error": error.code}
-    # json.dumps escapes a lone surrogate, which a message may quote.
+    # A message may quote a lone surrogate. json.dumps escapes it.
     return Response(json.dumps(content), status, headers_of(error), media_type="application/json")
 
 
@@ -67,7 +67,7 @@ _LATER: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 def operation(*refusals: type[RunyardError], **answers: tuple[Any, str]) -> Mapping[str, Any]:
     """Return the arguments of a route's decorator that document its responses.
 
-    ``refusals``: the errors, beside those of every route. ``answers``: the responses by status, as ``s201=(Model, words)``.
+    ``refusals``: the errors besides those of every route. ``answers``: the responses by status, as ``s201=(Model, words)``.
     """
     codes: dict[int, list[str]] = {}
     for cls in dict.fromkeys((*refusals, *EVERYWHERE)):

@@ -1,4 +1,4 @@
-"""Routes of messages: store one, read a path of the message tree, list the branches."""
+"""Routes of messages: store a message, read a path of the message tree, list the branches."""
 
 from __future__ import annotations
 
@@ -36,11 +36,9 @@ router = APIRouter(prefix="/api/v1/session/{thread_id}", tags=["acontext"], rout
 uploads = APIRouter(prefix=router.prefix, tags=router.tags, route_class=UploadRoute)
 
 TRACKING: Final = "disable_tracking"
-"""The status of every message: the server extracts no tasks."""
+"""The status of every message. Its value says that the server extracts no tasks."""
 
-MaybeLimit = Annotated[
-    int | None, Query(ge=1, le=1000, description="Most messages of the page. Default: as many as a page may have.")
-]
+MaybeLimit = Annotated[int | None, Query(ge=1, le=1000, description="Maximum number of messages. Default: a full page.")]
 
 
 class StoredMessage(BaseModel):
@@ -61,8 +59,8 @@ class StoredMessage(BaseModel):
 class MessagesPage(BaseModel):
     """A page of a path of the message tree.
 
-    ``ids`` and ``metas``: for each of ``items`` the id and the metadata of its message. A message can be several items, or
-    none. ``this_time_tokens``: an estimate. ``losses``: the values of the messages that the items lack.
+    One message can be several items, or none. ``ids`` and ``metas``: for each of ``items``, the id and the metadata of its
+    message. ``this_time_tokens``: an estimate. ``losses``: the values of the messages that the items lack.
     """
 
     items: list[JsonObject]
@@ -76,7 +74,7 @@ class MessagesPage(BaseModel):
 
 
 class Leaf(BaseModel):
-    """The end of a branch. ``depth``: the number of messages from the first one to the leaf."""
+    """The end of a branch. ``depth``: the number of messages from the first message to the leaf."""
 
     message_id: str
     depth: int
@@ -104,8 +102,8 @@ class Leaves(BaseModel):
     ),
 )
 async def acontext_store_message(caller: Writes, thread_id: ThreadId, body: NewMessage, key: Idempotency) -> Response:
-    """Store a message in a session. With `parent_id` the message follows the message with that id. If that message is not the
-    last one of a branch, the new message opens a branch.
+    """Store a message in a session. With `parent_id`, the new message follows the message with this id. If that message is not
+    the last one of a branch, the new message opens a branch.
 
     In a `multipart/form-data` body, the field `payload` has the JSON. Each other field is a file. A part names the field of its
     file in `file_field`.
@@ -140,7 +138,7 @@ async def acontext_get_messages(
         bool, Query(description="Accepted and not used: files are in the messages, and there are no URLs of them.")
     ] = False,
 ) -> Response:
-    """Read the messages from the first one to a leaf of the message tree, page by page."""
+    """Read the messages from the first message to a leaf of the message tree, page by page."""
     most = _most(limit, caller)
     page = await caller.client.messages(thread_id, leaf_id, limit=most, cursor=cursor, newest_first=time_desc)
     made = await formatted(page.items, format, newest_first=time_desc)
@@ -156,7 +154,7 @@ async def acontext_get_messages(
         next_cursor=page.next,
         has_more=page.next is not None,
         this_time_tokens=await _tokens(page.items),
-        losses=[loss for loss in made.losses if (loss.format, loss.path) != ("native", "/metadata")],  # metas has it
+        losses=[loss for loss in made.losses if (loss.format, loss.path) != ("native", "/metadata")],  # metas has the metadata
     )
     metas = [message.metadata for message in messages]
     return await reply_lists(Answer[MessagesPage].model_construct(data=data), items=items, metas=metas)
@@ -177,12 +175,12 @@ async def acontext_list_branches(
 
 
 def _most(limit: int | None, caller: Caller) -> int:
-    """Return the most entries of a page. Raises InvalidInputError for a limit that is too large."""
+    """Return the maximum number of entries of a page. Raises InvalidInputError for a limit that is too large."""
     return caller.service.settings.max_page if limit is None else bounded(limit, caller)
 
 
 def _whole(item: JsonObject, message: Message, thread_id: str) -> dict[str, Any]:
-    """Return a message in the format ``acontext`` with all fields that a message of a session has."""
+    """Return a message in the format ``acontext`` with all fields of a session's message."""
     at = to_jsonable_python(message.created_at)
     about = {"session_id": thread_id, "task_id": None, "session_task_process_status": TRACKING}
     return {**item, "meta": item.get("meta") or {}, **about, "created_at": at, "updated_at": at}
@@ -192,7 +190,7 @@ CHARACTERS_PER_TOKEN: Final = 4
 
 
 async def _tokens(messages: Iterable[Message]) -> int:
-    """Return an estimate of the tokens of texts and tool calls: one for CHARACTERS_PER_TOKEN characters.
+    """Return an estimate of the tokens of texts and tool calls: one token for CHARACTERS_PER_TOKEN characters.
 
     The event loop runs between two messages.
     """

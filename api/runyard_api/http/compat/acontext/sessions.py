@@ -41,11 +41,11 @@ CONFIGS: Final = "configs"
 USER, UNTRACKED = "user", "disable_task_tracking"
 """Names of tags of a session's thread."""
 FILTERED_AT_ONCE: Final = 10
-"""Sessions whose configs are compared between two checks of FILTER_SECONDS."""
+"""Number of sessions to compare between two checks of FILTER_SECONDS."""
 FILTER_SECONDS: Final = 0.5
 """Seconds after which a page of a filtered list ends."""
 PATCH_TRIES: Final = 10
-"""Most tries of a change of configs. A try fails if the thread has changed since the configs were read."""
+"""Maximum number of tries of a change of configs. A try fails if the thread has changed since the read of the configs."""
 
 
 class Session(BaseModel):
@@ -63,7 +63,7 @@ class Session(BaseModel):
 
     @classmethod
     def of(cls, thread: Thread, tenant: str) -> Session:
-        """Return the session that is ``thread``."""
+        """Return ``thread`` as a session."""
         configs = thread.extra.get(CONFIGS)
         return cls(
             id=thread.thread_id,
@@ -146,7 +146,8 @@ async def acontext_list_sessions(
 async def _with_configs(
     caller: Caller, configs: JsonObject, tags: dict[str, str] | None, limit: int, cursor: str | None
 ) -> Page[Thread]:
-    """Return the sessions among the next ``limit`` ones that have ``configs``. Examine fewer sessions after FILTER_SECONDS."""
+    """Examine the next ``limit`` sessions, or fewer after FILTER_SECONDS. Return the sessions whose configs contain
+    ``configs``."""
     found, examined, began = [], 0, monotonic()
     while True:
         page = await caller.client.threads(tags=tags, limit=min(FILTERED_AT_ONCE, limit - examined), cursor=cursor)
@@ -157,7 +158,7 @@ async def _with_configs(
 
 
 async def _fits(caller: Caller, thread: Thread, configs: JsonObject) -> bool:
-    """Return whether the configs of a listed session contain ``configs``. The event loop runs meanwhile."""
+    """Return True if the configs of a listed session contain ``configs``. The event loop runs during the comparison."""
     if "extra" in thread.omitted:
         try:
             thread = await caller.client.thread(thread.thread_id)
@@ -194,15 +195,14 @@ async def acontext_replace_configs(caller: Writes, thread_id: ThreadId, body: Co
     **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Answer[MergedConfigs], "All configs after the change.")),
 )
 async def acontext_merge_configs(caller: Writes, thread_id: ThreadId, body: Configs) -> Response:
-    """Set the given configs and keep the others. A config with the value null is removed."""
+    """Set the given configs and keep all other configs. A config with the value null is removed."""
     return reply(Answer[MergedConfigs](data=MergedConfigs(configs=await _merge(caller, thread_id, body.configs))))
 
 
 async def _merge(caller: Caller, thread_id: str, changes: JsonObject) -> JsonObject:
     """Merge ``changes`` into the configs of a session and return the configs. Raises PreconditionFailedError.
 
-    Other changes of the thread may come between the read and the write. The store then refuses the write, and the merge is
-    tried again.
+    If the thread changes between the read and the write, the store refuses the write. The merge is then tried again.
     """
     for tries_left in reversed(range(PATCH_TRIES)):
         thread = await caller.client.thread(thread_id)

@@ -1,6 +1,6 @@
-"""Messages with files: a form with the JSON in the field ``payload``, and with one more field for each file.
+"""Messages with files. The body is a form with the JSON in the field ``payload``, and with a field for each file.
 
-The files become base64 data of their parts.
+Each file becomes base64 data of its part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UploadRoute(Route):
         if not is_form(request.scope["headers"]):
             return await super().readable(request)
         _, options = parse_options_header(request.headers["content-type"])
-        if options.get(b"charset", b"").lower() not in CHARSETS:  # some decoders take quadratic time
+        if options.get(b"charset", b"").lower() not in CHARSETS:  # decoders of some other charsets take quadratic time
             raise _refused("", "send the form in UTF-8")
         most = request.app.state.service.settings.max_body
         pieces = Request(request.scope, _Pieces(await request.body()).receive)
@@ -46,7 +46,7 @@ class UploadRoute(Route):
 
 
 class _Read(Body):
-    """A request with JSON that was read before."""
+    """A request whose JSON was read before."""
 
     def __init__(self, request: Request, value: JsonObject) -> None:
         kept = [(name, text) for name, text in request.scope["headers"] if name != b"content-type"]
@@ -92,7 +92,7 @@ async def _with_files(form: FormData) -> JsonObject:
 
 
 async def _inline(part: dict[str, Any], file: UploadFile) -> None:
-    """Put the name and the data of ``file`` into ``part``, in the order in which the format writes the fields."""
+    """Put the name and the data of ``file`` into ``part``, with the fields in the order of the format."""
     await file.seek(0)
     about = {"type": "base64", "media_type": file.content_type, "data": base64.b64encode(await file.read()).decode()}
     given = part["meta"] if isinstance(part.get("meta"), dict) else {}

@@ -11,14 +11,14 @@ from runyard.models import JsonObject, Message, Part, Role, TextPart, Thread
 
 
 class EventThread(BaseModel):
-    """A thread. A fork has the thread from which it was forked, and the number of the last event that it inherited."""
+    """A thread. The entry of a fork names the thread from which it was forked, and the number of the last inherited event."""
 
     thread_id: str
     title: str | None
     agent: str | None
     parent_thread_id: str | None
     from_event_number: int | None = Field(
-        description="Number of the last inherited event. Null for a thread that inherited none."
+        description="Number of the last inherited event. Null for a thread without inherited events."
     )
     created_at: datetime
     updated_at: datetime
@@ -38,7 +38,7 @@ class EventThreadPage(BaseModel):
 
 
 class EventMessage(BaseModel):
-    """A message of a thread, which this API calls an event. ``run_id``: the run that wrote it, or null."""
+    """A message of a thread, which this API calls an event. ``run_id``: the run that wrote the message, or null."""
 
     event_number: int = Field(description="The message's `seq`. It grows along a history, with gaps.")
     message_id: str

@@ -71,7 +71,7 @@ async def events_send_message(caller: Writes, body: SendMessage, key: Idempotenc
     ),
 )
 async def events_fork_thread(caller: Writes, body: ForkThread, key: Idempotency) -> Response:
-    """Create a fork. The new thread inherits the history up to and including an event. No message is copied."""
+    """Create a fork. The new thread inherits the history up to an event, including this event. No message is copied."""
     source = body.source_thread_id
     new = body.thread_id or PREFIX + (key.id("fork-thread", source) or new_id())
     request = fork_request(source, new, Cut(at_seq=body.event_number), None, body.title, None, None, True)

@@ -1,4 +1,4 @@
-"""Reads: the list of threads; the history, the head and the forks of a thread."""
+"""Reads: the list of threads, and the history, the head and the forks of a thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def events_list_messages(
     """Read the history of a thread, in the order of event numbers: the inherited events, then the thread's own events."""
     page = await caller.client.messages(thread_id, **paging, newest_first=order == "newest_first")
     items = [EventMessage.of(message) for message in page.items]
-    page.items.clear()  # so that reply_page frees the values of written items
+    page.items.clear()  # emptied, so that reply_page frees the values of written items
     return await reply_page(EventMessagePage.model_construct(items=[], next=page.next), items, if_none_match)
 
 

@@ -1,7 +1,7 @@
 """The fork of a conversation as in the agent server of OpenHands. A conversation is a thread.
 
 The path, the body and the answer are those of ``RemoteConversation.fork`` in the package ``openhands-sdk``. Errors are problem
-documents: the client reads only their status.
+documents, because the client reads only their status.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def _event_id(value: str) -> str:
 
 
 class ForkConversation(BaseModel):
-    """A fork of a conversation. Every field may be left out."""
+    """A fork of a conversation. Every field is optional."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -84,7 +84,7 @@ class Stats(BaseModel):
 
 
 class Model(BaseModel):
-    """The model of an agent. ``model``: the name of the thread's agent; ``default`` if it has none."""
+    """The model of an agent. ``model``: the name of the thread's agent, or ``default`` for a thread without an agent."""
 
     model: str
     usage_id: str = "default"
@@ -119,7 +119,8 @@ class ConversationInfo(BaseModel):
 
     @classmethod
     def of(cls, fork: Thread, from_event_id: str | None) -> ConversationInfo:
-        """Return ``fork`` as a conversation. ``from_event_id``: the message of the cut, if the request named it."""
+        """Return ``fork`` as a conversation. ``from_event_id``: the message of the cut, or None if the request named no
+        message."""
         metrics = Metrics.of(fork.usage)
         return cls(
             id=fork.thread_id,
@@ -139,7 +140,7 @@ class ConversationInfo(BaseModel):
 
 
 def _kind(value: Any) -> JsonObject | None:
-    """Return ``value`` if it is an object that names its class in OpenHands, else None."""
+    """Return ``value`` if it is an object with the name of its OpenHands class, else None."""
     return value if isinstance(value, dict) and isinstance(value.get("kind"), str) else None
 
 

@@ -1,4 +1,4 @@
-"""Routes of conversations: fork one, and tell whether the server answers."""
+"""Routes of conversations: the fork of a conversation, and a health check."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Health(BaseModel):
 
 @router.get(HEALTH, response_model=Health, **OPEN)
 async def openhands_health() -> Response:
-    """Return 200 while the process runs. Needs no key."""
+    """Return 200 while the process runs. This route needs no key."""
     return reply(Health())
 
 
@@ -58,7 +58,7 @@ async def openhands_health() -> Response:
 async def openhands_fork(
     caller: Writes, thread_id: ThreadId, key: Idempotency, body: ForkConversation | None = None
 ) -> Response:
-    """Fork a conversation as it was after its last completed run, or up to the message `from_event_id`.
+    """Fork a conversation after its last completed run, or after the message `from_event_id`.
 
     The source is not changed. `id` must not be in use.
     """
