@@ -27,7 +27,7 @@ Calls = dict[int, tuple[str, str]]
 
 
 async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
-    """Send an answer to the run's stream. Its loop runs once per token and therefore makes no object that is not sent."""
+    """Send an answer to the run's stream. The loop is executed for each token, and makes only objects that are sent."""
     speak = ctx.stream_part
     calls: Calls = {}
     async for event in events:
