@@ -71,10 +71,9 @@ class RunCalls(ThreadCalls):
         number of errors after which the run fails. Crashes, releases and questions do not count as errors. By default,
         temporary errors of a model's provider are retried for about two minutes. Any other error fails the run. ``retry``: the
         backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``: seconds after the
-        due time, until which the run must start. A later run fails with ``run_expired``. ``webhook``: a URL that receives the
-        run's end. ``connection``: the caller's open database connection, of asyncpg, psycopg 3, SQLAlchemy or Django. The run
-        becomes visible when the caller commits. ``metadata``: a JSON object within the bounds of
-        :mod:`runyard.domain.size_limits`.
+        due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that receives the run's end.
+        ``connection``: the caller's open database connection, of asyncpg, psycopg 3, SQLAlchemy or Django. The run becomes
+        visible when the caller commits. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
