@@ -1,8 +1,8 @@
 """Execute ``fork_many``: one job that tries several messages on the same snapshot (F11).
 
-Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes the others.
-Candidates with threads are forks with runs of their own (:mod:`runyard.execution.fan_out_candidates`). The job holds no worker
-while those runs are executed. ``client/fan_out.py`` has the limits (``MAX_CANDIDATES``).
+Probes are executed in the slot of the job. The job records each finished probe. A later attempt executes only the others. With
+``threads``, each candidate is a fork with a run (:mod:`runyard.execution.fan_out_candidates`). The job holds no worker while
+these runs are executed. ``client/fan_out.py`` has the limits (``MAX_CANDIDATES``).
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class FanOutJob:
         self._fan = fan
 
     async def run(self) -> JsonValue | Later:
-        """Execute the job as far as possible. Return its result, or when to continue.
+        """Execute the job as far as possible. Return its result, or :class:`Later`.
 
-        Raises HitlNotAllowedError before it reads anything if a probe or the judge may ask a human (F9).
+        Raises HitlNotAllowedError if a probe or the judge may ask a human (F9). This check comes before any read.
         """
         judge = self._app.agents.get(self._fan.judge) if self._fan.judge is not None else None
         if self._fan.judge is not None and judge is None:
@@ -105,7 +105,10 @@ class FanOutJob:
         return result
 
     async def _probe(self) -> tuple[list[Candidate], int | None]:
-        """Execute one probe per message, ``max_parallel`` at once. Return all candidates, and the winner's number or None."""
+        """Execute one probe per message, ``max_parallel`` at once.
+
+        Return all candidates, and the number of the winner or None.
+        """
         recorded = {n: self._recorded(key_of(n)) for n in range(len(self._fan.messages))}
         found = {n: _candidates().validate_python(value, extra="ignore") for n, value in recorded.items() if value is not None}
         first = self._fan.stop == "first"
@@ -143,7 +146,10 @@ class FanOutJob:
     async def _one(
         self, n: int, snapshot: Sequence[Message], extra: JsonObject, enough: asyncio.Future[None]
     ) -> Candidate | None:
-        """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before an answer."""
+        """Execute the probe of candidate ``n``, and record its answer.
+
+        Return None if the probe was stopped before its answer.
+        """
         own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": self._fan.messages[n]}
         answer = await self._ask(self._spec, self._run.model_copy(update=own), snapshot, extra, enough)
         outcome = fork_runs.probe_outcome(answer.written, None)
@@ -163,7 +169,8 @@ class FanOutJob:
     ) -> tuple[ForkOnceResult, int | None]:
         """Return the judge's answer and the number of the candidate that the judge chose.
 
-        The number is None if the judge failed or chose no candidate of ``good``, the candidates that succeeded.
+        ``good``: the numbers of the candidates that succeeded. The returned number is None if the judge failed or chose none of
+        them.
         """
         recorded = self._recorded(JUDGE)
         if isinstance(recorded, dict):
@@ -187,7 +194,7 @@ class FanOutJob:
         return outcome, winner
 
     def _assignment(self, candidates: Sequence[Candidate], good: Sequence[int]) -> Message:
-        """Return the message to the judge: text for a model, and ``metadata["candidates"]`` for a function."""
+        """Return the message to the judge. A model reads its text. A function reads ``metadata["candidates"]``."""
         shown = [f"## {n}\nMessage: {self._fan.messages[n].text}\nAnswer: {candidates[n].text}\n" for n in good]
         described = [{"number": n, **_candidates().dump_python(candidates[n], mode="json")} for n in good]
         return Message.user("\n".join([ASSIGNMENT, *shown]), metadata={"candidates": described})
@@ -207,7 +214,7 @@ _CUT_SHORT: Final = Candidate("", [], "cancelled")
 
 
 def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
-    """Return the number that a judge gave: an integer, ``{"winner": …}``, or the first number in its text."""
+    """Return the number in a judge's answer: an integer, ``{"winner": …}``, or the first number in a text."""
     if isinstance(value, dict):
         value = value.get("winner")
     if isinstance(value, str):

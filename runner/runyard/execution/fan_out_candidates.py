@@ -1,9 +1,9 @@
-"""Candidates of a fan-out that have threads of their own: each is a fork of the source with one run (F11).
+"""Candidates of a fan-out with threads. Each candidate is a fork of the source, with one run (F11).
 
 The job holds no slot while these runs are executed. An attempt of the job starts some of the runs and then releases the job.
 The job continues when fewer than ``until_fewer`` of its runs are unfinished. ``must_wait`` in
 ``postgres/functions/startable.sql`` applies this number. A fork job waits for the run of its cut in the same way (F5). The ids
-of the candidates are derived from the job's ids, so that a later attempt finds them.
+of the candidates are derived from the job's ids. A later attempt can therefore find the candidates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def key_of(n: int) -> str:
 
 
 class ThreadCandidates:
-    """The candidates of one job, for one attempt of the job."""
+    """The candidates of a job, in one attempt of the job."""
 
     def __init__(self, backend: Backend, claim: Claim, ledger: Ledger) -> None:
         assert claim.run is not None and claim.attempt is not None
@@ -57,8 +57,8 @@ class ThreadCandidates:
     async def advance(self) -> tuple[list[Candidate], int | None] | Later:
         """Start candidates until ``max_parallel`` are unfinished.
 
-        Return :class:`Later` if the result needs runs that are unfinished. Otherwise return all candidates and the number of
-        the first one that completed. The number is None if ``stop`` is not "first" or if no candidate completed.
+        Return :class:`Later` if the result needs unfinished runs. Otherwise return all candidates, and the number of the
+        candidate that completed first. The number is None if ``stop`` is not "first" or if no candidate completed.
         """
         started = [n for n in range(len(self._ids)) if (step := self._ledger.steps.get(key_of(n))) is not None and step.done]
         runs = dict(zip(started, await asyncio.gather(*map(self._run_of, started)), strict=True))
@@ -75,9 +75,9 @@ class ThreadCandidates:
         return [await self._candidate(n, runs.get(n), started=n in runs) for n in range(len(self._ids))], winner
 
     async def _start(self, waiting: Sequence[int], live: Sequence[int]) -> Later | None:
-        """Start some of the ``waiting`` candidates. Return when to continue, or None if no candidate is unfinished.
+        """Start some of the ``waiting`` candidates. Return :class:`Later`, or None if no candidate is unfinished.
 
-        ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished ones.
+        ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished candidates.
         """
         many = len(live)
         starting = waiting[: max(0, self._fan.max_parallel - many)]
@@ -95,7 +95,7 @@ class ThreadCandidates:
         return Later(until_fewer=many if left or self._fan.stop == "first" else 1)
 
     async def _begin(self, n: int) -> None:
-        """Make the candidate's thread and enqueue its run. A repetition of this call finds both."""
+        """Make the candidate's thread, and enqueue its run. A repetition of this call changes nothing."""
         new = self._ids[n]
         with metrics.FORK.time():
             await self._backend.threads.fork(replace(self._request, new=new, fan=None))
