@@ -1,10 +1,9 @@
 """Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file.
 
-Some default numbers are in the modules that they limit (``ports/*.py``, ``domain/webhooks.py``). Other modules read
-``RUNYARD_APP`` (``cli/commands/worker.py``), ``RUNYARD_NAMESPACE`` (``location.py``), ``RUNYARD_MODEL``
-(``agents/default_model.py``), ``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and the settings of the API (``http/settings.py``).
-Heartbeats, leases and locks are constants and have no setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``,
-``ports/scheduling.py``.
+Some default numbers are defined in ``ports/*.py`` and ``domain/webhooks.py``. Other modules read ``RUNYARD_APP``
+(``cli/commands/worker.py``), ``RUNYARD_NAMESPACE`` (``location.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``),
+``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and the settings of the API (``http/settings.py``). The times of heartbeats, leases
+and locks are constants without a setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``, ``ports/scheduling.py``.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
 NO_FILE_GIVEN: Final = ()
-"""The files of settings without the argument ``_env_file``. pydantic-settings reads them before it asks for the sources."""
+"""The value of ``env_file`` without the argument ``_env_file``. pydantic-settings itself then reads no file."""
 
 
 class EnvFileSettings(BaseSettings):
-    """Settings whose values are arguments, variables of the environment, or variables of ``.env``, in this order.
+    """Settings. A value is an argument, else a variable of the environment, else a variable of ``.env``.
 
-    The argument ``_env_file`` names another file, or with None no file. Raises InvalidInputError if ``.env`` cannot be read
+    The argument ``_env_file`` names another file. None means no file. Raises InvalidInputError if ``.env`` cannot be read
     (:func:`runyard.support.env_file.read`).
     """
 
@@ -73,8 +72,8 @@ class EnvFileSettings(BaseSettings):
 class FetchSettings(EnvFileSettings):
     """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
-    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched, by default
-    none. ``fetch_private``: whether these hosts may have addresses that are not public.
+    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched. The default is
+    no host. ``fetch_private``: whether these hosts may have addresses that are not public.
     """
 
     model_config = SettingsConfigDict(
@@ -102,30 +101,30 @@ class Settings(FetchSettings):
 
     ``postgres_url``: the Postgres server. ``redis_url``: the Redis server. ``listen_url``: a direct Postgres address for
     LISTEN, if ``postgres_url`` is a transaction pooler. ``tenant``: the tenant of the command line, and of runs of arq queues
-    without a tenant. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
+    without a tenant. ``queues``: the queues to serve (comma-separated), by default the queues of the app's agents.
     ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write ``NAME=TENANT`` if the runs of a queue belong
-    to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with these queues, by default ``redis_url``.
-    ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the most runs at once. ``grace``:
-    the time in which the runs of a stopping worker may finish. ``watchdog``: the time of a blocked main loop after which the
-    worker gives up its runs. ``heartbeat_process``: whether a second process sends a worker's heartbeats while native code
-    holds the interpreter (Linux only). ``feed_retention``: the time for which entries of the feed are kept. Set the same time
-    in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the same time in every worker.
-    ``stream_events``: about the most events in the stream of one run. Set the same stream settings in every process.
-    ``stream_bytes``: about the most bytes in the stream of one run. ``stream_retention``: the time after its last event for
-    which a stream is kept. ``stopped_stream_retention``: the time after its last event for which the stream of a run is kept
-    that ended or waits for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the
-    memory of Redis. ``min_pool_size``: the fewest connections to Postgres for the calls of one process. ``max_pool_size``: the
-    most connections to Postgres for the calls of one process. ``page_bytes``: the most bytes in one page of a list of the HTTP
-    API. A larger entry has a page without other entries. ``log_level``: the lowest level of the lines that are logged.
-    ``log_format``: ``json``, ``console``, or ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which
-    a worker serves health checks and metrics. Port 0 means any free port. Without a port, a worker serves no health checks and
-    metrics. ``metrics_host``: the address on which a worker, and the second port of the API, serve metrics.
-    ``remote_stacks``: whether the worker's port also shows stacks to other machines. ``trace_content``: whether spans of models
-    and tools contain messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that
-    sign webhooks are derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets.
-    ``webhook_tries``: the most tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
-    between the first and the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may
-    receive webhooks.
+    to another tenant than ``tenant``. ``arq_redis_url``: the Redis server of these queues, by default ``redis_url``.
+    ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the maximum number of runs at
+    once. ``grace``: the time for which the runs of a stopping worker may continue. ``watchdog``: the time for which user code
+    may block the main loop. Then the worker gives up its runs. ``heartbeat_process``: whether a second process sends a worker's
+    heartbeats while native code holds the interpreter (Linux only). ``feed_retention``: the time for which entries of the feed
+    are kept. Set the same time in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the
+    same time in every worker. ``stream_events``: the approximate maximum number of events in the stream of one run. Set the
+    same stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the stream of one run.
+    ``stream_retention``: the time for which a stream is kept after its last event. ``stopped_stream_retention``: the same time
+    for the stream of a run that ended or waits for a human. ``total_stream_bytes``: the maximum number of bytes of all streams
+    together, by default half of the memory of Redis. ``min_pool_size``: the minimum number of connections to Postgres for the
+    calls of one process. ``max_pool_size``: the maximum number of connections to Postgres for the calls of one process.
+    ``page_bytes``: the maximum number of bytes in one page of a list of the HTTP API. A larger entry has a page without other
+    entries. ``log_level``: the lowest level of the logged lines. ``log_format``: ``json``, ``console`` or ``auto``. ``auto``
+    means ``console`` on a terminal, otherwise ``json``. ``metrics_port``: the port on which a worker serves health checks and
+    metrics. Port 0 means any free port. Without a port, a worker serves neither. ``metrics_host``: the address on which a
+    worker, and the second port of the API, serve metrics. ``remote_stacks``: whether the worker's port also shows stacks to
+    other machines. ``trace_content``: whether spans of models and tools contain messages, arguments and results.
+    ``webhook_secret``: the secret (``whsec_…``) from which the signing secrets of webhooks are derived. Set the same secret in
+    every worker. During a rotation, set a comma-separated list of secrets. ``webhook_tries``: the maximum number of tries of a
+    delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause between the first and the second try.
+    ``webhook_allow_private``: private networks (comma-separated) that may receive webhooks.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
@@ -164,7 +163,7 @@ class Settings(FetchSettings):
 
     @property
     def retention(self) -> Retention:
-        """The retention of data that the leader prunes."""
+        """The retention of the data that the leader prunes."""
         return Retention(feed=timedelta(seconds=self.feed_retention), results=timedelta(seconds=self.result_retention))
 
     @property
