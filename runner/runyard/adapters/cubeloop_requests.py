@@ -1,7 +1,7 @@
 """The pending request and the answers of cubeloop's agents, as HITL requests of the checkpointer's store.
 
 cubeloop identifies a question by its ``question_id``. This id is not unique in the tenant. The store needs a unique request id.
-It is therefore derived from the thread, the run, the question and the time of the question. The row of the request holds the
+The request id is derived from the thread, the run, the question and the time of the question. The row of the request holds the
 answer. Either the agent's program or a human in the inbox gives the answer. A request is answered once (H3).
 
 cubeloop clears its pending request and its answers when it stores the results of the tool calls. Until then, the thread's extra
@@ -203,7 +203,10 @@ class RequestLedger:
             await self._change(thread_id, change)
 
     async def _row(self, thread_id: str, state: _State, key: str) -> HitlRequest | None:
-        """Return a request of the thread. Return None if it is missing, and if its run ended without an answer."""
+        """Return a request of the thread.
+
+        Return None for a missing request, and for a request whose run ended without an answer.
+        """
         run_id = state.asked.get(key, ("", ""))[0]
         if run_id:
             rows = await self._store.load_requests(thread_id, run_id=run_id)

@@ -80,7 +80,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint with the id in ``config``, or else the newest of its thread and namespace.
 
-        Return None if it is missing.
+        Return None if there is no such checkpoint.
         """
         return await self._here(self._get_tuple(config))
 

@@ -27,7 +27,7 @@ PREVIEW: Final = 100
 
 
 class BranchCalls(ABC):
-    """The methods of a session about branches. ``branch``: the label of the session's branch, None for the head."""
+    """The methods of a session for branches. ``branch``: the label of the session's branch, None for the head."""
 
     session_id: str
     branch: str | None

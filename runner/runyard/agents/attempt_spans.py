@@ -43,7 +43,7 @@ class AttemptSpans(Instrumentation):
 
 
 def spans_of(agent: AbstractAgent[Any, Any], served_as: str | None) -> list[AbstractCapability[Any]]:
-    """Return the capability that traces a run of ``agent``, or none.
+    """Return a list with the capability that traces a run of ``agent``, or an empty list.
 
     The list is empty without a tracer provider, for an in-process agent (``served_as`` is None), and if the program itself has
     set the instrumentation of the agent.

@@ -46,8 +46,7 @@ def check(messages: Iterable[ModelMessage]) -> None:
 def guard_process() -> bool:
     """Refuse downloads in the whole process. Return False if this version of pydantic-ai cannot be guarded.
 
-    Call this function in a process that executes runs. An agent may start threads and event loops, which lack the run's
-    context.
+    Call this function in a process that executes runs. An agent may start threads and event loops without the run's context.
     """
     global _everywhere
     _everywhere = True

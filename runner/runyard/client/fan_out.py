@@ -46,7 +46,7 @@ class FanOutCalls(RunCalls):
         """Try each of ``messages`` on the same snapshot of ``src``, as one job (F11).
 
         ``threads``: True makes each candidate a run on a fork of its own. The fork stays, and the run may ask humans. False
-        makes each candidate a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that
+        makes each candidate a probe. A probe writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that
         succeeds and cancels the others. ``judge``: the name of an agent of the App that chooses among the candidates that
         succeeded. The judge reads the snapshot and a message with the candidates. The judge sets ``ctx.result`` to the number
         of a candidate (from 0), or answers with this number. ``max_parallel``: the number of candidates that run at once.

@@ -55,8 +55,8 @@ class ForkCalls(RunCalls):
         the run id of this prompt. With None, the id is derived from ``new``, and a repetition of the call is the same run.
         ``wait``: if the run of the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``:
         the values of the new thread. The default of ``agent`` is the agent of ``src``. ``reset_usage``: start the new thread's
-        usage totals at zero. With False, the totals start at the usage of the runs that the fork contains whole, and the fork
-        takes longer the more runs it contains.
+        usage totals at zero. With False, the totals start at the usage of the runs that the fork contains completely. This fork
+        is slower, because it reads the usage of all these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
         InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`, after the fork was made.
@@ -94,10 +94,10 @@ class ForkCalls(RunCalls):
         """Fork as a job that waits for the run of the cut to complete (F5). The completion starts the job, without polling.
 
         ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from ``run_id``. ``webhook``: a URL that
-        receives the job's end. ``message``: the first prompt of the new thread, which the job enqueues. ``prompt_run_id``: the
-        run id of this prompt. With None, the id is derived from the id of the new thread. The other arguments are as in
-        :meth:`fork`. The ``value`` of the job's result is ``{"thread_id": new}``. With a prompt, the ``value`` also has
-        ``"run_id"``.
+        receives the job's end. ``message``: the first prompt of the new thread. The job enqueues this prompt.
+        ``prompt_run_id``: the run id of this prompt. With None, the id is derived from the id of the new thread. The other
+        arguments are as in :meth:`fork`. The ``value`` of the job's result is ``{"thread_id": new}``. With a prompt, the
+        ``value`` also has ``"run_id"``.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError, InvalidInputError.
         """

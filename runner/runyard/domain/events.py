@@ -47,7 +47,7 @@ class Event(StrictModel):
         object.__setattr__(self, "_json", b"")
 
     def to_json(self) -> bytes:
-        """Return the event as JSON. Agents may send invalid Unicode, which is escaped."""
+        """Return the event as JSON. The JSON escapes invalid Unicode from agents."""
         kept: bytes | None = getattr(self, "_json", None)
         if kept:
             return kept

@@ -25,7 +25,7 @@ _TOO_LONG: Final = b"0" * (MAX_DIGITS + 1)
 def read(text: bytes) -> Any:
     """Parse ``text``. Check its :class:`Shape` first.
 
-    Raises ValueError for bytes that are not JSON, NaN, infinity and lone surrogates.
+    Raises ValueError for NaN, infinity, lone surrogates, and bytes that are not JSON.
     """
     value = from_json(text, allow_inf_nan=False)
     _check_finite(value)

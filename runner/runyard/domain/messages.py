@@ -183,10 +183,11 @@ class Message(StrictModel):
     sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``. A read of a thread's path
     sets ``run_status``, the present status of the message's run.
 
-    ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: data of the provider that only the
-    model layer reads, for example ids, signatures, calls of built-in tools, and other media. Stores keep the
-    ``provider_details`` of messages that an attempt or a checkpointer appends. Stores drop those of messages that a client
-    sends (M5). ``source``: the original of a message that was stored in the format of a provider. No model sees the original.
+    ``metadata``: a JSON object of the writer. No model sees this object. ``provider_details``: data of the provider that only
+    the model layer reads, for example ids, signatures, calls of built-in tools, and other media. Stores keep the
+    ``provider_details`` of messages that an attempt or a checkpointer appends. Stores drop the ``provider_details`` of messages
+    that a client sends (M5). ``source``: the original of a message that was stored in the format of a provider. No model sees
+    the original.
     """
 
     id: str = Field(default_factory=new_id)

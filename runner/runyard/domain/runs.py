@@ -105,7 +105,7 @@ class RunOptions(StrictModel):
 
 
 DEFAULT_OPTIONS: Final = RunOptions()
-"""The options of a run whose caller gave none. All such runs share this object, which saves time."""
+"""The options of a run without options. All such runs share this object, because that saves time."""
 
 
 class Run(StrictModel):

@@ -118,7 +118,7 @@ class Lineage(BaseModel):
     ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. A deleted ancestor is left out if no thread shows
     its messages. The list ends after a thousand deleted ancestors. ``next_ancestor``: the id of the next ancestor, or None at
     the end. ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its
-    end. ``child_runs``: the runs that runs of the thread started. They are on other threads. These threads are not forks.
+    end. ``child_runs``: the runs that runs of the thread started. These runs are on other threads. The threads are not forks.
     """
 
     model_config = ConfigDict(extra="forbid")

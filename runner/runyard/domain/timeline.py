@@ -34,7 +34,7 @@ class TimelineEntry(StrictModel):
     """One entry of a run's timeline.
 
     ``at``: the time by which entries are ordered. ``started_at``: None if unknown. ``ended_at``: None if unknown or not over.
-    ``seconds``: the time between them. ``fence``: the fence of the attempt.
+    ``seconds``: the time from ``started_at`` to ``ended_at``. ``fence``: the fence of the attempt.
 
     - ``attempt``: ``name`` is the worker, ``status`` the outcome, ``error`` the error with its traceback.
     - ``model_request``: an answer of a model. Its start is the end of the run's previous entry. ``name`` is the model,

@@ -29,7 +29,7 @@ MAX_WAITS: Final = 1000
 
 WaitKind: TypeAlias = Literal["sleep", "signal", "child"]
 WaitsFor: TypeAlias = Literal["human", "timer", "signal", "child"]
-"""The object of the wait of a suspended run. For a run that asks a human, it is always the human."""
+"""The object of the wait of a suspended run. A run that asks a human always waits for the human."""
 WAITS_FOR: Final[tuple[WaitsFor, ...]] = get_args(WaitsFor)
 Until: TypeAlias = float | timedelta | datetime
 """The end of a wait: in seconds from its start, as a timedelta from its start, or as a time with a time zone."""

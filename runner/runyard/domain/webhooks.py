@@ -118,7 +118,7 @@ class SigningKey:
 class Posting:
     """A delivery that the dispatcher took. If the lease ends before the outcome is stored, the store offers the delivery again.
 
-    ``tries``: the number of tries. This try counts. ``versions``: the version numbers of the secrets that sign the delivery,
+    ``tries``: the number of tries, including this try. ``versions``: the version numbers of the secrets that sign the delivery,
     the current version first. The list is empty if the webhook was removed. ``webhook_id``: None if the URL is the run's
     ``webhook``. ``endpoint``: scheme, host and port of the URL.
     """

@@ -47,9 +47,9 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen, as run id → id of the
-    last event that the reader saw, or an empty text. ``since``: the time since which accepted runs may be missing in ``open``,
-    or None.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. The key is the run id.
+    The value is the id of the last event of the run that the reader saw, or an empty text. ``since``: the time since which
+    accepted runs may be missing in ``open``, or None.
     """
 
     top: int = -1

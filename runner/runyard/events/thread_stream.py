@@ -1,8 +1,8 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
 Each of up to MAX_FOLLOWED_RUNS running runs has a task. The task follows the run (:mod:`runyard.events.run_stream`) and passes
-its events on at once. One more task reads the other runs in turn: further running runs, runs that wait, and ended runs whose
-end this reader has not seen. The number of tasks and reads is therefore bounded for any cursor
+its events on at once. One more task reads the other runs in turn. These are further running runs, runs that wait, and ended
+runs whose end this reader has not seen. The number of tasks and reads is therefore bounded for any cursor
 (:mod:`runyard.events.thread_cursor`).
 
 A transaction that changes a thread locks the thread's row until its commit. A later commit of the thread therefore never has a
@@ -160,7 +160,7 @@ class _Reader:
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Skip the runs that have ended. Name the other runs in ``place.open``.
+        """Skip the runs that have ended. Put the ids of the other runs into ``place.open``.
 
         An open run that is not in ``place.open`` began after the last end of a run. Its end will therefore have a higher fence
         than all ends until then.

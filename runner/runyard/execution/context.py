@@ -159,8 +159,8 @@ class RunContext(Parking):
     async def step(self, fn: Callable[..., Any], *args: object, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
         """Call ``fn(*args)`` and record its result, a JSON value. A later attempt gets the recorded result without a call.
 
-        ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in this
-        attempt. Give keys, such as the ids of tool calls, if the agent skips steps that its history already contains.
+        ``key``: the name of the step in its run. The default has the function's name and the number of its earlier calls in
+        this attempt. Give keys, such as the ids of tool calls, if the agent skips steps that its history already contains.
 
         The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. The key
         is the same in every attempt.
@@ -264,11 +264,11 @@ class RunContext(Parking):
     ) -> JsonValue:
         """Return the human's answer. Suspend the run until there is an answer.
 
-        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run, by default the question's number
-        in this attempt and a digest of its text. If a later attempt asks another question with the same number, the digest
-        gives this question another key. ``timeout``: seconds to wait, or None for no limit. ``on_timeout``: the outcome after
-        the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a TaskGroup) are asked
-        together.
+        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run. The default has the question's
+        number in this attempt and a digest of its text. If a later attempt asks another question with the same number, the
+        digest gives this question another key. ``timeout``: seconds to wait, or None for no limit. ``on_timeout``: the outcome
+        after the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a TaskGroup) are
+        asked together.
 
         A question ends a probe. The caller of the probe gets HitlNotAllowedError. Raises InvalidInputError for JSON that is
         larger than :mod:`runyard.domain.size_limits` allows.

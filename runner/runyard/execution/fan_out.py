@@ -169,8 +169,8 @@ class FanOutJob:
     ) -> tuple[ForkOnceResult, int | None]:
         """Return the judge's answer and the number of the candidate that the judge chose.
 
-        ``good``: the numbers of the candidates that succeeded. The returned number is None if the judge failed or chose none of
-        them.
+        ``good``: the numbers of the candidates that succeeded. The returned number is None if the judge failed or chose no
+        candidate.
         """
         recorded = self._recorded(JUDGE)
         if isinstance(recorded, dict):

@@ -59,8 +59,8 @@ class Parking(Transcript):
         """Suspend the run until a time. The sleeping run holds no worker and no key in Redis.
 
         ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The time is measured by the
-        store's clock. ``key``: the name of the sleep in its run, by default the number of the earlier sleeps in this attempt. A
-        later attempt continues the sleep, and does not begin it again.
+        store's clock. ``key``: the name of the sleep in its run. The default has the number of the earlier sleeps in this
+        attempt. A later attempt continues the sleep, and does not begin it again.
 
         A sleep ends a probe. The caller of the probe gets HitlNotAllowedError. Raises InvalidInputError for a time without a
         time zone and for more than ten years.
@@ -75,7 +75,7 @@ class Parking(Transcript):
 
         :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
         ``schema``: JSON schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, or None for no limit.
-        ``key``: the name of the wait in its run, by default the signal's name and the number of the earlier waits for this
+        ``key``: the name of the wait in its run. The default has the signal's name and the number of the earlier waits for this
         signal in this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit

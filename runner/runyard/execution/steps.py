@@ -270,9 +270,9 @@ def step(
 ) -> Callable[P, Awaitable[R]] | Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
     """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside of a run, only call ``fn``.
 
-    ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in the attempt.
-    ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or ``ask``.
-    Raises InvalidInputError for another policy.
+    ``key``: the name of the step in its run. The default has the function's name and the number of its earlier calls in the
+    attempt. ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or
+    ``ask``. Raises InvalidInputError for another policy.
     """
     checked(on_unknown)
 

@@ -214,7 +214,10 @@ def _result(made: Read, block: ToolResult, blob: JsonObject, at: str) -> ToolRes
 
 
 def write(message: Message, names: Mapping[str, str]) -> Written:
-    """Return one Anthropic message for a message. Return none if such a message can hold no part of the content."""
+    """Convert a message to one Anthropic message.
+
+    The result is empty if an Anthropic message can hold no part of the content.
+    """
     made = Written(names)
     role = "user" if message.role == "tool" else message.role
     blocks: list[JsonObject] = []

@@ -1,7 +1,8 @@
 """The format ``gemini``: contents of the Gemini API.
 
 Gemini matches a function's response to its call by the name of the function. Ids are optional. A call or a response without an
-id gets an id made from its name and its number among those with the same name in its content. Such ids repeat in a thread.
+id gets an id. The id consists of the name, and of a number that counts the parts with the same name in the content. Such ids
+repeat in a thread.
 
 Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format, a content of the role ``system`` has
 the value of this parameter.
@@ -210,7 +211,7 @@ def _file(made: Read, part: ContentPart | ResponsePart, at: str) -> MediaPart | 
 
 
 def write(message: Message, names: Mapping[str, str]) -> Written:
-    """Return one Gemini content for a message. Return none if such a content can hold no part of the message."""
+    """Convert a message to one Gemini content. The result is empty if a Gemini content can hold no part of the message."""
     made = Written(names)
     role = {"user": "user", "tool": "user", "assistant": "model", "system": "system"}[message.role]
     parts: list[JsonObject] = []

@@ -1,7 +1,9 @@
-"""Code that the formats share.
+"""Code that the formats share:
 
-This module has the base class of strict models of a provider's JSON, the errors with the place of a fault, the list of losses
-of a conversion, and the text of a tool result.
+- the base class of strict models of a provider's JSON
+- the errors with the place of a fault
+- the list of losses of a conversion
+- the text of a tool result
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class PageRequest:
 class RunFilter:
     """A filter of runs by thread, status, agent and time of acceptance.
 
-    ``since``: the earliest time of acceptance. ``before``: a time that is later than the acceptance. A field that is None
+    ``since``: the earliest time of acceptance. ``before``: the latest time of acceptance (exclusive). A field that is None
     matches every run. An invalid id matches no run. Raises InvalidInputError for a time without a zone, or in a year outside
     ALLOWED_YEARS.
     """

@@ -165,8 +165,8 @@ class RunStore(Protocol):
     attempt's run. The id of the wait is the child's run id. Raises RunConflictError if another run has that id,
     StaleFenceError, CancelRequestedError, ChildDeadlockError, TooManyChildrenError, and the errors of ``accept``.
 
-    ``signal``: send a signal to a thread. A suspended run that waits for the signal continues. Without such a run it is kept.
-    Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
+    ``signal``: send a signal to a thread. A suspended run that waits for the signal continues. Without such a run the signal is
+    kept. Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
 
     ``statuses``: return the status of each of ``runs`` (pairs of thread id and run id), or None for an unknown run.
     ``answered``: return the request of a thread that was answered with ``response_id``, or None. ``delete_run``: delete the

@@ -146,7 +146,7 @@ def span(
     parent: SpanContext | str | None = None,
     began: int | None = None,
 ) -> Iterator[Span]:
-    """Make a span, which is the current span inside the ``with`` block.
+    """Make a span. Inside the ``with`` block this span is the current span.
 
     An exception of the block marks the span (:func:`fail`).
 

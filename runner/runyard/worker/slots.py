@@ -14,7 +14,10 @@ from ..support import metrics
 
 @dataclass(slots=True)
 class Slot:
-    """One run in a slot. ``again``: a second delivery of the same run. It is claimed when this execution ends."""
+    """One run in a slot. ``again``: a second delivery of the same run.
+
+    The worker claims this delivery when the execution ends.
+    """
 
     worker_id: str
     delivery: Delivery
