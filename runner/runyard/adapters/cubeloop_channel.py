@@ -72,7 +72,7 @@ def _is_channel(value: object) -> bool:
 
 
 def _reached(function: Any) -> list[Any]:
-    """Return the objects that the code of a tool can name: its closure, its module's names, its object's attributes."""
+    """Return the objects that a tool's code can name: in its closure, in its module, in the attributes of its object."""
     found: list[Any] = []
     left, seen = [function], set[int]()
     while left and len(found) < MAX_REACHED:

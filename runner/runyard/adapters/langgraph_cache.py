@@ -1,8 +1,8 @@
 """The lists of graphs that a process has read or written.
 
-The cache has a private copy of each item. By the copies it finds items that a caller has changed in place. The cache gives an
-item to a reader only if no other object refers to the item. Otherwise it makes a new item. The cache does not look for
-references to the parts of an item, such as a dict of a message.
+The cache has a private copy of each item. With these copies, the cache finds items that a caller has changed in place. The
+cache gives an item to a reader only if no other object refers to the item. Otherwise it makes a new item. The cache does not
+look for references to the parts of an item, such as a dict of a message.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class ListCache:
             return known
 
     def take(self, key: Key) -> KnownList | None:
-        """Return the known list of a channel for a reader, or None. The reader alone gets its items.
+        """Return the known list of a channel for one reader, or None.
 
-        They are equal to the stored items.
+        The items are equal to the stored items. No other object refers to them.
         """
         with self._lock:
             known = self._lists.get(key)

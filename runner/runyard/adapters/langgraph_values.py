@@ -104,7 +104,7 @@ def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, s
 
 
 def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
-    """Return the number of equal first items of two lists, and the segments of the other items of ``new``."""
+    """Return the number of first items that both lists share, and the segments of the other items of ``new``."""
     shared = 0
     triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))
     for place, (stream, first, last) in enumerate(triples):

@@ -157,7 +157,10 @@ class Attempt:
         return output
 
     async def add(self, items: Sequence[Any]) -> None:
-        """Store the unstored results in ``items``. They belong to handoffs, denied calls and the SDK's own tools."""
+        """Store the unstored results in ``items``.
+
+        These are results of handoffs, of denied calls, and of the SDK's own tools.
+        """
         fresh: list[JsonObject] = []
         for item in openai_items.checked(items):
             key = result_key(item)

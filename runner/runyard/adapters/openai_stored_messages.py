@@ -62,7 +62,7 @@ def answer_message(items: Sequence[JsonObject]) -> Message:
 
 
 def beside(message: Message, items: Sequence[JsonObject]) -> JsonObject:
-    """Return the data to store with the message. If the message would convert back to other items, the data has the items."""
+    """Return the data to store with the message. The data has ``items`` unless the message itself converts to them."""
     return {} if openai_items.to_items(message) == [*items] else {"items": [*items]}
 
 

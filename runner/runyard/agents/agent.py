@@ -317,7 +317,7 @@ class Agent:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event of the runs that this object executes, as soon as the event occurs.
 
-        The event types are those of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
+        The events have the types of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
         """
         return self._listeners.subscribe(listener)
 

@@ -46,7 +46,7 @@ class Budget:
             raise InvalidInputError("a budget has at least one limit, and each is more than 0", field="budget")
         if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
             raise InvalidInputError(
-                f"a budget is per run or thread and fails or asks; got {brief(self.per)}, {brief(self.on_exceeded)}",
+                f"per is run or thread, on_exceeded is fail or ask; got {brief(self.per)}, {brief(self.on_exceeded)}",
                 field="budget",
             )
 

@@ -20,7 +20,9 @@ Unsubscribe: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointedChannel:
-    """A channel that stores questions in a checkpointer. Stored questions outlive the process. A prompt that asks returns.
+    """A channel that stores questions in a checkpointer. Stored questions outlive the process.
+
+    A prompt that asks a question returns before the answer.
 
     The channel is bound to one run. ``run_id``: the id of that run. Give the same id to :meth:`runyard.Agent.prompt` (H2).
     ``default_timeout``: seconds to wait for an answer to a question without its own timeout. None waits without a limit.

@@ -254,7 +254,10 @@ class ExtraRequests:
         return data.extra, [_overdue(request) for request in kept if request.thread_id == thread_id]
 
     async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:
-        """Store the requests in extra, then the pending request. After a crash in between, all can be answered (H6)."""
+        """Store the requests in extra, then the pending request.
+
+        After a crash between the two writes, all can be answered (H6).
+        """
         by_run: dict[str, JsonValue] = {}
         for request in kept:
             _list(by_run.setdefault(request.run_id or "", [])).append(request.model_dump(mode="json", exclude_none=True))

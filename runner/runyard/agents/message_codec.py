@@ -247,7 +247,10 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
-    """Return ``part`` for pydantic-ai to read. Drop the content of a result without files. Its JSON could look like files."""
+    """Return ``part`` for pydantic-ai to read.
+
+    Drop a result's content without files, because its JSON could look like files.
+    """
     if part["part_kind"] != "tool-return":
         return part
     return {name: value for name, value in part.items() if name != FILES} if FILES in part else {**part, "content": None}

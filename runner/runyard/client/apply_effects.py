@@ -27,7 +27,7 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
     """Delete the streams, submit the jobs, announce the cancels and write the events of ``effects``.
 
-    The streams are deleted first. No later call would delete them.
+    The streams are deleted first, because no later call would delete them.
 
     ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis.
     Such an error delays runs, but no run is lost.

@@ -23,8 +23,8 @@ class FeedCalls(Calls):
 
         Without a cursor, begin at the oldest stored entry.
 
-        Store the entries and ``next`` together, and continue from ``next``. Each entry is then read at least once. A later
-        entry never appears before an entry that was already read. ``next`` is always set, also at the present end of the feed.
+        Store the entries and ``next`` together, and continue from ``next``. Each entry is then read at least once. Later
+        entries always follow the entries that were already read. ``next`` is always set, also at the present end of the feed.
         An entry appears only after the end of all transactions that were open when the entry was written.
 
         Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.

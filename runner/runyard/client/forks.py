@@ -26,7 +26,7 @@ from .traced_calls import fork_span, link_source
 
 
 class ForkCalls(RunCalls):
-    """Fork at once, fork as a job, or probe."""
+    """Fork a thread at once or as a job, or probe a thread."""
 
     async def fork(
         self,
@@ -191,7 +191,7 @@ def prompt_id(new: str, message: object, run_id: str | None, field: str) -> str 
     if message is not None:
         return first_prompt_id(new) if run_id is None else check_id(run_id, field)
     if run_id is not None:
-        raise InvalidInputError(f"{field} is that of the first prompt; give a message with it", field=field)
+        raise InvalidInputError(f"{field} is the run id of the first prompt; give a message too", field=field)
     return None
 
 

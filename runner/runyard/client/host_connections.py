@@ -12,7 +12,7 @@ def opened(connection: Any) -> Any:
 
     The database engine may be from another package that derives it from Django's. Call this function in the thread that uses
     the connection, because Django has a connection for each thread. A connection that is not open is opened. Django refuses to
-    open one inside an event loop.
+    open a connection inside an event loop.
     """
     if not is_of(connection, "django"):
         return connection

@@ -46,7 +46,7 @@ class LineageCalls(RunCalls):
         )
 
     async def child_runs(self, thread_id: str, *, limit: int = 100) -> ChildRuns:
-        """Return the children of the thread's runs and the children of these, level by level (K3). At most ``limit`` in all.
+        """Return at most ``limit`` children of the thread's runs and children of these children, level by level (K3).
 
         Children are at most ten levels deep. A child whose content was deleted is left out together with its children. On a
         backend without workers the result is empty. Raises ThreadNotFoundError, InvalidInputError.

@@ -55,7 +55,7 @@ class WebhookCalls(Calls):
         """
         if all_tenants and self.backend.tenant:
             raise InvalidInputError(
-                f"all_tenants concerns all tenants, and this client is one of the tenant {brief(self.backend.tenant)}; "
+                f"all_tenants needs a client without a tenant, and this client has the tenant {brief(self.backend.tenant)}; "
                 "connect without a tenant",
                 field="all_tenants",
             )

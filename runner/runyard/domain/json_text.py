@@ -1,4 +1,4 @@
-"""Reads JSON from text of unknown size. The bounds are checked before anything is built (A2).
+"""Reads JSON from text of unknown size. The bounds are checked before the text is parsed (A2).
 
 A text can have millions of values. It can have numbers that take longer to convert than to send. :class:`Shape` counts the
 values and the digits of each number piece by piece. The parser bounds the depth.

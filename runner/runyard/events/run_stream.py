@@ -1,8 +1,8 @@
 """Follow one run's events. Recent events are read from Redis. Events that Redis lost are made from Postgres (E1, E2, E4).
 
-The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. n counts the events of one attempt. By the
-ids, a reader merges both sources and delivers no event twice. A hole in the count means that events were lost. If no event
-comes for RECHECK_SECONDS, the reader reads the state of the run from Postgres.
+The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. ``n`` counts the events of one attempt. A
+reader uses the ids to merge both sources and to deliver no event twice. A missing number means that an event was lost. If no
+event comes for RECHECK_SECONDS, the reader reads the state of the run from Postgres.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class _Reader:
         Postgres whether the run has stopped.
 
         A gap of the event log is not passed on, because Postgres may have its events. If events are still missing, the number
-        of the next event shows the hole, unless that event belongs to another attempt.
+        of the next event shows the loss, unless that event belongs to another attempt.
         """
         if arrival is not None and arrival.id is None:
             self.doubt = True
@@ -231,9 +231,9 @@ class _Reader:
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
     ) -> AsyncIterator[Event]:
-        """Yield the events after the cursor up to ``until`` (inclusive, None: all), and a gap for each hole.
+        """Yield the events after the cursor up to ``until`` (inclusive, None: all), and a gap for each loss.
 
-        Redis is read a page at a time. Postgres is read at each hole in the count, and at the start of each attempt.
+        Redis is read a page at a time. Postgres is read at each missing number, and at the start of each attempt.
         ``to_the_end``: read Postgres also after the last event in Redis. ``arrived``: an event that follows the events in
         Redis, or None.
         """

@@ -1,9 +1,9 @@
 """Write events. An attempt numbers and joins its events. A worker sends the events of all its attempts in one call.
 
-An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. The numbers have no holes, because a reader
-counts a hole as a loss. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before the
-commit. These events and all later events are sent when the outcome of the commit is known. The :class:`EventWriter` sends the
-events of a worker.
+An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. No number is left out, because a reader takes a
+missing number for a lost event. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before
+the commit. These events and all later events are sent when the outcome of the commit is known. The :class:`EventWriter` sends
+the events of a worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RETRY_SECONDS: Final = 0.5
 MAX_HELD_EVENTS: Final = 20_000
 """Maximum number of events that a worker holds while the event log is unreachable.
 
-With more events the worker drops all of them. Readers see the hole in the numbers.
+With more events the worker drops all of them. Readers notice the missing numbers.
 """
 DROPS_LOG_SECONDS: Final = 10.0
 """Minimum number of seconds between two log lines about dropped events."""
@@ -78,7 +78,7 @@ class Reservation:
 
 
 class EventSink(Protocol):
-    """Learns from an emitter that it has events to write."""
+    """The object that an emitter informs about new events."""
 
     def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None: ...
 
@@ -207,7 +207,7 @@ class EventWriter:
             self._urgent.set()
 
     def outside(self, events: Iterable[OutsideEvent]) -> None:
-        """Write events of verbs outside of attempts."""
+        """Write the events of verbs that no attempt called."""
         for item in events:
             event = Event(id=item.event_id, type=item.type, thread_id=item.thread_id, run_id=item.ref.run_id, data=item.data)
             self._outside.append((item.ref, event))

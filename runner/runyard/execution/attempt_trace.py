@@ -38,7 +38,7 @@ log = structlog.get_logger("runyard.executor")
 class AttemptTrace:
     """The spans of the attempt that ``claim`` began. Without a tracer provider every method returns at once.
 
-    By the conventions for generative AI, the span of the attempt is the agent's span. The spans of models, tools and steps are
+    In the conventions for generative AI, the span of the attempt is the agent's span. The spans of models, tools and steps are
     its children.
 
     ``agent``: the name of the agent, or None for a fork job. ``nested``: whether the attempt is executed by a child process of
@@ -167,7 +167,7 @@ class AttemptTrace:
         return tracing.valid(self._run.trace_context) or INVALID_SPAN_CONTEXT
 
     def _ids(self, number: int) -> tracing.SpanIds:
-        """Return the ids of the attempt ``number``. They include the time of acceptance, and differ between deployments."""
+        """Return the ids of the attempt ``number``. They depend on the time of acceptance, and differ between deployments."""
         of_run = f"{self._claim.ref.thread_key}/{self._run.run_id}/{_nanoseconds(self._run.accepted_at)}"
         return tracing.SpanIds(_derived(of_run, 16), _derived(f"{of_run}/{number}", 8))
 

@@ -82,7 +82,10 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """Services for a worker's attempts. ``complete`` commits many ends together. ``on_used`` gets agent, usage and model."""
+    """Services for a worker's attempts. ``complete`` commits several ends together.
+
+    ``on_used`` counts usage by agent and model.
+    """
 
     app: App
     backend: Backend
@@ -111,7 +114,7 @@ class _Result:
 
 
 class Execution:
-    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early. Its commits stay.
+    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early. Committed data stays.
 
     ``nested``: another process has the span of the attempt (:class:`.attempt_trace.AttemptTrace`).
     """

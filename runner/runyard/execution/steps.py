@@ -128,7 +128,7 @@ class Steps:
     async def replay_or_call(self, fn: Callable[..., Any], args: Sequence[Any], key: str | None, on_unknown: OnUnknown) -> Any:
         """Return the recorded result of the step ``key``, or call ``fn(*args)`` and record its result.
 
-        The arguments and the errors are those of :meth:`RunContext.step`.
+        The arguments and the errors are as in :meth:`RunContext.step`.
         """
         checked(on_unknown)
         if key is None:

@@ -110,7 +110,7 @@ def _original(message: Message) -> Read | None:
 
 
 def _alike(said: Sequence[Part], parts: Sequence[Part]) -> bool:
-    """Return whether both are the same parts. ``==`` does not suffice, because in Python ``{"x": 1} == {"x": True}``."""
+    """Return whether both lists have equal parts. ``==`` does not suffice, because in Python ``{"x": 1} == {"x": True}``."""
     return len(said) == len(parts) and all(
         one.type == other.type and same_json(one.__dict__, other.__dict__) for one, other in zip(said, parts, strict=True)
     )

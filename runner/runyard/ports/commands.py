@@ -66,7 +66,7 @@ class FanOut:
 
 
 class ForkOptions(TypedDict, total=False):
-    """The options of a fork (F7). The defaults are those of :class:`ForkRequest`."""
+    """The options of a fork (F7). :class:`ForkRequest` has the defaults."""
 
     title: str | None
     tags: Mapping[str, str]

@@ -1,9 +1,9 @@
 """The port for the checkpoints of graphs. A framework such as LangGraph saves the states of its graphs as checkpoints.
 
-The store does not interpret the framework's data. Contents, values and items are bytes. Each has a ``kind``. This is a text
-that the framework's serializer returns together with the bytes. A **line** is a sequence of checkpoints under one name. A line
-belongs to a saver without runs, or to the runs of one thread. A **stream** contains items of lists. Items are only appended to
-a stream. The store keeps a list as **segments**. A segment is a stream, the number of the segment's first item, and the number
+The store does not interpret the framework's data. Contents, values and items are bytes. Each has a ``kind``, a text that the
+framework's serializer returns together with the bytes. A **line** is a sequence of checkpoints under one name. A line belongs
+to a saver without runs, or to the runs of one thread. A **stream** contains items of lists. Items are only appended to a
+stream. The store keeps a list as **segments**. A segment is a stream, the number of the segment's first item, and the number
 after its last item.
 """
 
@@ -104,7 +104,7 @@ class TaskWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A stored checkpoint. ``writes``: the pending writes after it, in the order of task_path, task_id and idx."""
+    """A stored checkpoint. ``writes``: its pending writes, in the order of task_path, task_id and idx."""
 
     graph_id: str
     namespace: str

@@ -64,7 +64,6 @@ class Claim:
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
     - ``other_version``: this worker leaves the run to the version of the app that began the run. Submit the job later.
     - ``unserved``: this worker does not have the run's agent. Submit the job later.
-
     - ``behind``: the run is not the head of its lane.
     - ``ended``, ``suspended``: the status of the run. ``unknown``: the run does not exist.
 

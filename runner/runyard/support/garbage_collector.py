@@ -22,7 +22,7 @@ _made = 0
 
 
 def settle() -> None:
-    """Exclude the objects of the started process from all collections, and make collections rare.
+    """Exclude all present objects from later collections, and make collections rare.
 
     Call this function in a serving process only. Other programs configure their collector themselves.
     """

@@ -1,6 +1,6 @@
 """The default deployment of a program: from the environment, from the ``runyard dev`` of this folder, or from ``.env``.
 
-Also the namespace of the program's agents, from the environment or ``.env``.
+This module also finds the namespace of the program's agents, in the environment or in ``.env``.
 """
 
 from __future__ import annotations

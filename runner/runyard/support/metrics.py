@@ -244,7 +244,7 @@ _models: set[tuple[str, str]] = set()
 
 
 def hide_leader_gauges() -> None:
-    """Set the gauges of servers and requests to NaN, which ``max`` ignores. A 0 would show an empty server."""
+    """Set the gauges of servers and requests to NaN. ``max`` ignores NaN. A 0 would show an empty server."""
     for gauge in (
         OLDEST_REQUEST,
         POSTGRES_BYTES,

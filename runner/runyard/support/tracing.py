@@ -150,7 +150,7 @@ def span(
 
     An exception of the block marks the span (:func:`fail`).
 
-    The arguments are those of :func:`start`.
+    The arguments are as in :func:`start`.
     """
     if tracer() is None:
         yield NO_SPAN

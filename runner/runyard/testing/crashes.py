@@ -31,7 +31,7 @@ class Crash:
     nth: int
 
     def __str__(self) -> str:
-        return f"the worker was to die {self.moment} the {self.verb or 'write'} that is {self.nth} away"
+        return f"the ordered crash {self.moment} {self.verb or 'a write'} did not happen; writes still needed: {self.nth}"
 
 
 class CrashPlan:
@@ -114,6 +114,6 @@ async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[obj
                     harness.crash(moment, nth=n)
                     await scenario(harness)
             except BaseException as error:
-                error.add_note(f"the worker was to die {moment} write {n} of {len(writes)}: {verb}")
+                error.add_note(f"planned crash: {moment} write {n} of {len(writes)}, {verb}")
                 raise
     return 2 * len(writes)

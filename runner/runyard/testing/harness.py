@@ -33,7 +33,7 @@ T = TypeVar("T")
 Over: TypeAlias = "Callable[[], Awaitable[bool]]"
 
 QUIET_TURNS: Final = 200
-"""Number of turns of the event loop without a running run. Then the harness counts as idle."""
+"""Number of iterations of the event loop without a running run. Then the harness counts as idle."""
 MAX_CLOCK_JUMPS: Final = 100
 """Maximum number of consecutive moves of the clock in one call without a write of a worker."""
 
@@ -44,7 +44,7 @@ class StuckError(AssertionError):
 
 @dataclass(frozen=True)
 class HarnessRun(RunResult):
-    """The result of a stopped run: :class:`~runyard.RunResult` with the ``events`` until then."""
+    """The result of a stopped run: a :class:`~runyard.RunResult`, and the ``events`` of the run so far."""
 
     events: list[Event] = field(default_factory=list)
     harness: Harness = field(kw_only=True, repr=False)
@@ -112,7 +112,7 @@ class Harness:
         self._worker.close()
         await ended(self._serving)
         if kind is None and self._crash_plan.pending:
-            raise AssertionError("; ".join(f"{crash} when the test ended" for crash in self._crash_plan.pending))
+            raise AssertionError("; ".join(str(crash) for crash in self._crash_plan.pending))
 
     async def prompt(self, thread_id: str, message: str | Message | None, run_id: str | None = None, **how: Any) -> HarnessRun:
         """Enqueue a prompt. Execute its run until it stops, and return its result.

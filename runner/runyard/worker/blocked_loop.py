@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 BLOCKED_SECONDS: Final = 1.0
-"""Seconds without a turn of the main loop. Then the loop counts as blocked."""
+"""Seconds for which the main loop did not run. Then the loop counts as blocked."""
 LOOK_SECONDS: Final = 0.25
 """Seconds between two checks of the main loop."""
 LAST_LOOK_SECONDS: Final = 1.0

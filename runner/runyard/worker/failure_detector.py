@@ -95,7 +95,7 @@ class FailureDetector:
 
     ``worker_id``: a function that returns the worker's current id, or None while the worker is not registered. ``on_change``: a
     function that is called in the detector's thread after this worker began to lead or declared a worker dead. ``silence``: a
-    function that returns the seconds since the main loop's last turn.
+    function that returns the seconds since the main loop last ran.
     """
 
     def __init__(

@@ -35,20 +35,20 @@ HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
 CUT_OFF_SECONDS: Final = 3.0
-"""Seconds without an accepted heartbeat. After them the worker may have been declared dead.
+"""Seconds without an accepted heartbeat. After this time the worker may have been declared dead.
 
 The worker then renews no locks, because other workers may have taken over its runs.
 """
 
 LATE_SECONDS: Final = 2.0
-"""Seconds without an accepted heartbeat. After them the worker takes no jobs.
+"""Seconds without an accepted heartbeat. After this time the worker takes no jobs.
 
 The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker took the jobs of these runs,
 they would wait until the worker's own locks expire.
 """
 
 READY_WITHIN_SECONDS: Final = 5.0
-"""Seconds without a successful write to a server. After them the worker is not ready."""
+"""Seconds without a successful write to a server. After this time the worker is not ready."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -65,8 +65,8 @@ class HeartbeatState:
 
     ``held``: a function that returns the deliveries whose locks a worker id holds. ``on_dead``: a function that the heartbeat
     thread calls when the worker was declared dead. ``on_reply``: a function that the heartbeat thread calls when the reply has
-    changed. ``watchdog``: seconds for which the main loop may be blocked. After them no heartbeats and renewals are sent. The
-    leader then declares the worker dead.
+    changed. ``watchdog``: seconds for which the main loop may be blocked. After this time no heartbeats and renewals are sent.
+    The leader then declares the worker dead.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class HeartbeatState:
 
     @property
     def turned(self) -> float:
-        """The time of the main loop's last turn, in seconds of the monotonic clock."""
+        """The time at which the main loop last ran, in seconds of the monotonic clock."""
         return self._turned
 
     @property
     def silence(self) -> float:
-        """Seconds since the main loop's last turn."""
+        """Seconds since the main loop last ran."""
         return time.monotonic() - self._turned
 
     @property

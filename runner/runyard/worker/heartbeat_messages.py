@@ -16,7 +16,7 @@ class Order(NamedTuple):
     """The first message to the process.
 
     ``url``: the URL of Postgres. ``worker_pid``: the id of the worker's process. ``watchdog``: seconds for which the worker's
-    main loop may be blocked. After them the process sends no heartbeats.
+    main loop may be blocked. After this time the process sends no heartbeats.
     """
 
     url: str
@@ -27,8 +27,8 @@ class Order(NamedTuple):
 class Sign(NamedTuple):
     """A sign of life of the worker's heartbeat thread.
 
-    ``worker_id``: the worker's id, or None while the worker is not registered. ``turned``: the time of the main loop's last
-    turn, in seconds of the monotonic clock. All processes of a machine share this clock.
+    ``worker_id``: the worker's id, or None while the worker is not registered. ``turned``: the time at which the main loop last
+    ran, in seconds of the monotonic clock. All processes of a machine share this clock.
     """
 
     worker_id: str | None

@@ -46,7 +46,7 @@ log = structlog.get_logger("runyard.isolation")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The first message to a child.
+    """The first message to a child process.
 
     ``app``: the app as ``module:attribute``. ``settings``: the arguments to connect its backend. ``parent``: the id of the
     worker's process. ``path``: the import path.

@@ -25,7 +25,7 @@ from ..support.failure_log import FailureLog
 from .lost_jobs import Rescue
 
 PASS_SECONDS: Final = 1.0
-"""Seconds between two passes. Two passes of the rescue have about the same distance."""
+"""Seconds between two passes. The passes of the rescue have about the same interval."""
 PRUNE_SECONDS: Final = 10.0
 """Seconds between two prunings if the first pruning deleted everything."""
 PRUNE_PART_SECONDS: Final = 0.25

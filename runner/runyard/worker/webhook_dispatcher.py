@@ -72,7 +72,7 @@ class WebhookDispatcher:
         return self._policy.timeout + 2 * LEASE_MARGIN_SECONDS
 
     async def run(self) -> None:
-        """Send until cancelled. Then wait for the deliveries in flight, at most for the timeout of one try."""
+        """Send webhooks until cancelled. Then wait for the deliveries in flight, at most for the timeout of one try."""
         try:
             while True:
                 taken = await self.step()
@@ -109,7 +109,7 @@ class WebhookDispatcher:
     def _busy(self) -> dict[str, int]:
         """Return the number of occupied places of each endpoint.
 
-        An unresponsive endpoint has fewer places. The places that it must not use count as occupied.
+        The places that an unresponsive endpoint must not use count as occupied.
         """
         busy = Counter(self._flights.values())
         if self._unresponsive:

@@ -50,7 +50,7 @@ HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
 LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
 """Maximum seconds after the grace time until :meth:`Worker.run` ends, even if servers do not answer."""
 TURN_SECONDS: Final = 0.5
-"""Seconds between two records of the main loop's turns. The heartbeat reads these records."""
+"""Seconds between two records that the main loop runs. The heartbeat reads these records."""
 
 log = structlog.get_logger("runyard.worker")
 
