@@ -310,7 +310,10 @@ def may_ask(function: AgentFunction) -> bool:
 
 
 def name_of(app: App) -> str | None:
-    """Return the ``module:attribute`` with which :func:`load_app` finds ``app``. Return None if only the main module has it."""
+    """Return the ``module:attribute`` with which :func:`load_app` finds ``app``.
+
+    Return None if only the main module has ``app``.
+    """
     for module_name, module in list(sys.modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             for attribute, value in list(getattr(module, "__dict__", {}).items()):

@@ -123,8 +123,8 @@ def _interrupts(state: StateSnapshot) -> list[Interrupt]:
 def _question(waiting: Interrupt) -> Question:
     """Return the payload and the answer schema of a request for an interrupt.
 
-    A dict is the payload itself. It may have the schema of answers as ``answer_schema``. Otherwise the schema is the
-    ``response_schema`` of the interrupt.
+    If the interrupt's value is a dict, the payload is this dict, and its ``answer_schema`` is the schema of answers. Otherwise
+    the schema is the ``response_schema`` of the interrupt.
     """
     value, schema = json_of(waiting.value), getattr(waiting, "response_schema", None)
     if not isinstance(value, dict):

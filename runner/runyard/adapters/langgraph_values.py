@@ -59,7 +59,7 @@ class Encoded:
 def is_itemised(value: object) -> bool:
     """Return whether a value is stored as items.
 
-    Lists of messages are stored so, and long lists of other values than numbers.
+    These are lists of messages, and long lists of other values than numbers.
     """
     if type(value) is not list or not value:
         return False

@@ -55,7 +55,7 @@ def guard_process() -> bool:
 
 @cache
 def guarded() -> bool:
-    """Put the guard around pydantic-ai's downloads. Return False if the functions to guard are not found."""
+    """Make pydantic-ai's downloads check the host. Return False if the functions to replace are not found."""
     from pydantic_ai import _ssrf, models
 
     download, fetch = getattr(models, BUDGETED, None), getattr(_ssrf, FETCH, None)

@@ -19,7 +19,7 @@ from .arguments import Calls
 
 
 class OperatorCalls(Calls):
-    """List workers and queues, drain workers, pause queues, over all tenants."""
+    """List and drain workers, list and pause queues. The calls cover all tenants."""
 
     async def workers(self) -> list[WorkerInfo]:
         """Return all known workers, the oldest first. Dead workers stay listed for a day."""
@@ -106,7 +106,7 @@ class KeyCalls(Calls):
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key. Every process refuses the key within seconds.
 
-        Return False if it does not exist or was revoked before.
+        Return False if the key does not exist or was revoked before.
         """
         return await self.backend.keys.revoke_key(key_id)
 

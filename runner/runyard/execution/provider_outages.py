@@ -93,7 +93,7 @@ def _of_sdk(module: str) -> bool:
 
 
 def _lost_by_sdk(error: BaseException) -> bool:
-    """Return whether ``error`` comes from the HTTP client of an SDK. In a stream, an SDK passes such errors on."""
+    """Return whether ``error`` comes from the HTTP client of an SDK. An SDK does not wrap errors that occur during a stream."""
     if not any(cls.__name__ in LOST and cls.__module__ in HTTP_CLIENTS for cls in type(error).__mro__):
         return False
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]

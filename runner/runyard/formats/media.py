@@ -15,7 +15,10 @@ BASE64: Final = ";base64"
 def media_part(
     media_type: str | None, *, url: str | None = None, data: str | None = None, name: str | None = None
 ) -> MediaPart:
-    """Return the kind of part that fits the media type. Images and sounds drop ``name``, because they have no name."""
+    """Return the kind of part that fits the media type.
+
+    ``name`` is dropped for images and sounds, because their parts have no such field.
+    """
     kind = (media_type or "").partition(";")[0].strip().lower()
     if kind.startswith("image/"):
         return ImagePart(url=url, data=data, media_type=media_type)

@@ -74,7 +74,7 @@ class Batcher(Generic[Item, Answer]):
 
     async def _run(self) -> None:
         batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-        if not batch:  # another call of the same turn of the loop took the items
+        if not batch:  # another call in the same iteration of the loop took the items
             self._running -= 1
             return
         try:

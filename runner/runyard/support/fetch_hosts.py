@@ -25,7 +25,7 @@ def from_environment() -> FetchSettings:
 
 
 def check_host(url: str) -> None:
-    """Raise FetchNotAllowedError unless the operator allows the host of ``url``, and its scheme is http or https."""
+    """Raise FetchNotAllowedError unless the operator allows the host of ``url``, and the scheme is http or https."""
     try:
         parts = urlsplit(url)
         scheme, host = parts.scheme, parts.hostname or ""

@@ -48,5 +48,5 @@ class Report(NamedTuple):
 
 
 def pack(message: Order | Sign | Report) -> bytes:
-    """Return ``message`` as a packet. The reader knows the type of the message."""
+    """Return ``message`` as a packet. The packet lacks the message's type, because the reader knows the type."""
     return json.dumps(message).encode()

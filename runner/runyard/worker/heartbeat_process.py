@@ -39,7 +39,9 @@ log = structlog.get_logger("runyard.heartbeat")
 
 
 class HeartbeatProcess:
-    """The heartbeat process of one worker. It starts at the first sign of life. After its end, it is started again.
+    """The heartbeat process of one worker. The first sign of life starts the process.
+
+    If the process ends, a later sign of life starts it again.
 
     ``command``: the words of the command line. The number of the process's socket is added as the last word. ``url``: the URL
     of Postgres. The process gets the URL over the socket.
