@@ -82,10 +82,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """Services for a worker's attempts. ``complete`` commits several ends together.
-
-    ``on_used`` counts usage by agent and model.
-    """
+    """Services for a worker's attempts. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
 
     app: App
     backend: Backend
