@@ -1,7 +1,7 @@
 """runyard: agent conversations as durable, distributed jobs.
 
-This module is the public API. Each name is imported at its first use, so that ``import runyard`` is fast in a program that only
-enqueues.
+This module is the public API. Each name is imported at its first use. ``import runyard`` is therefore fast in a program that
+only enqueues.
 """
 
 from __future__ import annotations

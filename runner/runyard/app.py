@@ -30,11 +30,11 @@ AgentT = TypeVar("AgentT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The options of an agent. None: no value.
+    """The options of an agent. None means that the agent has no such option.
 
-    ``queue``: the queue in which the runs of the agent wait. ``timeout`` (seconds for one attempt), ``max_attempts`` (the
-    number of errors after which a run fails) and ``retry`` (the backoff between attempts) each apply to a run that does not
-    give the same option. Raises InvalidInputError for a value that a run could not have.
+    ``queue``: the queue of the agent's runs. ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after
+    which a run fails. ``retry``: the backoff between attempts. An option of a run replaces the same option of its agent. Raises
+    InvalidInputError for a value that a run cannot have.
     """
 
     queue: str | None = None
@@ -52,7 +52,7 @@ class AgentOptions:
             raise InvalidInputError(f"{name}: {problem.lower()}, got {brief(value)}", field=name) from None
 
     def over(self, other: AgentOptions) -> AgentOptions:
-        """Return these options, with the values of ``other`` in place of None."""
+        """Return these options. For each None, use the value of ``other``."""
         mine = {name: value for name in AgentOptions.__slots__ if (value := getattr(self, name)) is not None}
         return replace(other, **mine)
 
@@ -61,8 +61,8 @@ class AgentOptions:
 class AgentSpec:
     """One agent as registered.
 
-    ``name``: its whole name, with the namespace of its App (:mod:`runyard.domain.agent_names`). ``timeout``, ``max_attempts``
-    and ``retry``: see :class:`AgentOptions`. ``hitl``: the agent may ask a human.
+    ``name``: the name with the namespace of its App (:mod:`runyard.domain.agent_names`). ``timeout``, ``max_attempts`` and
+    ``retry``: see :class:`AgentOptions`. ``hitl``: whether the agent may ask a human.
     """
 
     name: str
@@ -74,8 +74,10 @@ class AgentSpec:
     hitl: bool = False
 
     async def execute(self, ctx: RunContext) -> None:
-        """Call the function and wait for its end. Raises InvalidInputError if it returns nothing to await: the check of
-        :func:`as_function` trusts a wrapper of an async function."""
+        """Call the function, and wait for its end. Raises InvalidInputError if the result cannot be awaited.
+
+        :func:`as_function` accepts every wrapper of an async function. Such a wrapper may be a sync function.
+        """
         result: object = self.function(ctx)
         if not inspect.isawaitable(result):
             raise _not_async(self.name)
@@ -85,20 +87,23 @@ class AgentSpec:
 class App:
     """The registry of the agents of one program.
 
-    ``agents``: a map from names to async functions of a :class:`~runyard.RunContext`, to objects that can be called like such a
-    function, or to agents of a framework with an adapter (:mod:`runyard.support.agent_adapters`), for example pydantic-ai. One
-    agent without a map is registered under its own name, else as ``default``. :func:`~runyard.agents.engine.serve` gives a
-    pydantic-ai agent dependencies and budgets. The default agent, which executes runs that name none, is the agent ``default``,
-    or else the first. ``namespace``: separates the agents of this program from those of other programs on the deployment. Its
-    agents have the names ``namespace/agent``. By default it is RUNYARD_NAMESPACE. ``version``: the name of the code. A run
-    records the version of the process that accepted it. When an attempt begins, the run records the version of the attempt's
-    worker instead. ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash.
-    ``run`` executes the run here. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
-    VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue of their
-    own, by default the namespace, or else ``default``. ``options``: the options of all agents, or a map from the names of some
-    agents to their options. The options of ``serve`` have precedence over those of all agents, and the options of a map have
-    precedence over those of ``serve``. ``traceback_filter``: a function of the traceback of an agent's error, which returns the
-    text to store, or None to store none. Without it, the traceback is stored, at most 8 KiB.
+    ``agents``: a map from names to agents. An agent is an async function with a :class:`~runyard.RunContext` as its parameter,
+    an object that can be called like such a function, or an agent of a framework with an adapter
+    (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. It is
+    registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a pydantic-ai
+    agent dependencies and budgets. The default agent executes the runs without an agent. It is the agent ``default``, or else
+    the first agent.
+
+    ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
+    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of
+    the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
+    ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash. ``run`` executes
+    the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
+    VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue. The
+    default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map from the
+    names of some agents to their options. The options of ``serve`` have precedence over the options of all agents. The options
+    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function of the traceback of an agent's
+    error. It returns the text to store, or None to store no text. Without a filter, the traceback is stored, at most 8 KiB.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
@@ -132,9 +137,9 @@ class App:
             self._add(name, as_function(agent), named.get(name, AgentOptions()), hitl=False)
 
     def register(self, spec: AgentSpec) -> None:
-        """Add an agent. ``spec.name``: its name without the namespace, which this call adds.
+        """Add an agent. ``spec.name``: the name without the namespace. This call adds the namespace.
 
-        Raises InvalidInputError if the name is taken, or if its name or its queue is no valid id.
+        Raises InvalidInputError if the name is taken, or if the name or the queue is not a valid id.
         """
         spec = replace(spec, name=check_id(qualified(self.namespace, check_part(spec.name, "agent")), "agent"))
         check_id(spec.queue, "queue")
@@ -170,8 +175,9 @@ class App:
         """Register the decorated function as an agent, by default under the function's name.
 
         ``queue``, ``timeout``, ``max_attempts``, ``retry``: see :class:`AgentOptions`. They have precedence over the options of
-        ``serve`` and of the App. Crashes, releases and questions are no errors. ``hitl``: the agent may ask a human. A probe of
-        such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support", timeout=60)(agent)``.
+        ``serve`` and of the App. Crashes, releases and questions do not count as errors. ``hitl``: whether the agent may ask a
+        human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support",
+        timeout=60)(agent)``.
 
         Raises InvalidInputError if the name is taken or invalid.
         """
@@ -187,7 +193,7 @@ class App:
         return decorate
 
     def _add(self, name: str, function: AgentFunction, options: AgentOptions, *, hitl: bool) -> None:
-        """Register an agent. ``options`` have precedence over those of ``serve``, and these over those of the App."""
+        """Register an agent. ``options`` come before the options of ``serve``, and these before the options of the App."""
         served = getattr(function, "options", None)
         if isinstance(served, AgentOptions):
             options = options.over(served)
@@ -206,13 +212,13 @@ class App:
 
     @property
     def default(self) -> AgentSpec | None:
-        """The agent of runs that name none: the agent ``default``, or else the first. None without agents."""
+        """The agent of runs without an agent: the agent ``default``, or else the first agent. None if the App has no agents."""
         return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
 
     def find(self, name: str | None) -> AgentSpec | None:
         """Return the agent ``name``, or None if this app has no such agent. The namespace may be left out.
 
-        None, and a name that stands for the default agent of the app's namespace, return the default agent.
+        For None, and for a name that stands for the default agent of the app's namespace, return the default agent.
         """
         if is_agent(name):
             return self.agents.get(qualified(self.namespace, name))
@@ -230,8 +236,11 @@ class App:
 
     @property
     def queues(self) -> list[str]:
-        """The queues of the agents, in order of registration, then the default queue, in which jobs without an agent wait. The
-        namespace is a queue, too: runs wait there that were accepted before a worker of the namespace was registered."""
+        """The queues of the agents in the order of registration, the default queue, and the queue of the namespace.
+
+        Jobs without an agent wait in the default queue. Runs that were accepted before a worker of the namespace was registered
+        wait in the queue of the namespace.
+        """
         own = [self.namespace] if self.namespace else []
         return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue, *own]))
 
@@ -242,7 +251,7 @@ class App:
 
 
 def _by_name(options: object, agents: Mapping[str, object]) -> Mapping[str, AgentOptions]:
-    """Return the options that are of one agent each. Raise InvalidInputError for other values, and for unknown agents."""
+    """Return the options by agent, if ``options`` is a map. Raise InvalidInputError for other values and for unknown agents."""
     if options is None or isinstance(options, AgentOptions):
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(each, AgentOptions) for each in options.values()):
@@ -256,9 +265,9 @@ def _by_name(options: object, agents: Mapping[str, object]) -> Mapping[str, Agen
 
 
 def as_function(agent: object) -> AgentFunction:
-    """Return ``agent`` as a function of a RunContext. An adapter wraps an agent of another framework.
+    """Return ``agent`` as an async function of a RunContext. An adapter wraps an agent of another framework.
 
-    Raises InvalidInputError for anything else, such as a function that is not async: it could not await a method of the
+    Raises InvalidInputError for any other object, for example a sync function. A sync function cannot await the methods of the
     RunContext, and would block the other runs of the worker.
     """
     if (function := adapted(agent)) is not None:
@@ -290,7 +299,7 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def _name_of(agent: object, otherwise: str | None = None) -> str:
-    """Return the name of a function or of an agent of a framework, else ``otherwise``, by default the name of its type."""
+    """Return the name of a function or of an agent. Without a name, return ``otherwise`` (None: the name of its type)."""
     names = (getattr(agent, "__name__", None), getattr(agent, "name", None), otherwise)
     return next((name for name in names if isinstance(name, str) and name), type(agent).__name__)
 
@@ -301,7 +310,10 @@ def may_ask(function: AgentFunction) -> bool:
 
 
 def name_of(app: App) -> str | None:
-    """Return the ``module:attribute`` by which :func:`load_app` finds ``app``, or None if only the main module has ``app``."""
+    """Return the ``module:attribute`` with which :func:`load_app` finds ``app``.
+
+    Return None if only the main module has ``app``.
+    """
     for module_name, module in list(sys.modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
@@ -311,9 +323,9 @@ def name_of(app: App) -> str | None:
 
 
 def load_app(path: str) -> App:
-    """Import the :class:`App` named ``module:attribute``, also from the current directory.
+    """Import the :class:`App` named ``module:attribute``. The module may be in the current directory.
 
-    Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App, and
+    Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App. Raises
     :class:`AppImportError` if the import raises an error.
     """
     module_name, _, attribute = path.partition(":")

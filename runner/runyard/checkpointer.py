@@ -1,4 +1,4 @@
-"""Checkpointers. Each checkpointer connects to one backend (R13 to R15).
+"""Checkpointers, each for one backend (R13 to R15).
 
 ::
 
@@ -99,11 +99,11 @@ class _Connected:
         return await (await self._open()).load_pending_run_id(thread_id)
 
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the pending request and its run id, from one read. Return None without a pending request."""
+        """Return the pending request and its run id, read together. Return None without a pending request."""
         return await (await self._open()).load_pending(thread_id)
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
-        """Begin a run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError (R13)."""
+        """Claim a run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError (R13)."""
         await (await self._open()).claim_run(thread_id, run_id)
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
@@ -138,7 +138,7 @@ class _Connected:
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
-        """Return the pending and answered requests of a run, the oldest first. ``run_id``: None for all of the thread."""
+        """Return the pending and answered requests of a run (None: of the thread), the oldest first."""
         return await (await self._requests()).load_requests(thread_id, run_id=run_id)
 
     async def answer_request(
@@ -176,9 +176,9 @@ class MemoryCheckpointer(_Connected):
 class SQLiteCheckpointer(_Connected):
     """Threads in a SQLite file, for agents on one machine. Several processes may use one file. Install ``runyard[sqlite]``.
 
-    ``path``: the file. A missing file is made, with its tables. Use a checkpointer with ``async with``. It raises
-    BackendUnavailableError if the file cannot be used, SchemaMismatch, and DataCorruptedError if the file is not a SQLite file.
-    A write waits up to ten seconds for the writer of another process, and then raises LockedError.
+    ``path``: the file. A missing file is created, with its tables. Use a checkpointer with ``async with``. It raises
+    BackendUnavailableError if the file cannot be used, DataCorruptedError if the file is not a SQLite file, and SchemaMismatch.
+    A write waits up to ten seconds for a write of another process. Then it raises LockedError.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, tenant: str = "") -> None:

@@ -4,7 +4,7 @@
 
     agent = Agent(model="openai:gpt-5", tools=[refund, ask_user_tool()], middleware=[ApprovalPolicyMiddleware(policy=policy)])
 
-In a worker, a question suspends the run and appears in the inbox. In one process, a channel holds the questions
+In a worker, a question suspends the run and appears in the inbox. In other programs, a channel holds the questions
 (:class:`InMemoryChannel`, :class:`CheckpointedChannel`).
 """
 
@@ -49,11 +49,11 @@ __all__ = [
 ]
 
 DEFERRAL: Final = "runyard"
-"""Key of the request to make in the metadata of a deferred call (:mod:`runyard.agents.durable_tools`)."""
+"""Key in the metadata of a deferred call. Its value describes the request to make (:mod:`runyard.agents.durable_tools`)."""
 
 
 class Option(BaseModel):
-    """One of the answers that a question offers."""
+    """One answer that a question offers."""
 
     label: Annotated[str, Field(min_length=1)]
     description: str = ""
@@ -73,7 +73,7 @@ class Question(BaseModel):
 
 
 class AskUserTool(Tool[Any]):
-    """The tool that :func:`ask_user_tool` makes. ``channel``: the channel of the tool, or None."""
+    """The tool that :func:`ask_user_tool` returns. ``channel``: the channel of the tool, or None."""
 
     channel: Channel | None = None
 
@@ -87,8 +87,8 @@ def ask_user_tool(
     seconds to wait for the user, by default the channel's timeout. After this time the model gets an error result.
 
     An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
-    entry of a question with ``multiple`` is a list. A single question may also be answered by the entry alone. The model gets
-    the result "User answers", or an error result with the details if the user cancelled or did not answer in time.
+    entry of a question with ``multiple`` is a list. A single question may also be answered by the entry alone. The result of
+    the tool has the answers. If the user cancelled or did not answer in time, the model gets an error result with the details.
     """
     seconds = timeout if timeout is not None or channel is None else channel.default_timeout
 
@@ -119,7 +119,7 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and the middleware of ``engine``. The entry of one without a channel is None."""
+    """Return the channels of the tools and the middleware of ``engine``. A tool or middleware without a channel has None."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:
@@ -162,7 +162,7 @@ def _value_schema(question: Question) -> JsonObject:
 
 
 def read_answers(questions: Sequence[Question], answer: JsonValue, timeout: float | None = None) -> str | ToolFailed:
-    """Return the tool's result for an ``answer`` that fits :func:`answer_schema`, or is TIMED_OUT (``timeout`` seconds)."""
+    """Return the tool's result for an answer. ``answer``: a value that fits :func:`answer_schema`, or TIMED_OUT."""
     if answer == TIMED_OUT:
         return _failed("The user did not answer in time.", questions, timeout=timeout)
     if isinstance(answer, dict) and answer.get("cancelled"):
@@ -213,13 +213,13 @@ ApprovalPolicy: TypeAlias = Callable[[ToolCallPart], Decision | Awaitable[Decisi
 
 
 class ApprovalPolicyMiddleware(AbstractCapability[Any]):
-    """Decide about every tool call before the tool runs (H9).
+    """Decides about every tool call before the tool is executed (H9).
 
     ``policy``: a function of the tool call that returns Approve, Deny or AskUser, or an awaitable of one of them. Without a
     policy a human decides about each call. ``channel``: holds the questions of an in-process Agent.
 
-    An approval belongs to the call with its arguments (H5). Arguments that the human edited are validated like the model's
-    arguments, and the policy may still deny them.
+    An approval is valid for one call with its arguments (H5). Edited arguments are validated like the model's arguments. The
+    policy may still deny them.
     """
 
     asks_humans = True
@@ -231,9 +231,9 @@ class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     async def before_tool_execute(
         self, ctx: RunContext[Any], *, call: ai.ToolCallPart, tool_def: ToolDefinition, args: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return ``args`` to let the call pass. Raise ToolFailed to refuse it, ApprovalRequired to ask a human.
+        """Return ``args`` to allow the call. Raise ToolFailed to refuse the call. Raise ApprovalRequired to ask a human.
 
-        A tool whose metadata has ``asks_humans`` only puts a question to a human. Its calls pass without the policy.
+        A tool with ``asks_humans`` in its metadata only asks a human a question. The policy does not apply to its calls.
         """
         if ((tool_def.metadata or {}).get(DEFERRAL) or {}).get("asks_humans"):
             return args

@@ -1,1 +1,1 @@
-"""Adapters of other frameworks' agents, sessions and checkpointers. A process imports only the modules of its frameworks."""
+"""Adapters for agents, sessions and checkpointers of other frameworks. A process imports only the modules of its frameworks."""

@@ -1,4 +1,4 @@
-"""The connections of an object whose methods are called in several event loops, and in threads without an event loop."""
+"""The connections of an object with callers in several event loops, and in threads without an event loop."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ class Own:
             await asyncio.to_thread(self.close)
 
     async def _close(self) -> None:
-        """Close the backend of the running event loop. The error of a failed connect belongs to the call that connected."""
+        """Close the backend of the running event loop.
+
+        Ignore the error of a failed connect, because the call that connected raised it.
+        """
         with self._lock:
             connecting = self._backends.pop(asyncio.get_running_loop(), None)
         if connecting is None:

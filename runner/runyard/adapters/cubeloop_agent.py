@@ -49,19 +49,19 @@ HOOKS: Final = (
     "on_response",
     "tool_execution",
 )
-"""Arguments of an Agent that are also its attributes. A hook in such an attribute includes the hooks of the middleware."""
+"""Arguments of an Agent that are also its attributes. An attribute for a hook includes the hooks of the middleware."""
 NOT_STORED: Final = ("error", "aborted")
 """Stop reasons of answers that are not stored, because another attempt must not read them (R7)."""
 
 PASSING_TYPES: Final = ("ProviderUnavailable", "RateLimited")
-"""Classes of cubeloop's errors that end with time. A lost connection is such an error without an HTTP status."""
+"""Classes of cubeloop's temporary errors. A lost connection is such an error without an HTTP status."""
 
 
 class CubeloopAgentError(RuntimeError):
     """A cubeloop agent ended with an error, for example of its provider.
 
-    ``retryable``: whether another attempt may succeed. ``temporary``: the provider's error ends with time. ``retry_after``:
-    seconds that the provider asked to wait, or None.
+    ``retryable``: whether another attempt may succeed. ``temporary``: whether the provider's error is temporary.
+    ``retry_after``: seconds that the provider asked to wait, or None.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ def serve(agent: Agent[Any] | Factory, *, asks_humans: bool | None = None, optio
 
 
 def _framework_of(agent: object) -> Framework | None:
-    """Return the package whose Agent ``agent`` is, or None. A package that the program has not imported has no agents."""
+    """Return the package of the Agent ``agent``, or None. A package that the program has not imported has no agents."""
     known = (Framework(name) for name in NAMES if name in sys.modules)
     return next((one for one in known if isinstance(agent, one.agent)), None)
 
@@ -171,13 +171,13 @@ class _Attempt:
         if asked is not None and any(call.id not in closed for call in asked.tool_calls):
             self._agent.state.active_run_id = self._ctx.run_id
             await self._agent._run_hitl_resume()
-        elif not (own and own[-1] is asked):  # otherwise the last answer is stored, and the run only has to complete
+        elif not (own and own[-1] is asked):  # otherwise the last answer is stored and only the completion is missing
             await self._agent.resume(run_id=self._ctx.run_id)
         else:
             self._agent.state.last_outcome = "complete"
 
     async def _end(self) -> None:
-        """Decide how the attempt ended. After most errors cubeloop returns normally. Its state then has the error's text."""
+        """Raise the error of the attempt, if any. After most errors cubeloop returns normally, and keeps their text."""
         state = self._agent.state
         self._ctx.extra.update(_json_object(state.extra))
         if self._error is not None:
@@ -192,7 +192,10 @@ class _Attempt:
             raise AgentCancelledError("the agent aborted its own run", run_id=self._ctx.run_id)
 
     async def append(self, thread_id: str, messages: Sequence[Any]) -> None:
-        """Store the agent's messages. Do not store the results that cubeloop invents for unfinished calls after a cancel."""
+        """Store the agent's messages. After a cancel, cubeloop makes results for unfinished calls.
+
+        Do not store these results.
+        """
         new: list[Message] = []
         for message in messages:
             if message.role == "tool_result" and (known := self._results.pop(message.tool_call_id, None)) is not None:
@@ -220,7 +223,7 @@ class _Attempt:
             raise
 
     def _durable(self, execute: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a function that executes a tool as the step of its call, with the call's idempotency key."""
+        """Return a function that executes a tool as a step. The step has the idempotency key of the call."""
 
         async def call(call_id: str, *args: Any, **named: Any) -> Any:
             with detached(self._framework), self._ctx.in_tool(call_id):
@@ -235,7 +238,7 @@ class _Attempt:
             with detached(self._framework), self._ctx.in_tool(context.tool_call.id):
                 result = await hook(context, **named)
             if result is not None and result.hitl_trace is not None:
-                self._asked.add(context.tool_call.id)  # cubeloop adds the trace to the result after the tool
+                self._asked.add(context.tool_call.id)  # cubeloop later adds the trace to the result
             return result
 
         return before
@@ -266,7 +269,7 @@ class _Attempt:
                 self._ctx.stream_part(piece.delta, "arguments", call)
 
     async def _store_result(self, event: Any) -> None:
-        """Store a tool's result. cubeloop itself stores the results of an answer together, after all its calls have ended."""
+        """Store a tool's result at once. cubeloop would store all results of an answer together, after its last call."""
         call_id, result = event.tool_call_id, event.result
         if call_id in self._asked or self._ctx.cancelled or not hasattr(result, "content"):
             return
@@ -288,8 +291,8 @@ class _Attempt:
 def _error(words: str, last: Any) -> CubeloopAgentError:
     """Return the error with which an attempt ends.
 
-    ``last``: the last message of the agent, to which cubeloop 0.15 adds the fields of a provider's error. Without these fields
-    the options of the run decide whether there is another attempt.
+    ``last``: the last message of the agent. cubeloop 0.15 adds the fields of a provider's error to this message. Without these
+    fields, the options of the run decide whether there is another attempt.
     """
     status, code, kind = (getattr(last, name, None) for name in ("status_code", "error_code", "error_type"))
     temporary = passes(status, code) or (status is None and kind in PASSING_TYPES and code != SPENT)

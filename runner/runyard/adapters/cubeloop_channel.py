@@ -1,7 +1,8 @@
-"""Questions of a cubeloop agent in a worker. The agent's channel asks through the run, and the run waits without a worker (H1).
+"""Questions of a cubeloop agent in a worker. The agent's channel asks through the run. The run waits without a worker (H1).
 
-cubeloop's tools and middleware have a channel object, which waits for answers in memory. :func:`bind` changes the classes of
-channels: inside a run, the questions of a channel become HITL requests of the run. Outside of a run, a channel works as before.
+cubeloop's tools and middleware have a channel object. This object waits for answers in memory. :func:`bind` changes the classes
+of channels. Inside a run, the questions of a channel then become HITL requests of the run. Outside of a run, a channel works as
+before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..execution.steps import current_context
 from .cubeloop_framework import Framework
 
 MAX_REACHED: Final = 10_000
-"""Number of objects after which a search for the channels of a tool ends."""
+"""Maximum number of objects in a search for the channels of a tool."""
 _AT_DEADLINE: Final[JsonObject] = {"answer": TIMED_OUT}
 
 
@@ -43,10 +44,10 @@ def may_ask(agent: Any) -> bool:
 
 
 def bind(framework: Framework, *found: Any) -> None:
-    """Make the channels of the package ask through the run of the current task, and also the channels ``found``.
+    """Make the channels of the package, and the channels ``found``, ask through the run of the current task.
 
-    The classes are changed and not the objects: a tool may use a channel of its module, or one that its program makes later. A
-    second call changes nothing.
+    This function changes the classes of the channels. A tool may use a channel of its module, or a channel that the program
+    makes later. A second call changes nothing.
     """
     for kind in (framework.module("hitl.channel")._BaseChannel, *(one for each in found for one in type(each).__mro__)):
         if (outside := vars(kind).get("_await_answer")) is not None and not hasattr(outside, "_runyard_outside"):
@@ -71,7 +72,7 @@ def _is_channel(value: object) -> bool:
 
 
 def _reached(function: Any) -> list[Any]:
-    """Return the objects that the code of a tool can name: its closure, its module's names, its object's attributes."""
+    """Return the objects that a tool's code can name: in its closure, in its module, in the attributes of its object."""
     found: list[Any] = []
     left, seen = [function], set[int]()
     while left and len(found) < MAX_REACHED:
@@ -104,7 +105,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @contextmanager
 def detached(framework: Framework) -> Iterator[None]:
-    """Raise cubeloop's HitlDetached if the block asks a human inside a tool call. cubeloop then ends the batch of calls."""
+    """Raise cubeloop's HitlDetached if the block asks a human inside of a tool call. cubeloop then ends the batch of calls."""
     try:
         yield
     except Deferred:
@@ -133,9 +134,8 @@ async def _ask(ctx: RunContext, framework: Framework, payload: Any, seconds: flo
 def _question(fields: JsonObject, question_id: str) -> tuple[JsonObject, JsonObject, str | None]:
     """Return the question, the schema of its answers, and the key of the question in the run.
 
-    cubeloop numbers equal questions of a channel in the order in which they are asked. In a channel that several runs use, the
-    numbers differ between two attempts. The key is therefore None unless the caller named a tool call. With None, the run makes
-    the key.
+    cubeloop numbers equal questions of a channel in their order. If several runs use the channel, the numbers differ between
+    two attempts. The key is therefore None unless the caller named a tool call. With None, the run makes the key.
     """
     if fields["kind"] == "confirm":
         named = None if "." in question_id else f"confirm:{question_id}:{digest(fields)}"

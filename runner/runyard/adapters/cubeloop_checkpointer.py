@@ -7,7 +7,7 @@
         await agent.prompt("hello")
 
 The threads are threads of runyard. A fork takes constant time. The client, the HTTP API and the command line read the threads.
-A run of such an agent is an external run (R17). A question of the run is in the inbox, where a human may answer it (H10).
+A run of such an agent is an external run (R17). A question of the run is in the inbox. A human may answer it there (H10).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cubeloop.types import StructuredValue
 
 MESSAGES_PER_TURN: Final = 500
-"""Number of messages after which a conversion lets the event loop execute other tasks."""
+"""Number of converted messages after which the event loop may execute other tasks."""
 
 
 class RunyardCheckpointer:
@@ -44,7 +44,7 @@ class RunyardCheckpointer:
     end of the block disconnects. ``tenant`` and ``options``: the arguments of :meth:`runyard.Client.connect`, for a URL.
     ``package``: ``cubeloop`` or ``cubepi``. Only a program that imports both packages needs this argument.
 
-    The methods raise the package's error for a case if the package has such an error, for example ``ThreadNotFoundError`` of
+    If the package has an error for a case, the methods raise the package's error, for example ``ThreadNotFoundError`` of
     ``cubeloop.checkpointer.exceptions``. Otherwise they raise runyard's error.
     """
 
@@ -82,8 +82,8 @@ class RunyardCheckpointer:
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's messages, extra and parent thread, or None for an unknown thread.
 
-        The messages are those of the head's path. They include the messages of runs that have not completed. Messages that
-        other agents or clients stored are converted (:func:`.cubeloop_messages.decode`).
+        The messages are on the path of the head. They include the messages of runs that have not completed. Messages that other
+        agents or clients stored are converted (:func:`.cubeloop_messages.decode`).
         """
         with self._open(thread_id) as backend:
             data = await backend.checkpointer.load(thread_id)
@@ -109,7 +109,7 @@ class RunyardCheckpointer:
         """Store all messages, or no message. Each message has its own run id.
 
         A message that is stored already is skipped (:func:`.cubeloop_messages.stored_id`). A program can therefore repeat an
-        append whose outcome it does not know. Raises RunAlreadyCompletedError, RunAlreadyClaimedError for the run of a worker.
+        append with an unknown outcome. Raises RunAlreadyCompletedError. Raises RunAlreadyClaimedError for the run of a worker.
         """
         with self._open(thread_id) as backend:
             made = []
@@ -128,14 +128,14 @@ class RunyardCheckpointer:
             await backend.checkpointer.save_extra(thread_id, given)
 
     async def claim_run(self, thread_id: str, run_id: str) -> None:
-        """Begin a run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
+        """Claim a run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
         with self._open(thread_id) as backend:
             await backend.checkpointer.claim_run(thread_id, run_id)
 
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """Complete a run. Do nothing if the run has completed. Raises RunNotClaimedError."""
         with self._open(thread_id) as backend:
-            await RequestLedger(backend).forget(thread_id, run_id)  # first, because completion stores the extra for forks
+            await RequestLedger(backend).forget(thread_id, run_id)  # first, because the completion stores the extra for forks
             await backend.checkpointer.mark_run_complete(thread_id, run_id)
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
@@ -154,7 +154,7 @@ class RunyardCheckpointer:
             await backend.checkpointer.fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata)
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Store the thread's pending request and its run id, and show the request in the inbox. None clears both."""
+        """Store the thread's pending request and its run id. None clears both. The inbox shows the request."""
         with self._open(thread_id) as backend:
             ledger = RequestLedger(backend)
             if request is None:

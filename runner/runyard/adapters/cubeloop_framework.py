@@ -39,7 +39,7 @@ from .cubeloop_messages import decode, encode
 Name: TypeAlias = Literal["cubeloop", "cubepi"]
 
 NAMES: Final[tuple[Name, ...]] = ("cubeloop", "cubepi")
-"""The import packages. The present name is the first."""
+"""The import packages. The first is the present name."""
 
 _SAME_NAME: Final = (
     ThreadNotFoundError,
@@ -53,7 +53,7 @@ _SAME_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One of the two packages. Classes are found by the names of their modules, which are the same in both packages."""
+    """One of the two packages. The modules have the same names in both packages."""
 
     name: Name
 
@@ -66,7 +66,7 @@ class Framework:
         return self.module("agent.agent").Agent
 
     def message(self, fields: Mapping[str, Any]) -> Any:
-        """Return a message of the package. Raise DataCorruptedError if the stored fields are not those of a message."""
+        """Return a message of the package. Raise DataCorruptedError if the stored fields do not fit a message."""
         base = self.module("providers.base")
         classes = {"user": base.UserMessage, "assistant": base.AssistantMessage, "tool_result": base.ToolResultMessage}
         try:
@@ -80,7 +80,7 @@ class Framework:
         return [self.message(fields) for fields in decode(stored)]
 
     def request(self, fields: Mapping[str, Any]) -> Any:
-        """Return a request of the package. Raise DataCorruptedError if the stored fields are not those of a request."""
+        """Return a request of the package. Raise DataCorruptedError if the stored fields do not fit a request."""
         try:
             return self.module("hitl.types").HitlRequest.model_validate(fields)
         except ValidationError as error:
@@ -126,7 +126,7 @@ class Framework:
 
 
 def framework(name: str | None = None) -> Framework:
-    """Return the package ``name``. By default, return the package that this program has imported, or else an installed package.
+    """Return the package ``name``. The default is the package that this program has imported, or else an installed package.
 
     Raises InvalidInputError for another name. Without a name, raises InvalidInputError if the program has imported both
     packages, and ExtraMissingError if neither package is installed.
@@ -146,7 +146,7 @@ def framework(name: str | None = None) -> Framework:
 
 
 def dumped(value: Any) -> JsonValue:
-    """Return one of cubeloop's structured values, such as an answer, as JSON. Raise InvalidInputError if that is impossible."""
+    """Return a structured value of cubeloop, such as an answer, as JSON. Raise InvalidInputError if that is impossible."""
     try:
         made: JsonValue = to_jsonable_python(value, serialize_unknown=False)
     except ValueError as error:

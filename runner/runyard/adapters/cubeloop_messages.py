@@ -1,9 +1,9 @@
-"""Conversion of cubeloop's messages to runyard's, and back. A message of cubeloop is given as the JSON object of its fields.
+"""Conversion of cubeloop's messages to runyard's, and back. A message of cubeloop is a JSON object here.
 
 A :class:`~runyard.models.Message` holds the content that people, other formats and other agents read. The other fields of a
 cubeloop message (ids of the provider, free-text stop reasons, cache tokens, times, details of results) are stored under
-``provider_details["cubeloop"]``, without empty entries. If these fields and the content do not suffice to make the message
-again, the whole JSON of the message is stored there under ``message``. A part of an unknown type is such a case. The packages
+``provider_details["cubeloop"]``, without empty entries. If the message cannot be made again from these fields and the content,
+the whole JSON of the message is stored there under ``message``. A part of an unknown type is such a case. The packages
 ``cubepi`` and ``cubeloop`` share the key. Each package therefore reads the messages of the other package.
 """
 
@@ -50,11 +50,11 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
 """cubeloop's stop reasons → runyard's. cubeloop allows any text. All other reasons are only in provider_details."""
 _ROLES: Final = ("user", "assistant", "tool_result")
 _IN_MESSAGE: Final = ("role", "content", "run_id", "metadata", "usage", "tool_call_id", "tool_name", "is_error")
-"""Fields of a cubeloop message that :class:`Message` has too."""
+"""Fields of a cubeloop message that :class:`Message` also has."""
 
 
 def encode(fields: Mapping[str, Any], *, message_id: str | None = None) -> Message:
-    """Return a cubeloop message as a message to store. Raise InvalidInputError for a value that is not such a message.
+    """Return the message to store for a cubeloop message. Raise InvalidInputError for any other value.
 
     ``fields``: ``model_dump(mode="json")`` of the message. ``message_id``: the id of the stored message, by default the id that
     :func:`stored_id` returns.
@@ -74,8 +74,8 @@ def decode(messages: Iterable[Message]) -> list[JsonObject]:
     """Return stored messages as the fields of cubeloop messages, in order.
 
     A stored message with several tool results becomes several messages, because cubeloop has one result per message. A part
-    that cubeloop lacks, such as an image by URL, becomes a text with the type of the part. A system message becomes a user
-    message that is marked as synthetic. The metadata of a message that another writer stored are left out.
+    without an equivalent in cubeloop, such as an image by URL, becomes a text with the type of the part. A system message
+    becomes a user message that is marked as synthetic. The metadata of other writers' messages are left out.
     """
     made: list[JsonObject] = []
     names: dict[str, str] = {}
@@ -97,8 +97,8 @@ def stored_id(fields: Mapping[str, Any]) -> str:
     """Return the id under which a cubeloop message is stored.
 
     The messages of cubeloop 0.15 and later have an id. If this id is not a UUID, the stored id is derived from it. The messages
-    of cubepi have no id. The stored id of a message with a time or with the provider's response id is derived from its fields,
-    so that the same message gets the same id again. Any other message gets a random id, because a conversation may contain two
+    of cubepi have no id. If such a message has a time or the provider's response id, the stored id is derived from its fields.
+    The same message then gets the same id again. Any other message gets a random id, because a conversation may contain two
     equal messages.
     """
     if given := fields.get("id"):
@@ -208,7 +208,7 @@ def _result(message: Message, part: ToolResultPart, rest: JsonObject | None, nam
 
 def _common(message: Message, rest: JsonObject | None) -> JsonObject:
     fields: JsonObject = {"id": message.id} if rest is None else dict(rest)
-    # cubeloop puts metadata, such as the sender's name, into its prompts: those of a caller's message are left out (M5).
+    # cubeloop puts metadata, such as the sender's name, into its prompts. The metadata of a caller's message are left out (M5).
     fields["metadata"], fields["run_id"] = {} if rest is None else message.metadata, message.run_id
     if rest is None and message.created_at is not None:
         fields["timestamp"] = message.created_at.timestamp()

@@ -1,12 +1,12 @@
 """The pending request and the answers of cubeloop's agents, as HITL requests of the checkpointer's store.
 
-cubeloop identifies a question by its ``question_id``, which is not unique in the tenant. The request id of the store is derived
-from the thread, the run, the question and the time of the question. It is therefore unique in the tenant. The row of the
-request holds the answer. Either the agent's program or a human in the inbox gives the answer. A request is answered once (H3).
+cubeloop identifies a question by its ``question_id``. This id is not unique in the tenant. The store needs a unique request id.
+The request id is derived from the thread, the run, the question and the time of the question. The row of the request holds the
+answer. Either the agent's program or a human in the inbox gives the answer. A request is answered once (H3).
 
-cubeloop clears its pending request and its answers when the results of the tool calls are stored. That is after the answers
-were given. The thread's extra has the requests that are not cleared, under the key STATE. The value of this key contains only
-ids. A fork may inherit these ids. A fork never inherits the requests and answers, because they belong to one thread (I6).
+cubeloop clears its pending request and its answers when it stores the results of the tool calls. Until then, the thread's extra
+has the requests under the key STATE. The value of this key contains only ids. A fork may inherit these ids. A fork never
+inherits the requests and answers, because they belong to one thread (I6).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .cubeloop_messages import KEPT
 STATE: Final = "runyard.cubeloop"
 """The key of this module's part of a thread's extra."""
 AGENT: Final = "cubeloop"
-"""Value of ``answered_by`` for an answer that the agent's program gave."""
+"""Value of ``answered_by`` for an answer of the agent's program."""
 MAX_TRIES: Final = 100
-"""Maximal number of tries to write STATE. A try fails if another process changes the thread meanwhile."""
+"""Maximum number of tries to write STATE. A try fails if another process has changed the thread."""
 
 DECISION_SCHEMA: Final[JsonObject] = {
     "type": "object",
@@ -55,10 +55,10 @@ The answer to ``ask`` is an object whose keys are the keys of the questions. cub
 
 @dataclass(slots=True)
 class _State:
-    """The requests of a thread that are not cleared.
+    """The uncleared requests of a thread.
 
     ``pending``: the id of the request that is pending for cubeloop. This request may already have an answer. ``asked``: the
-    requests whose answers cubeloop can read. The keys are request ids. A value is the run id (or ``""``) and the question id.
+    requests whose answers cubeloop can read, as request id → run id (or ``""``) and question id.
     """
 
     pending: str | None = None
@@ -78,7 +78,7 @@ class _State:
 
     @property
     def value(self) -> JsonValue:
-        """The state as it is stored. None removes the key STATE from the extra."""
+        """The value of STATE in the extra. None removes the key."""
         if self.pending is None and not self.asked:
             return None
         return {"pending": self.pending, "asked": {key: [*entry] for key, entry in self.asked.items()}}
@@ -89,7 +89,7 @@ class _State:
 
 
 class RequestLedger:
-    """The requests and answers of cubeloop's agents in the stores of ``backend``. Requests are given as JSON objects."""
+    """The requests and answers of cubeloop's agents in the stores of ``backend``. Requests are JSON objects here."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -110,8 +110,8 @@ class RequestLedger:
             state.pending, state.asked[key] = key, (run_id or "", question_id)
             return True
 
-        await self._backend.checkpointer.save_extra(thread_id, {})  # makes the thread
-        await self._change(thread_id, change)  # before the row, because `answer` finds the row through the state
+        await self._backend.checkpointer.save_extra(thread_id, {})  # creates the thread
+        await self._change(thread_id, change)  # first, because `answer` finds the row through the state
         await self._backend.checkpointer.save_pending_request(thread_id, asked, run_id=run_id)
 
     async def clear(self, thread_id: str) -> None:
@@ -136,7 +136,7 @@ class RequestLedger:
         )
 
     async def pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the pending request as it is stored, with its run id. The request may already have an answer."""
+        """Return the stored pending request and its run id. The request may already have an answer."""
         state = _State.of(await self._backend.threads.thread(thread_id))
         if state.pending is None or (row := await self._row(thread_id, state, state.pending)) is None:
             return None
@@ -147,9 +147,8 @@ class RequestLedger:
     ) -> None:
         """Store an answer of the agent's program. A second call with the same answer changes nothing.
 
-        ``asked_at``: a text that identifies the question if the store has no request for the question. Raises
-        HitlAlreadyAnsweredError if the question has another answer, HitlInvalidAnswerError if the answer does not fit the
-        request.
+        ``asked_at``: a text that identifies the question if the store has no request for it. Raises HitlAlreadyAnsweredError if
+        the question has another answer. Raises HitlInvalidAnswerError if the answer does not fit the request.
         """
         state = _State.of(await self._backend.threads.thread(thread_id))
         key = state.find(run_id, question_id)
@@ -157,7 +156,7 @@ class RequestLedger:
         if row is None:
             key = derived_id("cubeloop request", thread_id, run_id or "", question_id, asked_at or new_id())
             row = HitlRequest(request_id=key, payload={"question": question_id, KEPT: {"question_id": question_id}})
-            await self._backend.checkpointer.save_extra(thread_id, {})  # makes the thread
+            await self._backend.checkpointer.save_extra(thread_id, {})  # creates the thread
             await self._store.save_requests(thread_id, [row], run_id=cast(str, run_id))
             await self._change(thread_id, lambda state: state.asked.update({row.request_id: (run_id or "", question_id)}))
         elif row.answered_at is not None:
@@ -192,7 +191,7 @@ class RequestLedger:
         await self._change(thread_id, change)
 
     async def forget(self, thread_id: str, run_id: str) -> None:
-        """Remove every request of a run that ends from the state."""
+        """Remove every request of an ending run from the state."""
 
         def change(state: _State) -> bool:
             state.asked = {k: e for k, e in state.asked.items() if e[0] != run_id}
@@ -204,7 +203,10 @@ class RequestLedger:
             await self._change(thread_id, change)
 
     async def _row(self, thread_id: str, state: _State, key: str) -> HitlRequest | None:
-        """Return a request of the thread, or None. Return None also if the run ended without an answer to the request."""
+        """Return a request of the thread.
+
+        Return None for a missing request, and for a request whose run ended without an answer.
+        """
         run_id = state.asked.get(key, ("", ""))[0]
         if run_id:
             rows = await self._store.load_requests(thread_id, run_id=run_id)
@@ -222,7 +224,7 @@ class RequestLedger:
     async def _change(self, thread_id: str, change: Callable[[_State], Any]) -> bool:
         """Apply ``change`` to the stored state. Return whether ``change`` returned a true value.
 
-        Repeat the call of ``change`` with the present state if another process changes the thread meanwhile.
+        If another process has changed the thread, repeat the call of ``change`` with the present state.
         """
         for _ in range(MAX_TRIES):
             thread = await self._backend.threads.thread(thread_id)
@@ -273,7 +275,7 @@ def to_request(thread_id: str, request: JsonObject, run_id: str | None) -> HitlR
 
 
 def of_request(row: HitlRequest) -> JsonObject | None:
-    """Return the request of cubeloop from which ``row`` was made. Return None if another writer made ``row``."""
+    """Return the request of cubeloop from which ``row`` was made. Return None for a row of another writer."""
     kept = row.payload.get(KEPT)
     return kept if isinstance(kept, dict) and "payload" in kept else None
 

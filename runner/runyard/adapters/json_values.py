@@ -1,4 +1,4 @@
-"""Values of frameworks as JSON that the store takes."""
+"""Values of frameworks as JSON that the store accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..domain.size_limits import JsonObject, JsonValue, check_value
 from ..errors import RunyardError
 
 OMITTED: Final = "runyard_omitted"
-"""The only key of a run's result that stands for a result that cannot be stored. Its value says why."""
+"""The only key in the result of a run whose own result cannot be stored. The value is the reason."""
 
 
 def json_of(value: object) -> Any:
@@ -20,14 +20,14 @@ def json_of(value: object) -> Any:
 
 
 def result_of(value: object) -> JsonValue:
-    """Return ``value`` as the result of a run. A result that a run cannot have becomes an object with the key OMITTED.
+    """Return ``value`` as the result of a run. An invalid result becomes an object with the key OMITTED.
 
-    The agent has ended and its messages are stored, so that a result is no reason to fail the run.
+    The agent has ended and its messages are stored. An invalid result therefore does not fail the run.
     """
     try:
         made: JsonValue = json_of(value)
         check_value(made, "result")
-    except Exception as error:  # also of a method __str__ in the value
+    except Exception as error:  # a method __str__ in the value may raise any error
         omitted: JsonObject = {OMITTED: error.message if isinstance(error, RunyardError) else f"no JSON: {brief(str(error))}"}
         return omitted
     return made

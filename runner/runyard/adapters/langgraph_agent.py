@@ -1,9 +1,9 @@
 """A graph of LangGraph as the agent of an App: ``App(agents={"g": graph})``.
 
-Each run continues the state that is bound to the message before the run (F13). The run has a line of checkpoints. Only attempts
-of the run may write to this line (I2). A superstep ends with a checkpoint. Then the messages of the superstep are appended to
-the thread, and the state is bound to the last of them. A later attempt continues at the last checkpoint and does not repeat
-nodes that finished. ``interrupt()`` becomes a HITL request. The answer becomes ``Command(resume=…)``.
+Each run continues the state that is bound to the last message before the run (F13). The run has a line of checkpoints. Only
+attempts of the run may write to this line (I2). A superstep ends with a checkpoint. Then the messages of the superstep are
+appended to the thread, and the state is bound to the last of them. A later attempt continues at the last checkpoint and does
+not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The answer becomes ``Command(resume=…)``.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def serve(
 ) -> ServedGraph:
     """Return a compiled graph as an agent for an :class:`~runyard.App`. The graph's own checkpointer is not used.
 
-    ``messages``: the channel of the graph that holds the conversation. ``context``: the graph's runtime context, or a sync or
-    async function that makes the context from a :class:`~runyard.RunContext`. ``asks_humans``: whether the graph may interrupt,
-    by default whether the graph or a subgraph has ``interrupt_before``. A probe of a graph that may interrupt is refused at
+    ``messages``: the channel of the graph with the conversation. ``context``: the graph's runtime context, or a sync or async
+    function that makes the context from a :class:`~runyard.RunContext`. ``asks_humans``: whether the graph may interrupt. The
+    default is whether the graph or a subgraph has ``interrupt_before``. A probe of a graph that may interrupt is refused at
     once (F9). ``options``: queue, timeout and retries of the agent's runs.
 
     Raises InvalidInputError if the graph has no channel ``messages``, or if the graph or a subgraph has ``interrupt_after``.
@@ -115,7 +115,7 @@ class _GraphRun:
         values = state.values
         await self._append(values.get(self._served.messages, ()), state.config)
         if self._last is None and self._ctx.input is not None:
-            self._last = self._ctx.input.id  # the state of a run without messages belongs to its input
+            self._last = self._ctx.input.id  # without messages of the run, its state belongs to its input
         await self._mark(state.config)
         rest = {name: value for name, value in values.items() if name != self._served.messages}
         self._ctx.result = result_of(rest) if rest else None
@@ -146,14 +146,14 @@ class _GraphRun:
             saver = RunSaver(graphs.store, begun.line, self._served.cache, self._answers)
             reader = RunSaver(graphs.store, begun.line, self._served.cache)
         self._graph = self._served.graph.copy({"checkpointer": saver})
-        # LangGraph before 1.2.16 shows a task that has answers as finished.
+        # LangGraph before 1.2.16 shows a task with answers as finished.
         self._states = self._served.graph.copy({"checkpointer": reader})
         self._ctx.name_steps_by(_task)
         if began:
             state = await self._read()
             await self._append(state.values.get(self._served.messages, ()), state.config)
             if state.created_at is not None:
-                await self._mark(state.config)  # the attempt that stored the last message may have ended before the mark
+                await self._mark(state.config)  # an earlier attempt may have ended before the mark
                 return None
         return {self._served.messages: _input(history, start, own, self._ctx.thread_id)}
 
@@ -161,7 +161,7 @@ class _GraphRun:
         return await self._ctx.guarded(lambda: self._states.aget_state(self._config, subgraphs=True))
 
     async def _wait(self, state: StateSnapshot, stopped: bool) -> None:
-        """Ask humans what the graph waits for. Without an answer, the attempt ends, and the run waits for a human.
+        """Ask humans the questions of the graph. If an answer is missing, the attempt ends and the run waits for a human.
 
         ``stopped``: whether this attempt has executed the graph up to ``state``.
         """
@@ -194,9 +194,9 @@ class _GraphRun:
                     self._drop_stream()
 
     def _relay(self, piece: object, task: str) -> None:
-        """Send a piece of an answer. Of answers that tasks generate at the same time, the first is streamed.
+        """Send a piece of an answer. If tasks generate answers at the same time, only the first answer is streamed.
 
-        If a task begins another answer, its earlier one was not for the conversation, for example a classification.
+        If a task begins another answer, its earlier answer was not for the conversation, for example a classification.
         """
         if not isinstance(piece, AIMessageChunk) or not (text := text_of(piece.content)):
             return
@@ -211,14 +211,14 @@ class _GraphRun:
             self._ctx.stream_part(text)
 
     def _drop_stream(self) -> None:
-        """Forget an answer that was streamed and is not in the state."""
+        """Forget a streamed answer that is not in the state."""
         if self._streamed is not None:
             self._dropped.add(self._streamed[0])
             self._streamed = None
             self._ctx.discard_stream()
 
     async def _append(self, messages: Sequence[BaseMessage], at: RunnableConfig) -> None:
-        """Append the messages that the thread does not have, and mark the last with the state at the checkpoint ``at``."""
+        """Append the messages that the thread lacks. Bind the last message to the state at the checkpoint ``at``."""
         new = []
         for n, message in enumerate(messages):
             if (state_id := message.id or f"@{n}") not in self._known:
@@ -249,7 +249,7 @@ class _GraphRun:
 
 
 def _candidates(history: Sequence[Message], run_id: str) -> list[str]:
-    """Return the ids of the messages that may have a state for the run: the messages of the last other run, newest first."""
+    """Return the ids of the messages that may have a state for the run: the messages of the previous run, the newest first."""
     before = [message for message in history if message.run_id not in (None, run_id)]
     return [message.id for message in reversed(before) if message.run_id == before[-1].run_id]
 

@@ -31,22 +31,25 @@ class Answers:
         self._given: dict[tuple[str, str], int] = {}
 
     def of_task(self, serde: SerializerProtocol) -> list[Any]:
-        """Return the answers of one task, in the form in which LangGraph reads them. ``serde``: the serializer of the store."""
+        """Return the answers of one task in LangGraph's form. ``serde``: the serializer of the store."""
         return _TaskAnswers(self, serde)
 
     def find(self, task: str, value: str, place: int) -> JsonValue | object:
-        """Return the answer to a question, or :data:`UNANSWERED`. ``place``: how many times the task has asked it before."""
+        """Return the answer to a question, or :data:`UNANSWERED`.
+
+        ``place``: the number of earlier calls with the same question.
+        """
         answer = self._lookup(_key(task, value, place))
         if answer is not UNANSWERED:
             self._given[task, value] = place + 1
         return copy.deepcopy(answer) if answer is not UNANSWERED else answer
 
     def key(self, waiting: Interrupt, stopped: bool) -> str | None:
-        """Return the key of the question of a pending interrupt, or None if its task can get an answer now.
+        """Return the key of the question of a pending interrupt. Return None if the task can get an answer at once.
 
         ``stopped``: whether this attempt has executed the task up to the interrupt. Otherwise the task is executed with the
-        answers to its questions, and may ask again. Raises InvalidInputError if the question is answered and the task has not
-        got the answer.
+        answers to its questions, and may ask again. Raises InvalidInputError if the question is answered but the task did not
+        get the answer.
         """
         task, value = waiting.id, digest(json_of(waiting.value))
         if not stopped:
@@ -94,7 +97,7 @@ class _TaskAnswers(list[Any]):
         return [] if isinstance(number, slice) else self._found[number]
 
     def _question(self, value: object) -> tuple[str, str]:
-        """Return the task that calls ``interrupt(value)``, and the digest of the value as the store returns it."""
+        """Return the task that calls ``interrupt(value)``, and the digest of the stored form of the value."""
         stored = self._serde.loads_typed(self._serde.dumps_typed(value))
         return Interrupt.from_ns(value, get_config()["configurable"]["checkpoint_ns"]).id, digest(json_of(stored))
 

@@ -1,8 +1,8 @@
 """The lists of graphs that a process has read or written.
 
-The cache has a copy of each item, which nobody else gets. By the copies it finds items that a caller has changed in place. It
-gives an item to a reader only if nobody else refers to the item. Otherwise it makes another item. It does not look for
-references to the parts of an item, such as a dict of a message.
+The cache has a private copy of each item. With these copies, the cache finds items that a caller has changed in place. The
+cache gives an item to a reader only if no other object refers to the item. Otherwise it makes a new item. The cache does not
+look for references to the parts of an item, such as a dict of a message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from langchain_core.messages import BaseMessage
 from ..ports.graph_checkpoints import StoredList
 
 CACHED_ITEMS: Final = 200_000
-"""Maximal number of items in all lists of a cache together."""
+"""Maximum number of items in all lists of a cache together."""
 
 Key: TypeAlias = tuple[Hashable, int, str, str, str]
 """Scope of the store, owner, line, namespace and channel."""
@@ -29,15 +29,16 @@ Key: TypeAlias = tuple[Hashable, int, str, str, str]
 _UNCHANGEABLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """Types of the values that a copy of a message shares with the message."""
 _REFERENCES: Final = 2
-"""References to an object of a list that nobody else has: the list, and the argument of the call that counts references."""
+"""Number of references to an unshared object of a list: by the list, and by the argument of the call that counts references."""
 
 
 @dataclass(slots=True)
 class KnownList:
     """The last version of a list that the process read or wrote.
 
-    ``items``: the objects of the list, to which others may refer. ``parts``: the parts of these objects that are compared with
-    ``copies``, their private copies (:func:`copied`). A comparison of two lists executes no Python statement per item.
+    ``items``: the objects of the list. Other objects may refer to them. ``copies``: private copies of these objects
+    (:func:`copied`). ``parts``: the parts of the objects that are compared with ``copies``. A comparison of two lists executes
+    no Python statement per item.
     """
 
     items: list[Any]
@@ -46,18 +47,18 @@ class KnownList:
     stored: StoredList
 
     def begins(self, items: Sequence[Any]) -> bool:
-        """Return whether ``items`` begin with the items of this list, unchanged since they were stored."""
+        """Return whether ``items`` begin with the unchanged items of this list."""
         if len(items) < len(self.items):
             return False
         parts = self.parts if all(map(is_, self.items, items)) else [*map(part_of, items[: len(self.items)])]
         try:
             return parts == self.copies
-        except Exception:  # of a method __eq__, for example of an array
+        except Exception:  # a method __eq__ may raise any error, for example of an array
             return not any(map(differs, items, self.copies))
 
 
 class ListCache:
-    """The lists that a process has read or written, up to ``max_items`` items. Threads may share it."""
+    """The lists that a process has read or written, up to ``max_items`` items. Threads may share a cache."""
 
     def __init__(self, max_items: int = CACHED_ITEMS) -> None:
         self._max = max_items
@@ -74,7 +75,10 @@ class ListCache:
             return known
 
     def take(self, key: Key) -> KnownList | None:
-        """Return the known list of a channel for a reader, or None. Nobody else has its items. They are as they were stored."""
+        """Return the known list of a channel for one reader, or None.
+
+        The items are equal to the stored items. No other object refers to them.
+        """
         with self._lock:
             known = self._lists.get(key)
             if known is None:
@@ -87,7 +91,7 @@ class ListCache:
                     item if free[n] and not differs(item, known.copies[n]) else _made(item, known.copies[n])
                     for n, item in enumerate(items)
                 ]
-            # Callers get a list of their own, which they may change.
+            # Callers get a new list, because they may change it.
             parts = known.parts if items is known.items else [*map(part_of, items)]
             known = self._lists[key] = KnownList(items, parts, known.copies, known.stored)
             return KnownList([*items], parts, known.copies, known.stored)
@@ -126,7 +130,7 @@ def copied(items: Iterable[Any]) -> list[Any] | None:
     """Return the private copies of the parts of items. Return None if an item cannot be copied."""
     try:
         return [_copy(part_of(item)) if isinstance(item, BaseMessage) else copy.deepcopy(item) for item in items]
-    except Exception:  # of a method __deepcopy__, or of an object such as a lock
+    except Exception:  # a method __deepcopy__ may raise any error, for example of a lock
         return None
 
 
@@ -134,7 +138,7 @@ def differs(item: Any, copied: Any) -> bool:
     """Return whether an item is not equal to its copy. Objects that cannot be compared differ."""
     try:
         return bool(part_of(item) != copied)
-    except Exception:  # of a method __eq__, for example of an array
+    except Exception:  # a method __eq__ may raise any error, for example of an array
         return True
 
 
@@ -148,10 +152,13 @@ def _copy(parts: tuple[dict[str, Any] | None, ...]) -> tuple[dict[str, Any] | No
 
 
 def _made(item: Any, copied: Any) -> Any:
-    """Return an object that is equal to the item of which ``copied`` is the copy. ``item``: this item, perhaps changed."""
+    """Return a new object that is equal to the stored item. ``copied``: the copy of the stored item.
+
+    ``item``: the item, maybe changed.
+    """
     if not isinstance(item, BaseMessage):
         return copy.deepcopy(copied)
     made = copy.copy(item)
     for name, fields in zip(("__dict__", "__pydantic_extra__"), _copy(copied), strict=True):
-        object.__setattr__(made, name, fields)  # a message has no such setter for fields that it does not know
+        object.__setattr__(made, name, fields)  # a message has no setter for unknown fields
     return made

@@ -42,7 +42,7 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 def state_ids(message: Message) -> list[str]:
     """Return the ids that a stored message may have in the state of a graph.
 
-    They are the id of the message, the ids of its tool results, and the id of the LangChain message from which it was made.
+    The ids are the message's id, the ids of its tool results, and the id of the LangChain message from which it was made.
     """
     ids = [message.id, *(_result_id(message, n) for n in range(len(message.tool_results)))]
     origin = (message.provider_details or {}).get(ORIGIN)

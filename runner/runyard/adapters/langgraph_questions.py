@@ -1,4 +1,4 @@
-"""The places at which a graph waits for a human: interrupts and breakpoints, also those of its subgraphs (H5)."""
+"""The places at which a graph or a subgraph waits for a human: interrupts and breakpoints (H5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DECISION_SCHEMA: Final[JsonObject] = {
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a graph waits for. ``interrupts`` and ``breakpoints``: by a name that is the same in every attempt."""
+    """The interrupts and breakpoints at which a graph waits. Their names are the same in every attempt."""
 
     interrupts: dict[str, Interrupt]
     breakpoints: dict[str, list[str]]
@@ -61,7 +61,10 @@ class Waits:
 
 
 def subgraphs(graph: Graph) -> dict[str, Graph]:
-    """Return the subgraphs of a graph at every depth, by their path of names of nodes. The graph itself has the path ""."""
+    """Return the subgraphs of a graph at every depth, by path. A path has the names of nodes.
+
+    The graph itself has the path "".
+    """
     found = {"": graph}
     found.update((path, each) for path, each in graph.get_subgraphs(recurse=True) if isinstance(each, Pregel))
     return found
@@ -79,7 +82,7 @@ def check_breakpoints(graph: Graph) -> bool:
 
 
 def waits(graph: Graph, state: StateSnapshot, answers: Answers, stopped: bool) -> Waits:
-    """Return what a graph waits for in ``state``, which was read with its subgraphs.
+    """Return the interrupts and breakpoints at which a graph waits. ``state``: the state of the graph and of its subgraphs.
 
     ``answers``: the answers to interrupts. ``stopped``: whether this attempt has executed the graph up to ``state``. The name
     of a breakpoint has the checkpoint at which the graph stopped.
@@ -108,7 +111,7 @@ def _stopped(graph: Graph, state: StateSnapshot) -> list[str]:
 
 
 def _interrupts(state: StateSnapshot) -> list[Interrupt]:
-    """Return the pending interrupts of the tasks of one graph. The interrupts of a subgraph are those of its own tasks."""
+    """Return the pending interrupts of the tasks of one graph. The interrupts of its subgraphs are not included."""
     return [
         waiting
         for task in state.tasks
@@ -120,8 +123,8 @@ def _interrupts(state: StateSnapshot) -> list[Interrupt]:
 def _question(waiting: Interrupt) -> Question:
     """Return the payload and the answer schema of a request for an interrupt.
 
-    A dict is the payload itself. It may have the schema of answers as ``answer_schema``. Otherwise the schema is the
-    ``response_schema`` of the interrupt.
+    If the interrupt's value is a dict, the payload is this dict, and its ``answer_schema`` is the schema of answers. Otherwise
+    the schema is the ``response_schema`` of the interrupt.
     """
     value, schema = json_of(waiting.value), getattr(waiting, "response_schema", None)
     if not isinstance(value, dict):

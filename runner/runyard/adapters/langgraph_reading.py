@@ -17,11 +17,14 @@ from .langgraph_values import decode_items, shared_prefix
 T = TypeVar("T")
 
 IN_THREAD_ITEMS: Final = 200
-"""Number of items above which a list is serialised in a thread. The event loop can then execute other tasks."""
+"""Maximum number of items that are serialised in the event loop. A longer list is serialised in a thread."""
 
 
 async def apart(items: int, work: Callable[[], T]) -> T:
-    """Return ``work()``. Call it in a thread if ``items``, the number of items that it serialises, is large."""
+    """Return ``work()``. ``items``: the number of items that it serialises.
+
+    If this number is large, call ``work`` in a thread.
+    """
     return await asyncio.to_thread(work) if items > IN_THREAD_ITEMS else work()
 
 
@@ -33,7 +36,7 @@ async def read(
     cache: ListCache,
     key: Callable[[str], Key | None],
 ) -> CheckpointTuple | None:
-    """Return a stored checkpoint, or None if the checkpoint was deleted meanwhile.
+    """Return a stored checkpoint, or None if the checkpoint was deleted during the read.
 
     ``key``: a function that returns the key of a channel's list in ``cache``, or None to read the list from the store.
     """
@@ -64,7 +67,7 @@ async def read(
 async def _items(
     store: GraphCheckpointStore, segments: Segments, serde: SerializerProtocol, cache: ListCache, key: Key | None
 ) -> list[Any] | None:
-    """Return the objects of a stored list, or None if the list was deleted. Read only the items that the cache lacks."""
+    """Return the objects of a stored list, or None if the list was deleted. Read only the items that are not in the cache."""
     known = cache.take(key) if key is not None else None
     shared, rest = shared_prefix(known.stored.segments, segments) if known is not None else (0, segments)
     if known is not None and not rest and shared == len(known.items):

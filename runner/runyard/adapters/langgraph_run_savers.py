@@ -22,11 +22,11 @@ from .langgraph_saver import RunyardSaver
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel for the last question of a task."""
 RESUME: Final = "__resume__"
-"""LangGraph's channel for the answers that a task was given."""
+"""LangGraph's channel for the answers that a task has received."""
 
 
 class _Patient:
-    """A store whose calls are repeated until the store answers. Every call of a run may be repeated.
+    """Repeats the calls of a store until the store answers. Every call of a run may be repeated.
 
     Raises StoreUnansweredError if no repetition is answered. This error is not an error of the agent.
     """
@@ -49,7 +49,7 @@ class _Patient:
 class RunSaver(RunyardSaver):
     """The saver of one attempt. It reads and writes the line of its run, and ignores thread ids in its arguments.
 
-    ``answers``: the answers of humans, which are not in the checkpoints, or None to only read checkpoints.
+    ``answers``: the answers of humans. The checkpoints do not have them. None: only read checkpoints.
     """
 
     def __init__(self, store: GraphCheckpointStore, line: LineRef, cache: ListCache, answers: Answers | None = None) -> None:
@@ -90,7 +90,7 @@ async def probe_saver(
 ) -> tuple[ProbeSaver, GraphState]:
     """Return a saver in memory, and the state with which it begins.
 
-    The state is that of the first message in ``candidates`` that has a state. Without candidates the state is empty. Raises
+    The state belongs to the first message in ``candidates`` that has a state. Without candidates the state is empty. Raises
     CheckpointMissingError if no candidate has a state (F13).
     """
     saver = ProbeSaver()

@@ -52,9 +52,9 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     ``where``: a URL such as ``postgresql://…``, or a :class:`~runyard.Client` or ``SyncClient`` whose connections the saver
     shares. ``runyard migrate`` makes the schema at the URL. A saver for a URL connects at its first call in an event loop. It
     makes synchronous calls in a separate thread. Close it at the end (``with``, ``async with``). A Client belongs to the event
-    loop in which the saver is made. Call the synchronous methods of its saver from other threads. ``tenant``: the tenant, for a
-    URL. ``serde``: the serializer, by default LangGraph's. ``cache``: the lists that the saver has read or written. Several
-    savers may share a cache.
+    loop in which the saver is made. The synchronous methods of its saver may be called from other threads only. ``tenant``: the
+    tenant, for a URL. ``serde``: the serializer, by default LangGraph's. ``cache``: the lists that the saver has read or
+    written. Several savers may share a cache.
 
     The saver stores the changes of a list channel. A superstep writes only the added items of a list, even if the list is long.
     A message that a node changes in place is stored again.
@@ -78,7 +78,10 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     # -- LangGraph's asynchronous methods ------------------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint with the id in ``config``, or the newest of its thread and namespace, or None."""
+        """Return the checkpoint with the id in ``config``, or else the newest of its thread and namespace.
+
+        Return None if there is no such checkpoint.
+        """
         return await self._here(self._get_tuple(config))
 
     async def alist(
@@ -125,7 +128,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         await self._here(self._copy(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete checkpoints of threads. ``keep_latest`` keeps the newest of each namespace. ``delete`` keeps no checkpoint.
+        """Delete checkpoints of threads. ``keep_latest`` keeps the newest checkpoint of each namespace. ``delete`` deletes all.
 
         Raises CapabilityMissingError for ``keep_latest`` on a thread with a DeltaChannel.
         """
@@ -138,7 +141,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     # -- LangGraph's synchronous methods -------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Do the same as :meth:`aget_tuple`, synchronously."""
+        """Synchronous form of :meth:`aget_tuple`."""
         return self._wait(self._get_tuple(config))
 
     def list(
@@ -149,7 +152,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Do the same as :meth:`alist`, synchronously."""
+        """Synchronous form of :meth:`alist`."""
         after: StoredCheckpoint | None = None
         while limit is None or limit > 0:
             page = self._wait(self._page(config, filter, before, after, limit))
@@ -163,27 +166,27 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     def put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        """Do the same as :meth:`aput`, synchronously."""
+        """Synchronous form of :meth:`aput`."""
         return self._wait(self._put(config, checkpoint, metadata, new_versions))
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
-        """Do the same as :meth:`aput_writes`, synchronously."""
+        """Synchronous form of :meth:`aput_writes`."""
         self._wait(self._put_writes(config, writes, task_id, task_path))
 
     def delete_thread(self, thread_id: str) -> None:
-        """Do the same as :meth:`adelete_thread`, synchronously."""
+        """Synchronous form of :meth:`adelete_thread`."""
         self._wait(self._delete([thread_id]))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Do the same as :meth:`adelete_for_runs`, synchronously."""
+        """Synchronous form of :meth:`adelete_for_runs`."""
         self._wait(self._delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Do the same as :meth:`acopy_thread`, synchronously."""
+        """Synchronous form of :meth:`acopy_thread`."""
         self._wait(self._copy(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Do the same as :meth:`aprune`, synchronously."""
+        """Synchronous form of :meth:`aprune`."""
         self._wait(self._prune(thread_ids, strategy))
 
     def close(self) -> None:
@@ -203,7 +206,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         await self.aclose()
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """Return a version after ``current``. A random part makes it different from versions of the thread's other branches."""
+        """Return a version after ``current``. Its random part differs in the versions of the thread's other branches."""
         number, width = (current, 12) if isinstance(current, int) else (0, 12)
         if isinstance(current, str):
             digits = current.split(".")[0]
@@ -267,9 +270,9 @@ class RunyardSaver(BaseCheckpointSaver[str]):
             after = page[-1]
 
     async def decoded(self, stored: StoredCheckpoint, thread_id: str, line: LineRef | None = None) -> CheckpointTuple | None:
-        """Return a stored checkpoint for LangGraph, or None if it was deleted meanwhile.
+        """Return a stored checkpoint for LangGraph, or None if it was deleted during the read.
 
-        ``line``: the line of the checkpoint, by which the cache finds lists. None: do not use the cache.
+        ``line``: the line of the checkpoint. The cache finds lists by the line. None: do not use the cache.
         """
 
         store = await self._store()
@@ -314,7 +317,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
             stored = await store.put(line, new)
             if stored is not None:
                 break
-            self._forget(store, line)  # lists or values were pruned or deleted, and everything must be stored whole
+            self._forget(store, line)  # lists or values were deleted, and all values must be stored again
             changed = checkpoint["channel_versions"]
         for channel, encoded in lists.items():
             self._cache.put(_key(store, line, namespace, channel), encoded.known(stored[channel]))

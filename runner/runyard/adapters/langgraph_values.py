@@ -1,9 +1,9 @@
-"""The stored form of the values of a graph's channels. Lists are stored as items that are only appended, other values whole.
+"""The stored form of the values of a graph's channels. Lists are stored as appended items. Other values are stored whole.
 
 A state of LangGraph has few large channels. Most large channels are lists that grow at the end, such as ``messages``. Such a
 list is stored as segments of streams (:mod:`runyard.ports.graph_checkpoints`). A cache has the last version of each list that
-the process read or wrote (:mod:`.langgraph_cache`). The encoder compares a list with this version and stores only items that
-the version lacks. An item at another place of the list is not stored again.
+the process read or wrote (:mod:`.langgraph_cache`). The encoder compares a list with this version, and stores only items that
+the version lacks. A moved item is not stored again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..ports.graph_checkpoints import NEW_ITEMS, NewValue, Segments, StoredList
 from .langgraph_cache import KnownList, copied, differs, part_of
 
 CHUNK_ITEMS: Final = 256
-"""Maximal number of items in a chunk of a stream."""
+"""Maximum number of items in a chunk of a stream."""
 CHUNK_BYTES: Final = 256 * 1024
-"""Bytes at which a chunk of a stream ends."""
+"""Number of bytes at which a chunk of a stream ends."""
 MAX_SEGMENTS: Final = 64
-"""Maximal number of segments of a list. A list with more segments is stored again as one segment."""
+"""Maximum number of segments of a list. A list with more segments is stored again as one segment."""
 MIN_ITEMS: Final = 32
-"""Minimal length of a list without messages that is stored as items."""
+"""Minimum length of a list without messages that is stored as items."""
 LIST_KIND: Final = "list"
 
 Item: TypeAlias = tuple[str, bytes]
@@ -40,7 +40,9 @@ in the list, and the place after the last item in the list."""
 
 @dataclass(slots=True)
 class Encoded:
-    """A list to store (``value``), and the fields of the :class:`KnownList` that the cache gets after the list is stored.
+    """A list to store (``value``), and the fields of its :class:`KnownList`.
+
+    The cache gets the KnownList when the list is stored.
 
     ``copies``: None if an item cannot be copied.
     """
@@ -55,7 +57,10 @@ class Encoded:
 
 
 def is_itemised(value: object) -> bool:
-    """Return whether a value is stored as items. These are lists of messages, and long lists that are not only numbers."""
+    """Return whether a value is stored as items.
+
+    These are lists of messages, and long lists of other values than numbers.
+    """
     if type(value) is not list or not value:
         return False
     if isinstance(value[0], BaseMessage):
@@ -99,7 +104,7 @@ def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, s
 
 
 def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
-    """Return the number of items that two lists share at their beginning, and the segments of the rest of ``new``."""
+    """Return the number of first items that both lists share, and the segments of the other items of ``new``."""
     shared = 0
     triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))
     for place, (stream, first, last) in enumerate(triples):
@@ -118,7 +123,7 @@ def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
 
 
 def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
-    """Return the stretches of a list. Items that the known list lacks, and items that have changed, are new items."""
+    """Return the stretches of a list. Changed items, and items that the known list lacks, are new items."""
     before = len(known.copies)
     if known.begins(items):
         stretches: list[Stretch] = [(0, 0, before), (None, before, len(items))]
@@ -129,7 +134,7 @@ def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
 
 
 def _name(item: object) -> object:
-    """Return what an item has in common with its earlier versions: the id of a message, or the identity of another object."""
+    """Return a name that all versions of an item share: the id of a message, or the identity of another object."""
     return item.id if isinstance(item, BaseMessage) and item.id else id(item)
 
 
@@ -152,7 +157,7 @@ def _joined(places: Sequence[int]) -> list[Stretch]:
 
 
 def _segments(stretches: Sequence[Stretch], old: Segments) -> Segments:
-    """Return the segments of a list. New items are in the stream NEW_ITEMS, numbered from 0. ``old``: the known segments."""
+    """Return the segments of a list. The stream NEW_ITEMS has the new items, numbered from 0. ``old``: the known segments."""
     segments: list[int] = []
     new = 0
     for start, first, last in stretches:

@@ -38,7 +38,7 @@ class ServedAgent:
 
     @property
     def asks_humans(self) -> bool:
-        """Whether a tool of the agent may need an approval, or a tool of an agent to which the agent hands off (F9)."""
+        """Whether a tool of the agent, or of an agent to which it hands off, may need an approval (F9)."""
         from .openai_recording import asks_humans
 
         return asks_humans(self.agent)
@@ -64,12 +64,12 @@ def serve(
 ) -> ServedAgent:
     """Return an agent of the OpenAI Agents SDK as an agent for an :class:`~runyard.App`.
 
-    ``context``: the object that the SDK gives to tools and hooks, or a sync or async function that makes this object from a
-    :class:`~runyard.RunContext`, once per attempt. ``run_config``, ``hooks`` and ``max_turns``: as for the SDK's
+    ``context``: the object that the SDK gives to tools and hooks. It may be a sync or async function that makes the object of
+    an attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: as for the SDK's
     ``Runner.run``. ``max_turns`` counts the model requests of all attempts of a run. ``stream``: whether the models send
-    streams of tokens. The run's events then contain each token when it arrives. A request for a stream of chat completions
-    also requests the usage. Set ``stream=False`` for a server that refuses such requests. ``options``: queue, timeout and
-    retries of the agent's runs.
+    streams of tokens. The run's events then contain each token when it arrives. A request for a stream of chat completions also
+    requests the usage. Set ``stream=False`` for a server that refuses such requests. ``options``: queue, timeout and retries of
+    the agent's runs.
 
     Raises InvalidInputError if ``agent`` is not an agent of the SDK.
     """
@@ -89,7 +89,7 @@ def _is_agent(agent: object) -> bool:
 
 
 def _sdk() -> ModuleType | None:
-    """Return the SDK if the program has imported it. Return None if the package ``agents`` is another package."""
+    """Return the SDK, or None if the program has not imported it. Another package may have the name ``agents``."""
     package = sys.modules.get("agents")
     known = all(isinstance(getattr(package, name, None), type) for name in ("Agent", "Runner", "RunConfig", "FunctionTool"))
     return package if known else None

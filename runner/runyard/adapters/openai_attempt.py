@@ -1,4 +1,4 @@
-"""The record of an attempt of an OpenAI Agents SDK agent. It has answers of models, results of tools, and approvals."""
+"""The record of an attempt of an OpenAI Agents SDK agent: answers of models, results of tools, and approvals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTPUT: Final[TypeAdapter[Any]] = TypeAdapter(ResponseOutputItem)
 
 
 class Attempt:
-    """The record of one attempt: the answers and results that this attempt and earlier attempts of the run stored.
+    """The record of one attempt: the stored answers and results of this attempt and of earlier attempts of the run.
 
     ``past``: the items before the run's prompt. ``prompt``: the items of the prompt. ``said``: the text of the last answer.
     """
@@ -87,7 +87,7 @@ class Attempt:
         return result
 
     async def decide(self, state: Any, interruptions: Sequence[ToolApprovalItem]) -> None:
-        """Ask humans about the calls that need an approval, all at once. Tell ``state`` the decisions."""
+        """Ask humans about all calls that need an approval. Record the decisions in ``state``."""
         calls = [call_of(item) for item in interruptions]
         if nested := [call.name for call in calls if call.id not in self._calls]:
             raise InvalidInputError(
@@ -110,7 +110,7 @@ class Attempt:
                 state.reject(item, rejection_message=answer.reason or "The tool call was denied.")
 
     async def respond(self, model: Model, args: tuple[Any, ...], options: dict[str, Any]) -> ModelResponse:
-        """Return the next stored answer. If no stored answer is left, request an answer and store it."""
+        """Return the next stored answer. After the last stored answer, request an answer and store it."""
         with self._attempt_errors():
             if self._waiting:
                 await self._ctx.suspend()
@@ -151,13 +151,16 @@ class Attempt:
         finally:
             inside.reset(token)
         with self._attempt_errors():
-            if not tool.tool_output_guardrails:  # a guardrail may replace the output; then the session stores the result
+            if not tool.tool_output_guardrails:  # with a guardrail, which may replace the output, the session stores it
                 await self._store_output(tool, context, output)
             await self._ctx.emit({"call_id": id_, "name": context.tool_name, "is_error": False}, type="tool.completed")
         return output
 
     async def add(self, items: Sequence[Any]) -> None:
-        """Store the results in ``items`` that are not stored yet. They belong to handoffs, denied calls and the SDK's tools."""
+        """Store the unstored results in ``items``.
+
+        These are results of handoffs, of denied calls, and of the SDK's own tools.
+        """
         fresh: list[JsonObject] = []
         for item in openai_items.checked(items):
             key = result_key(item)
@@ -216,7 +219,7 @@ class Attempt:
             item.call_id = new_id()
 
     def _count(self, total: ModelUsage) -> None:
-        """Count usage that no stored answer contains: that of agents that are used as tools, and of repeated requests."""
+        """Count usage outside of stored answers: of agents that are used as tools, and of repeated requests."""
         used = Usage(requests=total.requests, input_tokens=total.input_tokens, output_tokens=total.output_tokens)
         if (hidden := less(used, self._counted)) != Usage():
             self._counted += hidden
@@ -224,7 +227,7 @@ class Attempt:
 
     @contextmanager
     def _attempt_errors(self) -> Iterator[None]:
-        """Save an error of the store, or a signal, for :meth:`run`. The SDK would wrap this error or show it to the model."""
+        """Keep an error of the store, or a signal, for :meth:`run`. The SDK would wrap this error or show it to the model."""
         try:
             yield
         except (ControlSignal, RunyardError) as error:

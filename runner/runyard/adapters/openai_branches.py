@@ -1,7 +1,7 @@
 """Branches of a session of the OpenAI Agents SDK. A branch is a label of the thread (B9).
 
-If the SDK's own session with branches has an operation, the method here has the same name and arguments. A turn is a message of
-the user and the messages up to the user's next message. Turns are numbered from 1 along the branch.
+The methods have the names and arguments of the SDK's own session with branches. A turn is a message of the user and the
+messages up to the user's next message. Turns are numbered from 1 along the branch.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .openai_session import Marks, Place
 
 MAIN: Final = "main"
-"""The label that an unlabelled branch gets when a session leaves it for another branch."""
+"""The label of an unlabelled branch after a session moved from it to another branch."""
 PREVIEW: Final = 100
 """Number of characters of a turn's content in a list."""
 
 
 class BranchCalls(ABC):
-    """The methods of a session about branches. ``branch``: the label of the session's branch, None for the head."""
+    """The methods of a session for branches. ``branch``: the label of the session's branch, None for the head."""
 
     session_id: str
     branch: str | None
@@ -51,7 +51,7 @@ class BranchCalls(ABC):
         edited question. ``branch_name``: the label of the branch, or None to generate a label. The branch that the session
         leaves gets the label ``main`` if no branch of the thread has this label.
 
-        Raises MessageNotFoundError. Raises InvalidInputError for a name that a branch has or that is not a valid label.
+        Raises MessageNotFoundError. Raises InvalidInputError for a name that is taken or is not a valid label.
         """
         client = await self.client()
         path = (await client.messages(self.session_id, message_id, limit=2, newest_first=True)).items
@@ -167,9 +167,9 @@ class BranchCalls(ABC):
         ]
 
     async def find_turns_by_content(self, search_term: str, branch_id: str | None = None) -> list[dict[str, Any]]:
-        """Return the turns whose text contains ``search_term``, without regard to case.
+        """Return the turns whose text contains ``search_term``. The search ignores case.
 
-        The dicts are those of :meth:`get_conversation_turns`.
+        The dicts are as in :meth:`get_conversation_turns`.
         """
         term = search_term.casefold()
         return [turn for turn in await self.get_conversation_turns(branch_id) if term in turn["full_content"].casefold()]
@@ -177,7 +177,7 @@ class BranchCalls(ABC):
     async def get_conversation_by_turns(self, branch_id: str | None = None) -> dict[int, list[dict[str, str | None]]]:
         """Return the items of each turn, by the number of the turn. Items before the first turn have the number 0.
 
-        An item is described by a dict with its ``type`` and its ``tool_name`` or None.
+        An item is a dict with its ``type`` and its ``tool_name`` (or None).
         """
         turns: dict[int, list[dict[str, str | None]]] = {}
         number = 0
@@ -190,7 +190,7 @@ class BranchCalls(ABC):
         return turns
 
     async def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
-        """Return a tuple for each called tool of a turn: the name of the tool, the number of calls, the number of the turn."""
+        """Return a tuple for each called tool of a turn: the tool's name, the number of calls, the number of the turn."""
         used: Counter[tuple[str, int]] = Counter()
         number = 0
         for message in await self._path(branch_id):

@@ -1,7 +1,7 @@
 """Execution of an OpenAI Agents SDK agent as an attempt of a run.
 
 The messages of the run record its answers and results. A model's answer is stored before its tools start. The result of a
-function tool is stored as soon as the tool has returned. A later attempt executes the agent from the prompt again, and the SDK
+function tool is stored as soon as the tool has returned. A later attempt executes the agent from the prompt again. The SDK then
 requests the same answers and results. Stored answers and results are returned without a model request or a tool call (R9). The
 SDK's own loop makes all other decisions, for example about handoffs, guardrails and approvals.
 """
@@ -30,10 +30,10 @@ async def drive(
     max_turns: int = 10,
     stream: bool = True,
 ) -> None:
-    """Execute ``agent`` as this attempt of the run. The arguments are those of :func:`.openai_agent.serve`.
+    """Execute ``agent`` as this attempt of the run. The arguments are as in :func:`.openai_agent.serve`.
 
     A text output is the text of the run's last message. Any other output becomes the run's result, as JSON. Raises the SDK's
-    and the provider's errors. An error has ``retryable = False`` if another attempt would raise it again.
+    and the provider's errors. If another attempt would raise an error again, its ``retryable`` is False.
     """
     attempt = Attempt(ctx, await ctx.history(), stream=stream)
     options: dict[str, Any] = {
@@ -54,7 +54,7 @@ async def drive(
 
 
 class RunSession(SessionABC):
-    """The session of one attempt. It has the thread's earlier items. The SDK adds the items of each turn to it."""
+    """The session of one attempt. It has the thread's earlier items. The SDK adds the items of each turn."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.session_id = "run"

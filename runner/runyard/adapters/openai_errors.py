@@ -13,7 +13,7 @@ from ..execution.provider_outages import is_temporary
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Raise an error of the block. Set ``retryable = False`` on one of the SDK or of OpenAI that does not end with time."""
+    """Mark an error of the block that is not temporary: set ``retryable = False``. Raise the error again."""
     try:
         yield
     except (AgentsException, OpenAIError) as error:

@@ -1,4 +1,4 @@
-"""Conversion between messages and the items of the OpenAI Agents SDK, which are items of OpenAI's Responses API.
+"""Conversion between messages and the items of the OpenAI Agents SDK. These are items of OpenAI's Responses API.
 
 Some items have no corresponding message, for example items of a type that OpenAI added later. The text of the stored message is
 then the JSON of the item. The message's ``source`` has the item, under the format :data:`ITEM`. This module does not import the
@@ -41,7 +41,10 @@ ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system", "develop
 
 
 def checked(items: Iterable[Any]) -> list[JsonObject]:
-    """Return a copy of ``items`` as JSON objects. Raise InvalidInputError for an item that is no JSON object or too large."""
+    """Return a copy of ``items`` as JSON objects.
+
+    Raise InvalidInputError for an item that is not a JSON object or is too large.
+    """
     made: list[JsonObject] = []
     for n, item in enumerate(items):
         try:
@@ -71,7 +74,7 @@ def to_messages(items: Sequence[JsonObject]) -> list[Message]:
 
 
 def to_items(message: Message) -> list[JsonObject]:
-    """Return the items of a message. If :func:`to_messages` made the message, return the items from which it was made."""
+    """Return the items of a message. If :func:`to_messages` made the message, return its original items."""
     source = message.source
     if source is not None and source.format == ITEM and message.content == _text_of(source.blob):
         return [dict(source.blob)] if isinstance(source.blob, dict) else []
@@ -82,7 +85,7 @@ def for_model(message: Message) -> list[JsonObject]:
     """Return the items of a message for a model (M5).
 
     The conversion is a closed table. It reads only the parts of the message, and not its ``source``. Any caller may have sent
-    the ``source``, which may refer to files and items in the account of the worker's operator.
+    the ``source``. It may refer to files and items in the account of the worker's operator.
 
     Raises FetchNotAllowedError for a file of a host that is not allowed.
     """

@@ -1,7 +1,7 @@
-"""Recording of an attempt of an OpenAI Agents SDK agent. The models and tools of copied agents use the attempt's record.
+"""Recording of an attempt of an OpenAI Agents SDK agent. Copied agents use the attempt's record.
 
-A copy of an agent has the same tools, handoffs and models. Each of them has a wrapper that calls :class:`Record` first. An
-agent that is used as a tool is not copied. The record has one call and one result for such a tool. It does not have the model
+A copy of an agent has the same tools, handoffs and models. A wrapper around each of them calls :class:`Record` first. An agent
+that is used as a tool is not copied. The record has one call and one result for such a tool. It does not have the model
 requests of the tool's agent.
 """
 
@@ -32,7 +32,7 @@ class Record(Protocol):
 
 
 inside: ContextVar[Record | None] = ContextVar("runyard_openai_tool", default=None)
-"""The record for whose tool the current task works, or None. Model requests of the tool itself are not recorded."""
+"""The record whose tool the current task executes, or None. Model requests of a tool are not recorded."""
 
 
 class RecordedModel(Model):
@@ -88,7 +88,7 @@ class RecordedInvoker:
 
 
 class Copies:
-    """Copies of agents for one attempt. Each agent has one copy. Agents may therefore hand off to each other."""
+    """The copies of agents for one attempt. Each agent has one copy, even if agents hand off to each other."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -176,6 +176,6 @@ def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
 def _asks(tool: Tool) -> bool:
     if getattr(tool, "needs_approval", False) is not False:
         return True
-    config = getattr(tool, "tool_config", None)  # a hosted MCP server sends its question to the client of the Responses API
+    config = getattr(tool, "tool_config", None)  # a hosted MCP server asks the client of the Responses API
     policy = config.get("require_approval", "never") if isinstance(config, dict) else "never"
     return policy != "never" and getattr(tool, "on_approval_request", None) is None

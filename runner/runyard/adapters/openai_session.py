@@ -2,8 +2,8 @@
 
 A thread's messages are never changed or removed. A session that removes items moves to an earlier message instead. The next
 items begin a branch at this message. Before that, the thread's ``extra`` has a mark with the place of the session. A mark also
-has the id of the last message of its branch. If a message is added to the branch, for example by a worker's run, the mark is no
-longer valid.
+has the id of the last message of its branch. After another message of the branch, for example of a worker's run, the mark is
+invalid.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class RunyardSession(BranchCalls):
 
     ``client``: a :class:`~runyard.Client`, or the URL of a store. A client belongs to one event loop. For a URL, the session
     connects at its first call in each event loop, for example in each ``asyncio.run``. :meth:`close` closes the connections of
-    the running loop. ``thread_id``: the thread. The first item creates it. ``branch``: the label of a branch, or None for the
-    head, which is the branch of the last message. ``session_settings``: the settings of the SDK. Their ``limit`` is the
-    default of :meth:`get_items`.
+    the running loop. ``thread_id``: the thread. The first item creates the thread. ``branch``: the label of a branch, or None
+    for the head. The head is the branch of the last message. ``session_settings``: the settings of the SDK. Their ``limit`` is
+    the default of :meth:`get_items`.
 
     :meth:`get_items` returns each item unchanged, even an item without a corresponding message (:mod:`.openai_items`). The
-    items of a session are all messages of the branch, with those of workers' runs. A removed item stays in the thread, on a
-    branch that :meth:`runyard.Client.branches` lists. :meth:`runyard.Client.erase_thread` destroys content.
+    items of a session are all messages of the branch, also the messages of workers' runs. A removed item stays in the thread,
+    on a branch that :meth:`runyard.Client.branches` lists. :meth:`runyard.Client.erase_thread` destroys content.
 
     Raises InvalidInputError for an invalid thread id.
     """
@@ -114,7 +114,7 @@ class RunyardSession(BranchCalls):
             await self._connections.aclose()
 
     async def client(self) -> Client:
-        """Return the session's client. For a URL, return a client of the running event loop, and connect at the first call."""
+        """Return the session's client. For a URL, return the client of the running event loop. The first call connects."""
         if isinstance(self._given, Client):
             return self._given
         assert self._connections is not None
@@ -122,7 +122,7 @@ class RunyardSession(BranchCalls):
 
     @property
     def _lock(self) -> asyncio.Lock:
-        """The lock of the running event loop. Calls in other loops, as in other processes, are compared in the store."""
+        """The lock of the running event loop. The store resolves conflicts with calls in other loops and processes."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
@@ -162,10 +162,10 @@ class RunyardSession(BranchCalls):
                         await self._begin(place, messages)
                     return
                 except LeafMovedError:
-                    continue  # another session has added items, so that the place of this session must be read again
+                    continue  # another session has added items: read the place again
 
     async def pop_item(self) -> Any:
-        """Remove the last item and return it. Return None if the session has no item.
+        """Remove the last item. Return the item, or None if the session has no item.
 
         The message of the item stays in the thread. Only one caller gets an item. Raises the errors of the store.
         """
@@ -203,9 +203,8 @@ class RunyardSession(BranchCalls):
         """Return the id of the session's last message.
 
         Return :data:`~runyard.models.ROOT_ID` if the session has no message and the thread has messages. Return None if the
-        thread has no message. Use the id as ``parent_id`` of a prompt that continues the session:
-        ``client.enqueue(thread, text, parent_id=…)``. If items of the last message were removed, the id is that of the previous
-        message.
+        thread has no message. Use the id as ``parent_id`` of a prompt that continues the session: ``client.enqueue(thread,
+        text, parent_id=…)``. If items of the last message were removed, return the id of the previous message.
         """
         async with self._lock:
             place = await self.place(self.branch)
@@ -239,7 +238,7 @@ class RunyardSession(BranchCalls):
         return Marks(found if isinstance(found, dict) else {}, thread.updated_at)
 
     async def save_mark(self, marks: Marks, branch: str | None, mark: JsonObject | None) -> bool:
-        """Set or remove the mark of a branch. Return False if the thread has changed since ``marks`` were read."""
+        """Set or remove the mark of a branch. Return False if the thread has changed after ``marks`` were read."""
         kept = {name: each for name, each in marks.of.items() if name != (branch or "")}
         changed = kept if mark is None else {**kept, (branch or ""): mark}
         client = await self.client()
@@ -250,7 +249,7 @@ class RunyardSession(BranchCalls):
         return True
 
     async def _move(self, place: Place, leaf: str, dropped: int) -> bool:
-        """Move the session to a message. Return False if the thread has changed since ``place`` was read."""
+        """Move the session to a message. Return False if the thread has changed after ``place`` was read."""
         assert place.marks is not None
         return await self.save_mark(place.marks, self.branch, {"over": place.end, "leaf": leaf, "dropped": dropped})
 
@@ -337,7 +336,7 @@ async def _settled(change: Coroutine[Any, Any, T]) -> T:
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # asyncio logs an exception that is not retrieved
+        task.exception()  # otherwise asyncio logs the exception
     raise cancelled
 
 

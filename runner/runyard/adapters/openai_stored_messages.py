@@ -19,7 +19,7 @@ from ..formats.openai_responses import FORMAT
 from . import openai_items
 
 KEPT: Final = "openai_agents"
-"""The key of the adapter's data in a message's provider_details. The data can be trusted, because only agents write them."""
+"""The key of the adapter's data in a message's provider_details. The data can be trusted, because only agents write it."""
 
 
 def shown(message: Message) -> list[JsonObject]:
@@ -62,12 +62,12 @@ def answer_message(items: Sequence[JsonObject]) -> Message:
 
 
 def beside(message: Message, items: Sequence[JsonObject]) -> JsonObject:
-    """Return the data to store beside the message. They are the items if the message converts back to other items."""
+    """Return the data to store with the message. The data has ``items`` unless the message itself converts to them."""
     return {} if openai_items.to_items(message) == [*items] else {"items": [*items]}
 
 
 def dumped(item: Any) -> JsonObject:
-    """Return an item of an answer as JSON, with the fields that the provider sent and the type."""
+    """Return an item of an answer as JSON. The JSON has the type and the fields that the provider sent."""
     dumped: JsonObject = item if isinstance(item, dict) else item.model_dump(mode="json", exclude_unset=True)
     return {**dumped, "type": item["type"] if isinstance(item, dict) else item.type}
 

@@ -42,9 +42,9 @@ class Answer:
 async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], options: dict[str, Any], *, stream: bool) -> Answer:
     """Send a request and stream its answer to the run. Return the answer.
 
-    Without ``stream``, and for a model without streams, request the answer in one piece. Raises ModelBehaviorError for an
-    answer that has failed, is incomplete, or whose stream breaks, and the errors of the provider. ``temporary`` is True if the
-    provider failed, and not the request.
+    Without ``stream``, and for a model without streams, request the answer in one piece. Raises the errors of the provider.
+    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. The error's ``temporary`` is True
+    if the provider failed and the request was valid.
     """
     if not stream:
         return await _whole(ctx, model, args, options)
@@ -55,7 +55,7 @@ async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], option
     try:
         events = model.stream_response(*_with_usage(args), **named)
         if inspect.iscoroutine(events):
-            events = await events  # in a model without streams, this method may be a coroutine
+            events = await events  # without streams, this method may be a coroutine
         async for event in events:
             kind = event.type
             if kind == "response.completed":
@@ -85,7 +85,7 @@ async def _whole(ctx: RunContext, model: Model, args: tuple[Any, ...], options: 
 
 
 def _with_usage(values: Sequence[Any]) -> list[Any]:
-    """Return the arguments of a request with ``include_usage``. Without it, a stream of chat completions has no usage."""
+    """Add ``include_usage`` to the arguments of a request. Otherwise a stream of chat completions has no usage."""
     return [
         replace(value, include_usage=True) if isinstance(value, ModelSettings) and value.include_usage is None else value
         for value in values
@@ -131,7 +131,10 @@ def _answer(response: Any, done: list[Any]) -> Answer:
 
 
 def _bad_end(event: Any) -> ModelBehaviorError:
-    """Return the error for an answer that failed or is incomplete. The provider's code says whether it ends with time."""
+    """Return the error for an answer that failed or is incomplete.
+
+    The provider's code decides whether the error is temporary.
+    """
     response = getattr(event, "response", None)
     details = getattr(response, "error", None) or getattr(response, "incomplete_details", None)
     reason = getattr(details, "message", None) or getattr(details, "reason", None) or getattr(event, "message", None)

@@ -1,4 +1,4 @@
-"""The prompt that an in-process Agent executes. The Agent executes at most one prompt at a time, and can abort the prompt."""
+"""The prompt that an in-process Agent executes. The Agent executes one prompt at a time, and can abort it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ Attempt: TypeAlias = Callable[[], Coroutine[Any, Any, list[HitlRequest]]]
 class AgentState:
     """The state of an in-process Agent.
 
-    ``active_run_id``: the run that has begun and has not ended. It stays set while the run streams, while the run waits for a
-    human, and after an error, so that the run can be resumed. It is None after the run completed, was aborted, or ended with an
-    incomplete tool cycle (R8). ``is_streaming``: whether the agent executes a prompt. ``pending``: the questions that the
-    active run waits for. ``messages``: the context of the last run, and its own messages.
+    ``active_run_id``: the id of the run that has begun and has not ended. The id stays set while the run streams and while the
+    run waits for a human. The id also stays set after an error, because the run can then be resumed. It is None after the run
+    completed, was aborted, or ended with an incomplete tool cycle (R8). ``is_streaming``: whether the agent executes a prompt.
+    ``pending``: the questions that the active run waits for. ``messages``: the context of the last run, then the run's own
+    messages.
     """
 
     active_run_id: str | None = None
@@ -51,7 +52,10 @@ class ActivePrompt:
 
     @contextmanager
     def begin(self) -> Iterator[None]:
-        """Mark the agent as streaming, before the agent calls the store. Raise ThreadBusyError if it is already streaming."""
+        """Mark the agent as streaming, before the agent calls the store.
+
+        Raise ThreadBusyError if the agent is already streaming.
+        """
         self.check_idle()
         self._state.is_streaming, self._over, self._aborting = True, asyncio.Event(), False
         try:
@@ -78,7 +82,7 @@ class ActivePrompt:
             self._state.active_run_id = None
 
     async def abort(self) -> None:
-        """Cancel the prompt that is being executed, and wait until it has stopped. Without such a prompt do nothing."""
+        """Cancel the prompt that is being executed, and wait for its end. Do nothing if no prompt is being executed."""
         if (over := self._over) is not None:
             self._aborting = True
             if self._task is not None:
@@ -91,7 +95,7 @@ class ActivePrompt:
 
 
 async def _joined(task: asyncio.Task[list[HitlRequest]]) -> list[HitlRequest]:
-    """Return the task's result. If the caller is cancelled, cancel the task and wait for its end."""
+    """Return the task's result. If the caller is cancelled, cancel the task, and wait for the end of the task."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

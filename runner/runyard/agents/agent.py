@@ -1,4 +1,4 @@
-"""Agent: a model with its tools. It prompts, asks humans and forks with any checkpointer, and executes runs of a worker."""
+"""Agent: a model with its tools, for runs in this process or in a worker. It uses any checkpointer."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools.
 
-    In one process the agent keeps its conversation under ``thread_id`` in ``checkpointer``. If one of the two is missing, and
-    no CheckpointedChannel supplies it, the agent keeps the conversation in memory only. The same object executes the runs of a
-    worker: ``App(agents={"support": agent})``. The worker then supplies the store, the thread and the channel.
+    Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If one of the two is
+    missing, the agent's CheckpointedChannel supplies it. Without such a channel, the conversation is in memory only.
+
+    The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the store, the
+    thread and the channel.
 
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
-    ``channel``: the store of questions, by default the checkpointer, or memory if the conversation is in memory only.
+    ``channel``: the store of questions. The default is the checkpointer, or memory if the conversation is in memory only.
     ``output_type``, ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of
     ``ctx.deps`` in tools, or a sync or async function that makes this value from a :class:`RunContext`. ``budget``: one budget
     or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished
@@ -125,19 +127,21 @@ class Agent:
         await serve(self.engine, deps=self.deps, budget=self.budget, usage_limits=self.usage_limits)(ctx)
 
     async def prompt(self, message: str | Message | list[Part] | None, run_id: str | None = None) -> str:
-        """Execute one prompt until its final assistant message, or until its run waits for a human. Return the run id (R1).
+        """Execute one prompt. Return the run id (R1) after the final assistant message, or when the run waits for a human.
 
-        ``run_id``: the run's id, or None for a new one. A :class:`~runyard.hitl.CheckpointedChannel` requires the id to which
-        it is bound (H2). ``message``: the prompt. None continues from the last message, or resumes the run ``run_id`` if that
-        run was interrupted (R9). While a run waits for a human, ``state.active_run_id`` stays set and ``state.pending`` has the
-        questions; :meth:`respond` continues the run.
+        ``run_id``: the run's id, or None for a new id. With a :class:`~runyard.hitl.CheckpointedChannel`, give the run id of
+        the channel (H2). ``message``: the prompt, or None. With None, a new run continues from the last message. If the thread
+        already has messages of the run ``run_id``, None resumes that run (R9).
+
+        While a run waits for a human, ``state.active_run_id`` stays set, and ``state.pending`` has the questions.
+        :meth:`respond` continues the run.
 
         Raises:
         - HitlBindingError (a ValueError) for a run id other than the channel's;
         - ThreadBusyError while a run of the thread is being executed or waits for a human (R4);
         - RunAlreadyCompletedError;
-        - RunAlreadyClaimedError: :meth:`resume` the run. If the run's process died before it stored the prompt, the run
-          cannot be resumed: prompt under another id;
+        - RunAlreadyClaimedError if the run was claimed before. :meth:`resume` continues the run. If the thread has no message
+          of the run, use another run id;
         - NothingToRunError;
         - IncompleteToolCycleError;
         - the error of the model's provider: the run is then not completed and can be resumed (R7, R8).
@@ -170,7 +174,7 @@ class Agent:
     async def _claim(self, local_thread: LocalThread, run_id: str) -> None:
         """Claim the run.
 
-        Accept a claim that this object made before, as long as nothing is stored for the run (R9). The reply to the earlier
+        Accept a claim that this object made before, if the thread has no message of the run (R9). The reply to the earlier
         claim may have been lost.
         """
         again, self._claiming = self._claiming == run_id, run_id
@@ -183,10 +187,11 @@ class Agent:
                 raise
 
     async def resume(self, run_id: str | None = None) -> str:
-        """Continue a run from its last stored message, after an error, a crash, or an answer given elsewhere (R8, R9).
+        """Continue a run from its last stored message, after an error, a crash, or an answer from another process (R8, R9).
 
-        ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError without a run to resume,
-        RunNotClaimedError if the thread has no message of the run, RunAlreadyCompletedError, and the errors of :meth:`prompt`.
+        ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError if there is no active run and no
+        ``run_id``, RunNotClaimedError if the thread has no message of the run, RunAlreadyCompletedError, and the errors of
+        :meth:`prompt`.
         """
         run_id = run_id or self.state.active_run_id
         if run_id is None:
@@ -208,14 +213,16 @@ class Agent:
         return run_id
 
     async def respond(self, answer: JsonValue, request_id: str | None = None, response_id: str | None = None) -> str:
-        """Answer a question of the thread's run and continue that run until it ends or waits again. Return the run id.
+        """Answer a question of the thread's run. Continue the run until the run ends or waits again. Return the run id.
 
         A run that asked several questions together continues after the last answer.
 
-        ``request_id``: the question's id, or None for the only pending one. ``response_id``: an id of this response, by which a
-        repetition is recognised. The run keeps its id and its claim (H5). An answer that was given before, by any caller, is
-        not applied again (H4). If the channel keeps questions in memory, the prompt that asked continues, and this call returns
-        at once.
+        ``request_id``: the question's id, or None for the only pending question. ``response_id``: an id of this response. The
+        ids of a response and of its repetition are equal. The run keeps its id and its claim (H5). A repeated answer changes
+        nothing, even if another caller gave the first one (H4).
+
+        With an :class:`~runyard.hitl.InMemoryChannel`, this call returns at once. The prompt that asked the question then
+        continues.
 
         Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError,
         HitlInvalidAnswerError, and the errors of :meth:`prompt`. After an invalid answer the question stays pending (H3).
@@ -240,7 +247,7 @@ class Agent:
             return run_id
 
     async def pending(self) -> list[HitlRequest]:
-        """Return the pending questions of the agent's thread, including those of other processes, the oldest first."""
+        """Return the pending questions of the agent's thread, the oldest first. Questions of other processes are included."""
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.pending
         return await self._thread().pending()
@@ -248,7 +255,7 @@ class Agent:
     async def abort_pending(self, reason: str = "aborted") -> None:
         """End the run that waits for a human, without an answer and without a model call (H8).
 
-        Each open tool call gets the error result "aborted: …", then an assistant message says that the run stopped. The
+        Each open tool call gets the error result "aborted: …". An assistant message then says that the run stopped. The
         conversation can continue. A second call does nothing.
         """
         if isinstance(self.channel, InMemoryChannel):
@@ -264,9 +271,9 @@ class Agent:
                 self.state.active_run_id = None
 
     async def abort(self) -> None:
-        """Stop the prompt that is being executed, and wait until it has stopped. Without such a prompt do nothing.
+        """Stop the prompt that is being executed, and wait for its end. Do nothing if no prompt is being executed.
 
-        The prompt raises AgentCancelledError, and its run is not completed.
+        The prompt raises AgentCancelledError. Its run is not completed.
         """
         await self._active.abort()
 
@@ -285,11 +292,11 @@ class Agent:
         """Make a new thread that shares the history of ``src_thread_id`` up to a completed run (F1 to F4, F7).
 
         ``src_thread_id``: by default the agent's thread. ``new_thread_id``: the id of the new thread, or None for a generated
-        one. ``metadata`` becomes ``extra["fork"]`` of the new thread. ``title``, ``tags``, ``agent`` (the name of an agent of
-        an App) and ``reset_usage`` are those of :meth:`runyard.Client.fork`. Returns the id of the new thread.
+        id. ``metadata`` becomes ``extra["fork"]`` of the new thread. ``title``, ``tags``, ``agent`` (the name of an agent of an
+        App) and ``reset_usage``: as in :meth:`runyard.Client.fork`. Returns the id of the new thread.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, InvalidInputError. Raises
-        CapabilityMissingError if the checkpointer cannot fork, or not with one of the given options (R14).
+        CapabilityMissingError if the checkpointer cannot fork, or lacks one of the given options (R14).
         """
         new = new_id() if new_thread_id is None else check_id(new_thread_id, "new_thread_id")
         options = fork_options(title=title, tags=tags, agent=agent, reset_usage=reset_usage)
@@ -298,18 +305,19 @@ class Agent:
         return new
 
     async def fork_once(self, *, message: str | Message, after_run_id: str, src_thread_id: str | None = None) -> ForkOnceResult:
-        """Execute one prompt on a snapshot without writing to any thread (F9). Side effects of tools are real.
+        """Execute one prompt on a snapshot, and write to no thread (F9). Side effects of tools are real.
 
-        After an error of the model's provider, the result has the stop reason ``error``. Raises HitlNotAllowedError (a
-        RuntimeError), before it reads the snapshot, if any part of the agent can ask a human. Raises ThreadNotFoundError,
-        RunNotCompletedError, CapabilityMissingError.
+        After an error of the model's provider, the result has the stop reason ``error``.
+
+        Raises HitlNotAllowedError (a RuntimeError) if any part of the agent can ask a human. The check precedes the reading of
+        the snapshot. Raises ThreadNotFoundError, RunNotCompletedError, CapabilityMissingError.
         """
         return await probe(self, self._shared(), self._source(src_thread_id), after_run_id, _as_message(message, new_id()))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event of the runs that this object executes, as soon as the event occurs.
 
-        The event types are those of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
+        The events have the types of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
         """
         return self._listeners.subscribe(listener)
 
@@ -329,7 +337,8 @@ class Agent:
     def _one_channel(self) -> Channel | None:
         """Return the channel for questions.
 
-        Refuse channels that differ: a question on one of them would not be seen on the other.
+        Raise InvalidInputError if the channels differ, because the listeners of one channel would not see the questions of the
+        other.
         """
         first = next(iter(self._channels), None)
         for other in self._channels:
@@ -340,7 +349,7 @@ class Agent:
         return first
 
     def _check_binding(self, run_id: str | None) -> None:
-        """Refuse a run id other than the channel's (H2): the channel's questions outlive the process and name the run."""
+        """Raise HitlBindingError for a run id other than the channel's (H2). The channel's questions name its run."""
         for bound in self._bound:
             if run_id != bound.run_id:
                 given = "no run_id was given" if run_id is None else f"run_id {run_id!r} was given"
@@ -360,7 +369,7 @@ class Agent:
         return check_id(source, "src_thread_id")
 
     def _thread(self) -> LocalThread:
-        """Return the agent's thread. An agent without one gets a thread in memory."""
+        """Return the agent's thread. If the agent has none, make a thread in memory."""
         if self._local_thread is None:
             bound = next(self._bound, None)
             checkpointer = self._checkpointer or (bound.checkpointer if bound else None)

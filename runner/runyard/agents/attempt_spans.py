@@ -22,11 +22,12 @@ from ..support import genai_spans, tracing
 
 @dataclass
 class AttemptSpans(Instrumentation):
-    """pydantic-ai's instrumentation without its span of the agent, in whose place is the span of the attempt.
+    """pydantic-ai's instrumentation without its span of the agent. The span of the attempt takes the place of that span.
 
-    The next attempt can make the span of an attempt whose worker died (:mod:`runyard.execution.attempt_trace`). A span of
-    pydantic-ai between them would be lost, and the spans of models and tools would have no parent. ``served_as``: the name of
-    the agent in its App.
+    If a worker dies, the next attempt makes the span of the worker's attempt (:mod:`runyard.execution.attempt_trace`). A span
+    of the agent would be lost with the worker. The spans of models and tools would then have no parent.
+
+    ``served_as``: the name of the agent in its App.
     """
 
     served_as: str = ""
@@ -42,10 +43,10 @@ class AttemptSpans(Instrumentation):
 
 
 def spans_of(agent: AbstractAgent[Any, Any], served_as: str | None) -> list[AbstractCapability[Any]]:
-    """Return the capability that traces a run of ``agent``, or none.
+    """Return a list with the capability that traces a run of ``agent``, or an empty list.
 
-    There is none without a tracer provider, for an agent in-process (``served_as`` is None), and for an agent whose
-    instrumentation the program has set.
+    The list is empty without a tracer provider, for an in-process agent (``served_as`` is None), and if the program itself has
+    set the instrumentation of the agent.
     """
     if served_as is None or tracing.tracer() is None or _is_set(agent):
         return []
@@ -53,7 +54,7 @@ def spans_of(agent: AbstractAgent[Any, Any], served_as: str | None) -> list[Abst
 
 
 def _is_set(agent: AbstractAgent[Any, Any]) -> bool:
-    """Return whether the program has set the instrumentation of ``agent``, for it alone or for all agents."""
+    """Return whether the program has set the instrumentation of ``agent`` or of all agents."""
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)
     return (

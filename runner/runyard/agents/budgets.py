@@ -1,4 +1,4 @@
-"""Budgets: limits on the usage of a run or its thread. At a limit the run fails, or asks a human whether to continue."""
+"""Budgets: limits on the usage of a run or its thread. At a limit, the run fails or asks a human."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from ..execution.context import RunContext
 
 GO_ON: Final[JsonObject] = {"type": "boolean"}
-"""Schema of the answer to the question whether to continue: ``true`` grants the same amount once more."""
+"""Schema of the answer to the question whether to continue. After ``true`` the run may use the same amount again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits on usage, checked before each model request. The request that reaches or exceeds a limit is still completed.
+    """Limits on usage, checked before each model request. The request that reaches a limit is still completed.
 
     ``tokens``: number of input and output tokens. ``cost``: US dollars. A request without a known price costs nothing.
-    ``steps``: number of model requests. ``seconds``: time that models and tools took, without the time spent waiting for
-    people.
+    ``steps``: number of model requests. ``seconds``: the time that models and tools took. The time in which the run waits for
+    people does not count.
 
     ``per``: ``run`` limits this run alone. ``thread`` also counts the usage of the thread's completed runs, and of its
     cancelled runs whose messages were kept. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
-    attempt. ``ask`` asks a human. The answer ``true`` grants the same amount once more.
+    attempt. ``ask`` asks a human. If the human answers ``true``, the run may use the same amount again.
 
-    Raises InvalidInputError without a limit, and for a limit of 0 or less.
+    Raises InvalidInputError if no limit is given, and for a limit of 0 or less.
     """
 
     tokens: int | None = None
@@ -46,7 +46,7 @@ class Budget:
             raise InvalidInputError("a budget has at least one limit, and each is more than 0", field="budget")
         if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
             raise InvalidInputError(
-                f"a budget is per run or thread and fails or asks; got {brief(self.per)}, {brief(self.on_exceeded)}",
+                f"per is run or thread, on_exceeded is fail or ask; got {brief(self.per)}, {brief(self.on_exceeded)}",
                 field="budget",
             )
 
@@ -68,7 +68,7 @@ def amounts(used: Usage) -> dict[str, float]:
 
 
 class BudgetGuard:
-    """Checks the budgets of one attempt of a run, and counts how often each limit was extended."""
+    """The guard of the budgets of one attempt. It counts how often each limit was extended."""
 
     def __init__(self, context: RunContext, budgets: Sequence[Budget]) -> None:
         self._context = context
@@ -79,8 +79,8 @@ class BudgetGuard:
     async def check(self, used: Usage) -> None:
         """Check whether the run may make another model request. ``used``: the run's usage so far.
 
-        If a budget is used up, ``on_exceeded`` decides: ``ask`` suspends the run to ask a human. ``fail``, and an answer other
-        than ``true``, raise BudgetExceededError.
+        If a budget is used up, ``on_exceeded`` decides. ``ask`` suspends the run, and asks a human. Raises BudgetExceededError
+        for ``fail``, and after an answer other than ``true``.
         """
         for budget in self._budgets:
             if budget.per == "thread":

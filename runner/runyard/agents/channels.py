@@ -1,4 +1,4 @@
-"""Channels, which carry the questions of an in-process Agent to a human. A worker stores questions and needs no channel."""
+"""Channels, by which an in-process Agent asks a human. A worker needs no channel, because it stores questions itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ Unsubscribe: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointedChannel:
-    """A channel that stores questions in a checkpointer, where they outlive the process. A prompt that asks a question returns.
+    """A channel that stores questions in a checkpointer. Stored questions outlive the process.
 
-    The channel is bound to one run. ``run_id``: the id of that run, to give to :meth:`runyard.Agent.prompt` (H2).
-    ``default_timeout``: seconds to wait for an answer to a question without a timeout of its own. None waits without a limit.
+    A prompt that asks a question returns before the answer.
+
+    The channel is bound to one run. ``run_id``: the id of that run. Give the same id to :meth:`runyard.Agent.prompt` (H2).
+    ``default_timeout``: seconds to wait for an answer to a question without its own timeout. None waits without a limit.
     """
 
     checkpointer: Checkpointer
@@ -65,9 +67,9 @@ class InMemoryChannel:
         return lambda: self._listeners.pop(key, None) and None
 
     def answer(self, request_id: str | None, answer: JsonValue) -> HitlRequest:
-        """Answer a question. The prompt that asked it continues when the caller yields to the event loop.
+        """Answer a question. The prompt that asked continues when the caller yields to the event loop.
 
-        ``request_id``: the question's id, or None for the only pending one. Raises HitlNoPendingRequestError,
+        ``request_id``: the question's id, or None for the only pending question. Raises HitlNoPendingRequestError,
         HitlAmbiguousError and HitlStaleAnswerError. Raises HitlInvalidAnswerError if the answer does not fit the schema, and
         InvalidInputError if the answer is too large. The question stays pending after both errors (H3).
         """
@@ -95,9 +97,10 @@ class InMemoryChannel:
         return request
 
     async def ask(self, request: HitlRequest) -> JsonValue:
-        """Return the answer to ``request``, or after its timeout the default answer in its ``on_deadline`` (H7).
+        """Return the answer to ``request``. After the timeout, return the default answer in ``on_deadline`` (H7).
 
-        Raises HitlTimeoutError after the timeout of a request without a default answer, and HitlCancelledError.
+        Raises HitlTimeoutError after the timeout of a request without a default answer, and HitlCancelledError after
+        :meth:`cancel`.
         """
         waiting = _Waiting(request)
         self._waiting[request.request_id] = waiting
@@ -119,7 +122,7 @@ class InMemoryChannel:
             self._waiting.pop(request.request_id, None)
 
     def _take(self, waiting: _Waiting) -> asyncio.Future[JsonValue]:
-        """Remove the question from the pending ones, so that no second answer reaches it."""
+        """Remove the question from the pending questions. A second answer is then refused."""
         del self._waiting[waiting.request.request_id]
         return waiting.answer
 

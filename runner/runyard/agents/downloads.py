@@ -1,10 +1,12 @@
 """Downloads of files in messages. A download is refused unless the operator allows the host (M5).
 
-A file in a message may be a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. A download would
-send a request from this process's network to an address that anyone may have written. A download is therefore refused unless
+A file in a message may be a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. Anyone may have
+written the URL, and the request comes from this process's network. A download is therefore refused unless
 ``RUNYARD_FETCH_HOSTS`` contains the host. In a worker's processes this rule applies to all code. In other programs it applies
-to attempts of runs only. pydantic-ai itself limits downloads to http and https, to public addresses (``RUNYARD_FETCH_PRIVATE``
-allows others), and to few redirects. A redirect may lead to an allowed host only.
+to attempts of runs only. A redirect may lead to an allowed host only.
+
+pydantic-ai itself limits downloads to http and https, to few redirects, and to public addresses. ``RUNYARD_FETCH_PRIVATE``
+allows other addresses.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def check(messages: Iterable[ModelMessage]) -> None:
 def guard_process() -> bool:
     """Refuse downloads in the whole process. Return False if this version of pydantic-ai cannot be guarded.
 
-    Call this in a process that executes runs, because threads and event loops that an agent starts lack the run's context.
+    Call this function in a process that executes runs. An agent may start threads and event loops without the run's context.
     """
     global _everywhere
     _everywhere = True
@@ -53,7 +55,7 @@ def guard_process() -> bool:
 
 @cache
 def guarded() -> bool:
-    """Put the guard around pydantic-ai's downloads. Return False if the functions to guard are not found."""
+    """Make pydantic-ai's downloads check the host. Return False if the functions to replace are not found."""
     from pydantic_ai import _ssrf, models
 
     download, fetch = getattr(models, BUDGETED, None), getattr(_ssrf, FETCH, None)

@@ -1,8 +1,8 @@
 """Capabilities that make a run of pydantic-ai durable. They are added to the agent's own capabilities.
 
-:class:`Recorded` is the outermost layer around each tool. It answers a call from a result that an earlier attempt stored. It
-turns an exception of a tool into a result that the model sees (R7). It defers a tool that asks a human, so that parallel tools
-finish. :class:`Humans` is the innermost layer. When all tools have finished, it asks the open questions.
+:class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer returns
+that result. It turns an exception of a tool into a result that the model sees (R7). It defers a tool that asks a human.
+Parallel tools can then finish. :class:`Humans` is the innermost layer. It asks the open questions when all tools have finished.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OF_THE_ATTEMPT: Final = (StoreUnansweredError, StepUnknownError, BudgetExceededE
 """Errors that end the attempt or the run, even if a tool raises them."""
 
 OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)
-"""Exceptions raised into a tool from outside. A SystemExit and the cancellation of an inner task are errors of the tool."""
+"""Exceptions that do not come from the tool. SystemExit and the cancellation of an inner task count as errors of the tool."""
 
 log = logging.getLogger("runyard.agents")
 
@@ -65,7 +65,7 @@ class Result:
     revealed: tuple[str, ...] = ()
 
     def again(self) -> Any:
-        """Return the stored result or raise the stored error, as the tool did."""
+        """Return the stored result, or raise the stored error."""
         match self.part.outcome:
             case "success":
                 content = [item for part in self.shown for item in _items(part.content)]
@@ -101,7 +101,7 @@ def results_in(requests: Iterable[ModelRequest]) -> dict[str, Result]:
 
 @dataclass
 class Capability(AbstractCapability[Any]):
-    """A capability made for one run. It does not wrap the run's stream, where it would be called for each token."""
+    """A capability made for one run. It does not wrap the run's stream, because a wrapper would be called for each token."""
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -195,11 +195,11 @@ class Recorded(Capability):
 
 @dataclass
 class Humans(Capability):
-    """Asks humans about undecided calls: for approvals, for answers, and for results of calls that are executed elsewhere.
+    """Asks humans to approve calls, to answer questions, and to give the results of external calls.
 
-    All questions are asked at once. The answers are the results of the calls. Without answers the run is suspended.
+    All questions are asked at once. Until they are answered, the run is suspended. The answers are the results of the calls.
 
-    As the innermost layer it also emits ``tool.started``, because no layer after it can refuse the call.
+    This layer also emits ``tool.started``. It is the innermost layer, and no later layer can refuse the call.
     """
 
     context: RunContext
@@ -264,7 +264,7 @@ class Humans(Capability):
 
 
 def _is_cancelled() -> bool:
-    """Return whether the current task was cancelled. A cancel of only a task that the current task awaits does not count."""
+    """Return whether the current task was cancelled. The cancellation of a task that the current task awaits does not count."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -272,9 +272,9 @@ def _is_cancelled() -> bool:
 def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
     """Return whether a part of ``agent`` can ask a human. A probe of such an agent is refused before it starts (F9).
 
-    The search finds tools that need approval or have ``{"runyard": {"asks_humans": true}}`` in their metadata, toolsets of
-    approvals and of external calls, and capabilities that handle deferred calls or have a true attribute ``asks_humans``. It
-    does not find a tool that calls ``ctx.ask``. A probe fails when such a tool asks.
+    The search finds tools that need approval, and tools with ``{"runyard": {"asks_humans": true}}`` in their metadata. It finds
+    toolsets of approvals and of external calls. It finds capabilities that handle deferred calls or have a true attribute
+    ``asks_humans``. The search does not find a tool that calls ``ctx.ask``. A probe fails when such a tool asks.
     """
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

@@ -62,7 +62,7 @@ class Served:
 
     @property
     def asks_humans(self) -> bool:
-        """Whether the agent may ask a human, as far as its definition shows (:func:`.durable_tools.asks_humans`)."""
+        """Whether the definition of the agent shows that it can ask a human (:func:`.durable_tools.asks_humans`)."""
         return asks_humans(self.agent)
 
     async def __call__(self, ctx: RunContext) -> None:
@@ -89,7 +89,7 @@ def serve(
 
 
 def adapt(agent: object) -> Served | None:
-    """Return an agent of pydantic-ai as an agent for an App, and None for anything else."""
+    """Return an agent of pydantic-ai as an agent for an App. Return None for any other object."""
     return serve(agent) if isinstance(agent, AbstractAgent) else None
 
 
@@ -107,7 +107,8 @@ async def drive(
     pydantic-ai's limits for this attempt. A text answer is the run's last message. Any other output is also the run's result,
     as JSON.
 
-    Raises BudgetExceededError, and the agent's errors. An error that another attempt would repeat has ``retryable = False``.
+    Raises BudgetExceededError, and the agent's errors. If another attempt would raise an error again, its ``retryable`` is
+    False.
     """
     budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
     with judged():
@@ -118,9 +119,9 @@ async def drive(
 class _Tail:
     """The end of a stored history.
 
-    ``answered``: whether the model's last answer in this run is still to be processed. ``messages``: the history; if
-    ``answered``, it ends with that answer. ``results``: if ``answered``, the stored results of the answer's tool calls, by call
-    id. ``used``: the run's usage so far.
+    ``answered``: whether the model's last answer in this run has not been processed yet. ``messages``: the history. If
+    ``answered``, the history ends with that answer. ``results``: the stored results of the answer's tool calls, by call id.
+    ``used``: the run's usage so far.
     """
 
     messages: list[ModelMessage]
@@ -191,7 +192,7 @@ class _Drive:
                 self._ctx.result = to_jsonable_python(run.result.output)
 
     async def _with_system_prompt(self, messages: list[ModelMessage], model: Model[Any] | None) -> list[ModelMessage]:
-        """Return the agent's system prompts and ``messages``. Each attempt adds the prompts, which no thread stores."""
+        """Return the agent's system prompts and ``messages``. Each attempt adds the prompts. Threads do not store them."""
         parts = await self._agent.system_prompt_parts(deps=self._deps, model=model, message_history=messages)
         if not parts:
             return messages
@@ -244,7 +245,7 @@ class _Drive:
         return following
 
     def _as_stored(self, parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
-        """Return ``parts`` with stored results in place of refusals. An agent with changed tools may refuse a stored call."""
+        """Replace refusals in ``parts`` by stored results. pydantic-ai may refuse a stored call after the tools changed."""
         merged: list[ModelRequestPart] = []
         for part in parts:
             known = self._recorded.results.get(part.tool_call_id) if isinstance(part, ToolReturnPart) else None
@@ -289,7 +290,7 @@ class _Drive:
         return message_codec.from_request(ModelRequest(parts=parts)) if parts else []
 
     def _distinguish(self, part: Any) -> None:
-        """Give a call another id if an earlier call has its id: results, approvals and steps belong to one call (H5)."""
+        """Give a call another id if an earlier call has the same id. Results, approvals and steps belong to one call (H5)."""
         if isinstance(part, ToolCallPart):
             if part.tool_call_id in self._ids:
                 part.tool_call_id = new_id()
@@ -298,7 +299,7 @@ class _Drive:
     def _account(self, run: AgentRun[Any, Any], message: Message) -> Usage:
         """Return the message's usage, with the seconds since the last message.
 
-        Usage that no message carries is counted for the run.
+        Usage that belongs to no message is added to the run.
         """
         assert message.usage is not None
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""One attempt of a run in this process, without a worker: its context writes through a checkpointer (R17)."""
+"""One attempt of a run in this process, without a worker. The context of the attempt writes through a checkpointer (R17)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Listeners:
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
-    """Return the record of an external run, for its agent only: no store has it. ``given``: the prompt, or None."""
+    """Return a record of an external run for its agent. No store has this record. ``given``: the prompt, or None."""
     now = datetime.now(UTC)
     return Run(
         thread_id=thread_id,
@@ -169,7 +169,7 @@ class LocalAttempt:
         return cls(local_thread, run, data, attempt_store, stream, channel, fresh)
 
     async def execute(self, work: Work) -> list[HitlRequest]:
-        """Execute ``work`` until the run completes or waits for a human. Return the requests that the run waits for.
+        """Execute ``work`` until the run completes or waits for a human. Return the pending requests of the run.
 
         Raises the agent's error, IncompleteToolCycleError (R5), AgentCancelledError.
         """
@@ -244,7 +244,7 @@ class LocalAttempt:
             self.stream.emit(kind, data)
 
     async def _suspend(self) -> list[HitlRequest]:
-        """Store the questions, then emit their events (H1, H11). Return the questions, or none if one is answered already."""
+        """Store the questions, then emit their events (H1, H11). Return no questions if one is already answered."""
         await self._append(self.left.messages)
         if self.left.extra:
             await self.local_thread.checkpointer.save_extra(self.run.thread_id, self.left.extra)

@@ -1,4 +1,4 @@
-"""A probe in this process: one prompt on a snapshot, executed like a worker's probe and not stored (F9)."""
+"""A probe in this process: one prompt on a snapshot. The probe is executed like a worker's probe, and is not stored (F9)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def probe(
     agent: Agent, checkpointer: Checkpointer, src_thread_id: str, after_run_id: str, message: Message
 ) -> ForkOnceResult:
     """Execute ``message`` on the snapshot after a run. Raises the errors of :meth:`runyard.Agent.fork_once`."""
-    from ..execution.fork_runs import probe_outcome  # imports the metrics
+    from ..execution.fork_runs import probe_outcome  # this module imports the metrics
 
     if agent.asks_humans:
         raise HitlNotAllowedError(

@@ -27,14 +27,14 @@ from ..ports.results import Aborted, Ledger, Responded, Step
 from ..ports.stores import Checkpointer, RequestStore
 
 RESERVED: Final = "runyard"
-"""The key in a thread's extra under which an Agent stores data for which its checkpointer has no method."""
+"""A key in a thread's extra. An Agent stores data under this key if its checkpointer has no method for the data."""
 
 OF_REQUESTS: Final = ("save_requests", "load_requests", "answer_request", "abort_pending")
 """The methods of a RequestStore."""
 
 
 def capability(checkpointer: Checkpointer, method: str, *options: str) -> Callable[..., Any]:
-    """Return the checkpointer's ``method``. Raise CapabilityMissingError if it has none, or none with ``options`` (R14)."""
+    """Return the checkpointer's ``method``. Raise CapabilityMissingError if the method is missing or lacks an option (R14)."""
     found = getattr(checkpointer, method, None)
     if found is None or not _takes(found, options):
         backend, named = type(checkpointer).__name__, f" with {', '.join(options)}" if options else ""
@@ -50,7 +50,7 @@ def _takes(method: Callable[..., Any], options: Iterable[str]) -> bool:
 
 
 def fork_options(*, title: str | None, tags: Mapping[str, str] | None, agent: str | None, reset_usage: bool) -> ForkOptions:
-    """Return the options that differ from their defaults, for a checkpointer that may not have all of them."""
+    """Return the options that differ from their defaults. A checkpointer may lack the other options."""
     options: ForkOptions = {}
     if title is not None:
         options["title"] = title
@@ -78,7 +78,7 @@ class LocalThread:
 
     @property
     def thread_key(self) -> int:
-        """A number for the thread, from which the ids of its requests are made (I6)."""
+        """A number made from the thread's id. The ids of the thread's requests are made from this number (I6)."""
         return int.from_bytes(hashlib.blake2b(self.thread_id.encode(), digest_size=8).digest())
 
     async def load(self) -> CheckpointData:
@@ -87,7 +87,7 @@ class LocalThread:
         return data
 
     async def claim(self, run_id: str) -> None:
-        """Begin the run, if the checkpointer has claims. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
+        """Claim the run, if the checkpointer has claims. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
         if hasattr(self.checkpointer, "claim_run"):
             await self.checkpointer.claim_run(self.thread_id, run_id)
 
@@ -106,7 +106,7 @@ class LocalThread:
             await _forget(self.checkpointer, self.thread_id, run_id)
 
     async def counts(self, data: CheckpointData, run_id: str) -> list[Message]:
-        """Return the context of a run, then the run's own messages (R7). The messages of each run are together.
+        """Return the context of a run, then the run's own messages (R7). The messages are grouped by run.
 
         The context has the messages of runs that were completed when the run began.
         """
@@ -120,10 +120,10 @@ class LocalThread:
         return [*(m for group in by_run.values() for m in group), *(m for m in data.messages if m.run_id == run_id)]
 
     async def _count(self, messages: Sequence[Message]) -> None:
-        """Record which runs of ``messages`` completed, the newest first.
+        """Record which runs of ``messages`` completed. Examine the newest run first.
 
-        The snapshot after a run also has the messages of the runs that completed before it. Without the capability
-        ``snapshot``, every run counts as completed.
+        The snapshot after a run has the messages of all runs that completed earlier. One snapshot therefore settles several
+        runs. If the checkpointer has no ``snapshot``, every run counts as completed.
         """
         if not hasattr(self.checkpointer, "snapshot"):
             self._counted |= {message.run_id for message in messages if message.run_id is not None}
@@ -173,7 +173,7 @@ class LocalThread:
 
 
 async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> None:
-    """Delete the data in extra that a run needed while it was open."""
+    """Delete the run's steps and requests from extra."""
     data = await checkpointer.load(thread_id) or CheckpointData()
     for part in ("steps", "requests"):
         if run_id in (kept := _part(data.extra, part)):
@@ -234,7 +234,7 @@ class ExtraRequests:
         return Responded(answered, True, last=all(each.answered_at is not None for each in others))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Complete the run with ``reason`` in its last message: a checkpointer has no cancelled runs (H8)."""
+        """Complete the run with ``reason`` in its last message (H8). A checkpointer has no status for cancelled runs."""
         _, kept = await self._load(thread_id)
         open_runs = {request.run_id for request in kept if request.answered_at is None} - {None}
         data = await self.checkpointer.load(thread_id) or CheckpointData()
@@ -254,7 +254,10 @@ class ExtraRequests:
         return data.extra, [_overdue(request) for request in kept if request.thread_id == thread_id]
 
     async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:
-        """Store the requests in extra, then the pending one: every question can be answered after a crash in between (H6)."""
+        """Store the requests in extra, then the pending request.
+
+        After a crash between the two writes, all can be answered (H6).
+        """
         by_run: dict[str, JsonValue] = {}
         for request in kept:
             _list(by_run.setdefault(request.run_id or "", [])).append(request.model_dump(mode="json", exclude_none=True))
@@ -264,7 +267,7 @@ class ExtraRequests:
 
 
 def _overdue(request: HitlRequest) -> HitlRequest:
-    """Return the request, with the default answer if its deadline has passed (H7)."""
+    """Return the request. If its deadline has passed, the returned request has the default answer (H7)."""
     if request.answered_at is not None or request.deadline_at is None or request.deadline_at > datetime.now(UTC):
         return request
     choice = request.on_deadline or {}

@@ -1,14 +1,14 @@
 """Conversion of runyard's messages to pydantic-ai's, and back.
 
 A :class:`~runyard.models.Message` holds the content that people and other formats need: text, thinking, images, tool calls and
-results. pydantic-ai has further data: ids and proofs of a provider, built-in tools, other media, reasons to repeat a call. This
-data is stored under ``provider_details["pydantic_ai"]``, without empty entries::
+results. pydantic-ai has further data: ids and signatures of a provider, built-in tools, other media, feedback after which the
+model repeats a call. This data is stored under ``provider_details["pydantic_ai"]``, without empty entries::
 
     {"parts": [{"provider_name": "anthropic"}, {}, {"part_kind": "compaction", …}], "response": {"model_name": "…"}}
 
-An entry of ``parts`` with a ``part_kind`` is a part of its own. An entry without one completes the next part of ``content``.
-Only agents store this data (:class:`~runyard.models.Message`). :mod:`.message_content` selects the parts of a caller's message
-that are sent to a model.
+An entry of ``parts`` with a ``part_kind`` is a part of its own. An entry without a ``part_kind`` completes the next part of
+``content``. Only agents store this data (:class:`~runyard.models.Message`). :mod:`.message_content` decides which parts of a
+caller's message are sent to a model.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ FINISH_REASONS: Final = {reason: finish for finish, reason in STOP_REASONS.items
 SLICE_BYTES: Final = 2**18
 """Number of bytes of JSON that are validated in one call. A larger message is validated alone."""
 OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversation_id", "finish_reason", "workspace_ref")
-"""Fields of a response that :class:`Message` stores in fields of its own, or that belong to one execution."""
+"""Fields of a response that are not copied. :class:`Message` has a field for the value, or only one execution needs it."""
 
 
 def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
     """Return ``messages`` as messages of pydantic-ai.
 
-    Each assistant message becomes one response. All messages between two responses become one request. In an event loop use
-    :func:`to_model_in_slices` for a long history.
+    Each assistant message becomes one response. All messages between two responses become one request. For a long history in an
+    event loop, use :func:`to_model_in_slices`.
     """
     return [message for text, returned in _slices(messages) for message in _read(text, returned)]
 
 
 async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Do the same as :func:`to_model`. Each slice is one call in C. After it, let the event loop and other threads run."""
+    """Return the same as :func:`to_model`. Between two slices, let the event loop and other threads run."""
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
         if made:
@@ -89,9 +89,9 @@ async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
 
 
 def _slices(messages: Sequence[Message]) -> Iterator[tuple[bytes, dict[int, list[dict[str, Any]]]]]:
-    """Yield slices of about SLICE_BYTES: a JSON list of pydantic-ai messages, and the tool results that the list leaves out.
+    """Yield slices of about SLICE_BYTES: a JSON list of pydantic-ai messages, and the tool results that are not in the list.
 
-    These results are given as parts of messages, by the index of their message in the list.
+    The tool results are keyed by the index of their message in the list. Each value has all parts of the message.
     """
     texts: list[bytes] = []
     returned: dict[int, list[dict[str, Any]]] = {}
@@ -148,7 +148,7 @@ def from_response(response: ModelResponse) -> Message:
 def from_request(request: ModelRequest) -> list[Message]:
     """Return the messages of a request: its tool results as one message, then its user prompts.
 
-    System prompts and instructions are left out: they belong to the agent and not to the conversation.
+    System prompts and instructions are left out. They belong to the agent and not to the conversation.
     """
     results: list[dict[str, Any]] = []
     prompts: list[Message] = []
@@ -165,7 +165,7 @@ def from_request(request: ModelRequest) -> list[Message]:
 
 
 def tool_message(request: ModelRequest) -> Message:
-    """Return one message of a tool's result and the user content that the tool adds, so that both are stored together."""
+    """Return one message with a tool's result and the user content that the tool adds. Both are then stored together."""
     dumped = _dumped([request])[0]["parts"]
     parts, kept = _held(dumped[:1], {part["tool_call_id"]: part["tool_name"] for part in dumped if "tool_name" in part})
     if len(dumped) > 1:
@@ -174,7 +174,7 @@ def tool_message(request: ModelRequest) -> Message:
 
 
 def mark_final(message: Message) -> Message:
-    """Mark the results in ``message`` as the end of the run, after which no model request follows. Return ``message``."""
+    """Mark the results in ``message`` as the end of the run. No model request follows them. Return ``message``."""
     message.provider_details = {**(message.provider_details or {}), KEPT: {**_kept(message), "final": True}}
     return message
 
@@ -195,12 +195,12 @@ def _details(parts: list[Any]) -> JsonObject | None:
 
 
 def call_of(call: ModelToolCall) -> ToolCallPart:
-    """Return a tool call of a model. Leave out arguments that are no JSON object."""
+    """Return a tool call of a model. The arguments are empty if they are not a JSON object."""
     return ToolCallPart(id=call.tool_call_id, name=call.tool_name, arguments=_arguments(call.args))
 
 
 def make_storable(part: ModelResponsePart) -> None:
-    """Join surrogate pairs that a provider split. Replace lone surrogates, which neither a store nor a provider accepts."""
+    """Join surrogate pairs that a provider split. Replace lone surrogates, because stores and providers refuse them."""
     match part:
         case ModelTextPart() | ModelThinkingPart():
             part.content = _whole(part.content)
@@ -247,7 +247,10 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
-    """Return ``part`` for pydantic-ai to read. Drop the content of a result without files: its JSON could look like files."""
+    """Return ``part`` for pydantic-ai to read.
+
+    Drop a result's content without files, because its JSON could look like files.
+    """
     if part["part_kind"] != "tool-return":
         return part
     return {name: value for name, value in part.items() if name != FILES} if FILES in part else {**part, "content": None}
@@ -264,7 +267,7 @@ def _response(message: Message, parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _parts(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a message's parts as parts of pydantic-ai, with the data that was stored beside them."""
+    """Return a message's parts as parts of pydantic-ai, with the data that :class:`Message` stores for pydantic-ai."""
     held = shown(message.role, message.content, names)
     entries = _kept(message).get("parts")
     if not isinstance(entries, list):
@@ -350,7 +353,7 @@ def _parsed(args: str) -> Any:
 def _same(dumped: Any, held: Any) -> bool:
     """Return whether ``held`` has the same content as ``dumped``.
 
-    Arguments may be text. Fields of files that follow from other fields are not compared.
+    Arguments may be JSON as text. Fields of a file that are derived from its other fields are not compared.
     """
     if dumped == held:
         return True

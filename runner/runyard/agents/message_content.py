@@ -1,8 +1,8 @@
-"""Conversion of a message's content for pydantic-ai. No other code passes a caller's data to pydantic-ai's constructors.
+"""Conversion of a message's content for pydantic-ai. Only this module passes a caller's data to pydantic-ai's constructors.
 
 The conversion is a closed table (M5). A part yields only the fields written here, with values that runyard's own types checked.
-Three kinds of parts are skipped: files without URL and valid data, files in a provider's store of files, and parts that a
-message of its role cannot have for a model, such as a tool call of the user.
+Three kinds of parts are skipped: files with neither a URL nor valid data, files in a provider's file store, and parts that a
+model does not accept in the message's role, such as a tool call of the user.
 """
 
 from __future__ import annotations

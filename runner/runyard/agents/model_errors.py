@@ -1,4 +1,4 @@
-"""Errors of models. This module decides after which of them another attempt may succeed (R7)."""
+"""Errors of models. This module decides after which errors another attempt may succeed (R7)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from ..execution.provider_outages import passes
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Raise an error of the block. Set ``temporary = True`` on an error of pydantic-ai that ends with time, and
-    ``retryable = False`` on one that another attempt would raise again."""
+    """Mark an error of pydantic-ai in the block, and raise it again.
+
+    The mark is ``temporary = True`` if another attempt may succeed, else ``retryable = False``.
+    """
     try:
         yield
     except (AgentRunError, UserError, FallbackExceptionGroup) as error:
@@ -35,7 +37,7 @@ def judged() -> Iterator[None]:
 def worth_another(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    A provider's rate limits, failures and lost connections end with time. A request that the provider or pydantic-ai refused
+    A provider's rate limits, failures and lost connections are temporary. A request that the provider or pydantic-ai refused
     would be refused again.
     """
     if isinstance(error, FallbackExceptionGroup):

@@ -1,4 +1,4 @@
-"""Cache of models by name. Without it, pydantic-ai makes a model per run, with a new HTTP client and new connections."""
+"""Cache of models by name. Without the cache, pydantic-ai would make a model and new connections for each run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.models import Model, infer_model
 
 _made: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Model[Any]]]] = WeakKeyDictionary()
-"""Models by event loop, since the connections of a client belong to one loop."""
+"""Models by event loop, because the connections of a client belong to one loop."""
 
 
 def model_of(agent: AbstractAgent[Any, Any]) -> Model[Any] | None:
-    """Return the model that ``agent`` names, cached per event loop, or None if the agent resolves its model itself."""
+    """Return the model that ``agent`` names. Return None if the agent resolves its model itself."""
     name, capability = agent.model, agent.root_capability
     if not isinstance(name, str) or capability.has_resolve_model_id or capability.get_model() is not None:
         return None
@@ -22,7 +22,7 @@ def model_of(agent: AbstractAgent[Any, Any]) -> Model[Any] | None:
 
 
 def model_named(name: str) -> Model[Any]:
-    """Return the model ``provider:model``, the same object for one event loop."""
+    """Return the model ``provider:model``. All calls in one event loop return the same object."""
     made = _made.setdefault(asyncio.get_running_loop(), {})
     if name not in made:
         made[name] = infer_model(name)

@@ -1,6 +1,6 @@
 """Adaptation of a conversation to the next model. Earlier messages may come from another provider or from a caller.
 
-pydantic-ai translates between providers. This module changes the messages that a provider would refuse after that translation.
+pydantic-ai translates between providers. A provider would still refuse some translated messages. This module changes them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .downloads import check
 from .durable_tools import Capability
 
 OPENING: Final = "(The assistant speaks first.)"
-"""User text before a conversation that begins with the assistant: Anthropic and Google require a user message first."""
+"""User text before a conversation that begins with the assistant. Anthropic and Google require a user message first."""
 _NOT_ANTHROPICS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 """A character that Anthropic refuses in the id of a tool call."""
 
 
 def unwrapped(model: Model[Any]) -> Model[Any]:
-    """Return the model inside of wrappers."""
+    """Return the model inside its wrappers."""
     while isinstance(model, WrapperModel):
         model = model.wrapped
     return model
@@ -87,10 +87,11 @@ def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMe
 
 
 def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessage]:
-    """Yield ``messages`` without repeated ids of tool calls. A call with the id of an earlier call gets a new id, and its
-    result gets the same new id.
+    """Yield ``messages`` without repeated ids of tool calls.
 
-    Gemini's calls may have no id, so that the ids of stored calls repeat. Anthropic refuses ids that repeat, and ids with
+    A call with the id of an earlier call gets a new id. The result of the call gets the same new id.
+
+    Stored ids may repeat, because Gemini's calls may have no id. Anthropic refuses repeated ids. It also refuses ids with
     characters other than letters, digits, ``_`` and ``-``.
     """
     used: set[str] = set()
@@ -114,14 +115,14 @@ def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessag
 
 
 def _own_id(given: str, used: set[str], claude: bool) -> str:
-    """Return ``given`` if it can be the id of a call after calls with the ids ``used``. Return another id otherwise."""
+    """Return ``given`` if it is a valid id and not in ``used``. Otherwise return another id."""
     base = (_NOT_ANTHROPICS.sub("_", given) if claude else given) or "call"
     names = chain((base,), (f"{base}-{n}" for n in count(len(used) + 1)))
     return next(name for name in names if name not in used)
 
 
 def _is_shown(part: ModelRequestPart) -> bool:
-    """Return whether the part is user content for the model. The results of the model's calls must come before such parts."""
+    """Return whether the part is user content. In a request, the results of the model's calls must come before user content."""
     return part.part_kind in ("user-prompt", "retry-feedback")
 
 
@@ -136,10 +137,10 @@ def _is(model: Model[Any], provider: str, name: str) -> bool:
 
 
 def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
-    """Return whether the part is an empty text, as models write before tool calls.
+    """Return whether the part is an empty text. Models write such parts before tool calls.
 
     Google refuses an empty text. Anthropic also refuses white space. The result is False for a part with details or an id of
-    the same provider, since that provider accepts it.
+    the same provider, because that provider accepts the part.
     """
     if not isinstance(part, TextPart) or (part.provider_name == system and (part.provider_details or part.id)):
         return False
@@ -147,5 +148,5 @@ def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
 
 
 def _without_item(part: ModelResponsePart) -> ModelResponsePart:
-    """Drop the id of a reasoning item of the responses API: chat completions would send it as the name of a field."""
+    """Drop the id of a reasoning item of the Responses API. Chat Completions would send it as the name of a field."""
     return replace(part, id=None) if isinstance(part, ThinkingPart) and (part.id or "").startswith("rs_") else part

@@ -27,7 +27,10 @@ Calls = dict[int, tuple[str, str]]
 
 
 async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
-    """Send an answer to the run's stream. Its loop runs once per token and therefore makes no object that is not sent."""
+    """Send an answer to the run's stream. The loop is executed for each token.
+
+    To be fast, it makes only objects that are sent.
+    """
     speak = ctx.stream_part
     calls: Calls = {}
     async for event in events:
@@ -45,7 +48,7 @@ async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
 
 
 def begin(ctx: RunContext, index: int, part: object, calls: Calls) -> None:
-    """Stream the beginning of a part, which may be the whole part."""
+    """Stream the beginning of a part. The beginning may be the whole part."""
     match part:
         case TextPart(content=text) if text:
             ctx.stream_part(text)

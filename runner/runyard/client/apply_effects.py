@@ -1,8 +1,8 @@
 """Apply the effects of a client's commit to Redis.
 
-A verb is committed in Postgres before its :class:`~runyard.ports.scheduling.Effects` are applied. Nothing here may undo or
-refuse the verb. If Redis does not answer, the jobs start later: the reconciler submits them. A worker applies the
-effects of its commits in batches (:mod:`runyard.worker.effects_sender`).
+A verb is committed in Postgres before its :class:`~runyard.ports.scheduling.Effects` are applied. This module never undoes the
+verb. If Redis does not answer, the reconciler submits the jobs later. A worker applies the effects of its commits in batches
+(:mod:`runyard.worker.effects_sender`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 
 
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
-    """Delete the streams, submit the jobs, hint the cancels and write the events of ``effects``.
+    """Delete the streams, submit the jobs, announce the cancels and write the events of ``effects``.
 
-    Nothing repeats the deletion of streams, so this deletion comes first.
+    The streams are deleted first, because no later call would delete them.
 
-    ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis:
-    such an error delays runs and loses none.
+    ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis.
+    Such an error delays runs, but no run is lost.
     """
     if not effects:
         return True
     if effects.events:
-        from ..support import metrics  # prometheus-client: half of a light client's import time
+        from ..support import metrics  # prometheus-client takes half of a client's import time
 
         metrics.count_ends(effects.events)
     done = True

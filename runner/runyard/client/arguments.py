@@ -19,13 +19,13 @@ from ..ports.stores import Backend
 from .apply_effects import apply_effects
 
 MAX_PAGE_SIZE: Final = 1000
-"""Maximum ``limit`` of the calls that have a maximum."""
+"""Maximum of the argument ``limit`` of the calls."""
 
 
 class Calls:
     """Base class of the calls. ``backend`` is bound to one tenant. ``app_version`` is recorded with accepted runs.
 
-    ``namespace``: that of the agents that the calls name (:mod:`runyard.domain.agent_names`), or the empty text.
+    ``namespace``: the namespace of the agents in arguments (:mod:`runyard.domain.agent_names`), or the empty text.
     """
 
     backend: Backend
@@ -48,7 +48,7 @@ def as_message(message: str | Message | None) -> Message | None:
 
 
 def options(**fields: Any) -> RunOptions:
-    """Return RunOptions of ``fields``. Raise InvalidInputError, which names the field, for a value out of range."""
+    """Return RunOptions with ``fields``. Raise InvalidInputError with the name of the field for a value out of range."""
     default = DEFAULT_OPTIONS.__dict__
     if all(value is default[name] or value == default[name] for name, value in fields.items()):
         return DEFAULT_OPTIONS

@@ -1,4 +1,4 @@
-"""The client, which enqueues runs, answers requests, forks and reads threads. One client has one connection pool.
+"""The client enqueues runs, answers requests, forks and reads threads. One client has one connection pool.
 
 Every call commits in the store first. The effects of the commit on Redis follow and do not change the outcome
 (:mod:`runyard.client.apply_effects`). The other modules of :mod:`runyard.client` define the calls.
@@ -31,13 +31,25 @@ if TYPE_CHECKING:
 class ConnectOptions(TypedDict, total=False):
     """The options of a connection.
 
-    Of Postgres: ``redis`` (the URL of Redis), ``min_pool_size`` and ``max_pool_size`` (connections), ``listen_url`` (the URL of
-    a direct connection, if the other goes through PgBouncer), ``statement_cache_size`` (0 behind PgBouncer in transaction
-    mode), ``command_timeout`` (seconds of a call), ``stream_limits`` (the same in every process), ``name`` (under which both
-    servers list the connections). Of MySQL: ``min_pool_size`` and ``max_pool_size``. Of SQLite: ``busy_seconds`` (seconds for
-    which a write waits for the writer of another process). Of the HTTP API: ``api_key``, which determines the tenant,
-    ``timeout`` (seconds to wait for a reply), ``patience`` (seconds for which a request is repeated), ``transport`` (of httpx,
-    for proxies and certificates).
+    For Postgres and Redis:
+
+    - ``redis``: the URL of Redis.
+    - ``min_pool_size``, ``max_pool_size``: the number of connections to Postgres.
+    - ``listen_url``: the URL of a direct connection to Postgres. It is needed if ``url`` is the URL of a PgBouncer.
+    - ``statement_cache_size``: 0 behind a PgBouncer in transaction mode.
+    - ``command_timeout``: the maximum time of a call, in seconds.
+    - ``stream_limits``: the limits of event streams. Use equal limits in all processes.
+    - ``name``: the name of the connections in the lists of both servers.
+
+    For MySQL: ``min_pool_size`` and ``max_pool_size``. For SQLite: ``busy_seconds``, the time for which a write waits for a
+    write of another process, in seconds.
+
+    For the HTTP API:
+
+    - ``api_key``: the key that determines the tenant.
+    - ``timeout``: the time to wait for a reply, in seconds.
+    - ``patience``: the time for which a request is repeated, in seconds.
+    - ``transport``: a transport of httpx, for proxies and certificates.
     """
 
     redis: str | None
@@ -86,12 +98,12 @@ class Client(
     ) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
-        Without ``url``, the client connects to the deployment that the command line finds: that of ``RUNYARD_POSTGRES_URL`` and
-        ``RUNYARD_REDIS_URL`` (or an https URL and ``RUNYARD_API_KEY``), of the ``runyard dev`` of this folder, or of ``.env``.
-        ``options``: see :class:`ConnectOptions`. With a ``url`` of Postgres and without ``redis``, the reconciler of the
-        workers submits the client's runs some seconds later. ``tenant``: the tenant of every call. ``namespace``: that of the
-        agents that calls name, and of the default agent, as in :class:`runyard.App`. By default it is RUNYARD_NAMESPACE.
-        ``app_version``: recorded with each run that the client enqueues.
+        ``url``: the URL of Postgres, of the HTTP API or of another backend. Without ``url``, the client connects to the first
+        deployment that it finds in the environment, in a ``runyard dev`` of this folder, and in ``.env``
+        (:mod:`runyard.support.location`). ``tenant``: the tenant of every call. ``namespace``: the namespace of the agents in
+        arguments and of the default agent, as in :class:`runyard.App`. The default is RUNYARD_NAMESPACE. ``app_version``:
+        recorded with each run that the client enqueues. ``options``: see :class:`ConnectOptions`. With a ``url`` of Postgres
+        and no ``redis``, the client cannot submit jobs. The reconciler then submits the jobs some seconds later.
 
         Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is named.
         Raises BackendUnavailableError, LoginRefusedError, SchemaUninitialized, SchemaMismatch.

@@ -19,18 +19,22 @@ class FeedCalls(Calls):
     """Read the feed, or follow it."""
 
     async def feed(self, cursor: str | None = None, *, limit: int = 100) -> Page[FeedEntry]:
-        """Return the entries after ``cursor``, at most ``limit`` (1 to 1000). Without a cursor, begin at the oldest entry kept.
+        """Return the entries after ``cursor``, at most ``limit`` (1 to 1000).
 
-        Store the entries and ``next`` together, and continue from ``next``. Each entry is then read at least once. No entry
-        ever appears before an entry that was read. ``next`` is always set, also at the present end of the feed. An entry
-        appears after the end of all transactions that were open when it was written.
+        Without a cursor, begin at the oldest stored entry.
+
+        Store the entries and ``next`` together, and continue from ``next``. Each entry is then read at least once. Later
+        entries always follow the entries that were already read. ``next`` is always set, also at the present end of the feed.
+        An entry appears only after the end of all transactions that were open when the entry was written.
 
         Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
         """
         return await self.backend.feed.read(PageRequest(limit=limit, cursor=cursor, most=MAX_PAGE_SIZE))
 
     async def follow_feed(self, cursor: str | None = None) -> AsyncGenerator[FeedEntry]:
-        """Yield the entries after ``cursor`` and all later ones, without end. Each entry has its own ``cursor``.
+        """Yield the entries after ``cursor``, then each new entry. The iteration does not end.
+
+        Each entry has its own ``cursor``.
 
         Raises the errors of :meth:`feed`, and BackendUnavailableError. After an outage, follow again from the last entry's
         cursor.

@@ -26,7 +26,7 @@ from .traced_calls import fork_span, link_source
 
 
 class ForkCalls(RunCalls):
-    """Fork at once, fork as a job, or probe."""
+    """Fork a thread at once or as a job, or probe a thread."""
 
     async def fork(
         self,
@@ -48,14 +48,15 @@ class ForkCalls(RunCalls):
     ) -> Thread:
         """Make a new thread that starts from a snapshot of ``src``, in constant time for any length of ``src`` (F1 to F8).
 
-        ``new``: the id of the new thread, or None for a generated one. The cut is ``after_run_id``, or ``at_message_id`` or
+        ``new``: the id of the new thread, or None for a generated id. The cut is ``after_run_id``, or ``at_message_id`` or
         ``at_seq`` (inclusive). The default is after the last completed run. ``repair``: close open tool calls at the cut.
         ``metadata``: a JSON object, stored as ``extra["fork"]``. It may have one level of nesting less than
         :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread. ``run_id``:
-        the run id of this prompt. None derives it from ``new``, so that a repetition is the same run. ``wait``: if the run of
-        the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``: those of the new thread.
-        ``agent`` is by default that of ``src``. ``reset_usage``: start the new thread's usage totals at zero, instead of at
-        the usage of the runs that the fork contains whole. With False, the time grows with the number of these runs.
+        the run id of this prompt. With None, the id is derived from ``new``, and a repetition of the call is the same run.
+        ``wait``: if the run of the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``:
+        the values of the new thread. The default of ``agent`` is the agent of ``src``. ``reset_usage``: start the new thread's
+        usage totals at zero. With False, the totals start at the usage of the runs that the fork contains completely. This fork
+        is slower, because it reads the usage of all these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
         InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`, after the fork was made.
@@ -93,9 +94,10 @@ class ForkCalls(RunCalls):
         """Fork as a job that waits for the run of the cut to complete (F5). The completion starts the job, without polling.
 
         ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from ``run_id``. ``webhook``: a URL that
-        receives the job's end. ``message``: the first prompt of the new thread, which the job enqueues. ``prompt_run_id``: the
-        run id of this prompt. None derives it from the id of the new thread. The other arguments are those of :meth:`fork`. The
-        ``value`` of the job's result is ``{"thread_id": new}``, with a prompt also ``"run_id"``.
+        receives the job's end. ``message``: the first prompt of the new thread. The job enqueues this prompt.
+        ``prompt_run_id``: the run id of this prompt. With None, the id is derived from the id of the new thread. The other
+        arguments are as in :meth:`fork`. The ``value`` of the job's result is ``{"thread_id": new}``. With a prompt, the
+        ``value`` also has ``"run_id"``.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError, InvalidInputError.
         """
@@ -120,8 +122,8 @@ class ForkCalls(RunCalls):
         """Return the answer to ``message`` on a snapshot of ``src``, and write to no thread (F9).
 
         ``run_id``: the job's id. A repetition with the same id gets the same answer. ``timeout``: seconds for the probe.
-        ``wait``: seconds until the call raises TimeoutError. The probe continues after this error. The tools of the agent are
-        executed with their side effects.
+        ``wait``: seconds until the call raises TimeoutError. The probe continues after this error. Side effects of tools are
+        real.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, ResultExpiredError.
         """
@@ -163,7 +165,7 @@ async def make_fork(
     calls: ForkCalls, request: ForkRequest, message: str | Message | None = None, run_id: str | None = None
 ) -> tuple[Forked, RunHandle | None]:
     """Fork by ``request`` and enqueue ``message`` as first prompt. Return the fork, and the prompt's run or None."""
-    from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
+    from ..support import metrics  # prometheus-client takes half of a client's import time
 
     with fork_span(calls.backend, request) as span:
         began = time.perf_counter()
@@ -174,7 +176,7 @@ async def make_fork(
 
 
 async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:
-    """Enqueue the first prompt of the fork ``new``, if there is one. ``run_id``: see :func:`prompt_id`."""
+    """Enqueue ``message`` as the first prompt of the fork ``new``. Do nothing for None. ``run_id``: see :func:`prompt_id`."""
     if message is None:
         return None
     return await calls.enqueue(new, message, prompt_id(new, message, run_id, "run_id"))
@@ -183,13 +185,13 @@ async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None,
 def prompt_id(new: str, message: object, run_id: str | None, field: str) -> str | None:
     """Return the run id of the first prompt of the fork ``new``, or None if there is no prompt.
 
-    By default the id is derived from ``new``, so that a repetition is the same run. ``field``: the name of the argument
+    By default the id is derived from ``new``. A repetition is therefore the same run. ``field``: the name of the argument
     ``run_id``. Raises InvalidInputError for an invalid id, and for an id without a prompt.
     """
     if message is not None:
         return first_prompt_id(new) if run_id is None else check_id(run_id, field)
     if run_id is not None:
-        raise InvalidInputError(f"{field} is that of the first prompt; give a message with it", field=field)
+        raise InvalidInputError(f"{field} is the run id of the first prompt; give a message too", field=field)
     return None
 
 

@@ -10,9 +10,9 @@ from ..support.class_origins import is_of
 def opened(connection: Any) -> Any:
     """Return the driver's connection of a connection of Django (``django.db.connection``), and any other value unchanged.
 
-    The engine of Django's database may be that of another package, which is derived from Django's.
-    Call this function in the thread that uses the connection, because Django has a connection for each thread. A connection
-    that is not open is opened. Django refuses to open one inside an event loop.
+    The database engine may be from another package that derives it from Django's. Call this function in the thread that uses
+    the connection, because Django has a connection for each thread. A connection that is not open is opened. Django refuses to
+    open a connection inside an event loop.
     """
     if not is_of(connection, "django"):
         return connection

@@ -22,14 +22,14 @@ class LineageCalls(RunCalls):
     """Read the lineage and the differences of threads."""
 
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
-        """Return the thread, at most ``limit`` of its ancestors, and as many of its children, all without their large values.
+        """Return the thread, at most ``limit`` ancestors and at most ``limit`` children. Large values are left out.
 
-        The list of ancestors also ends at about 4 MiB. It ends before a thread that is not deleted, so that deleted ancestors
-        may exceed ``limit``. After a thousand deleted ancestors the lineage ends. Call this method with the thread id
-        ``next_ancestor`` to read that thread and further ancestors. Call :meth:`threads` with this parent and the cursor
-        ``next_children`` to read further children.
+        The list of ancestors also ends at about 4 MiB. The next page begins at a thread that is not deleted. The list may
+        therefore have more than ``limit`` ancestors if some are deleted. The lineage ends after a thousand deleted ancestors.
+        Call this method with the thread id ``next_ancestor`` to read that thread and further ancestors. Call :meth:`threads`
+        with this parent and the cursor ``next_children`` to read further children.
 
-        ``child_runs``: as of :meth:`child_runs`, with the same limit.
+        ``child_runs`` of the result: the result of :meth:`child_runs` with the same limit.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -46,10 +46,10 @@ class LineageCalls(RunCalls):
         )
 
     async def child_runs(self, thread_id: str, *, limit: int = 100) -> ChildRuns:
-        """Return at most ``limit`` children of the thread's runs, and their children, level by level (K3).
+        """Return at most ``limit`` children of the thread's runs and children of these children, level by level (K3).
 
-        Children are at most ten levels deep. A child whose content was deleted is left out, with its children. A backend that
-        runs no agents has no children. Raises ThreadNotFoundError, InvalidInputError.
+        Children are at most ten levels deep. A child whose content was deleted is left out together with its children. On a
+        backend without workers the result is empty. Raises ThreadNotFoundError, InvalidInputError.
         """
         check_limit(limit, MAX_PAGE_SIZE)
         try:
@@ -58,10 +58,10 @@ class LineageCalls(RunCalls):
             return ChildRuns()
 
     async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
-        """Compare the heads of two threads. Return the messages of each after the last message that both show.
+        """Compare the heads of two threads. Return the messages of each thread after the last message that both show.
 
-        ``limit``: the most messages per side, 1 to 1000. A side also ends at about 4 MiB. Both threads are read from the
-        newest message back, so that the cost does not depend on the number of shared messages.
+        ``limit``: the most messages per side, 1 to 1000. A side also ends at about 4 MiB. Both threads are read from the newest
+        message back. The cost therefore does not depend on the number of shared messages.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -85,7 +85,10 @@ class LineageCalls(RunCalls):
             )
 
     async def _line(self, thread_id: str) -> list[tuple[str, datetime]]:
-        """Return the ids of the thread and its ancestors, the nearest first. Two threads with one id differ in their times."""
+        """Return the ids and times of the thread and its ancestors, the nearest first.
+
+        The id of a deleted thread may be used again.
+        """
         line = [await self.thread(thread_id), *(await self.backend.threads.ancestors(thread_id, MAX_PAGE_SIZE)).items]
         return [(thread.thread_id, thread.created_at) for thread in line]
 
@@ -119,7 +122,7 @@ class Side:
 async def last_common(ours: Side, theirs: Side) -> Message | None:
     """Return the last message that both sides show, or None.
 
-    A shared message has the same ``seq`` on both sides. The messages that a thread adds after its inherited ones have higher
+    A shared message has the same ``seq`` on both sides. The messages that a thread adds to its inherited messages have higher
     numbers.
     """
     await ours.step()

@@ -19,16 +19,16 @@ from .arguments import Calls
 
 
 class OperatorCalls(Calls):
-    """List workers and queues, drain workers, pause queues, over all tenants."""
+    """List and drain workers, list and pause queues. The calls cover all tenants."""
 
     async def workers(self) -> list[WorkerInfo]:
         """Return all known workers, the oldest first. Dead workers stay listed for a day."""
         return await self.backend.workers.workers()
 
     async def worker(self, part: str) -> WorkerInfo:
-        """Return the worker whose id is ``part``, or the only worker whose id contains it.
+        """Return the worker whose id is ``part``, or the only worker whose id contains ``part``.
 
-        Raises WorkerNotFoundError, InvalidInputError if several ids contain it.
+        Raises WorkerNotFoundError, and InvalidInputError if several ids contain ``part``.
         """
         known = {worker.worker_id: worker for worker in await self.workers()}
         found = [known[part]] if part in known else [worker for id, worker in known.items() if part in id]
@@ -40,16 +40,16 @@ class OperatorCalls(Calls):
         return found[0]
 
     async def drain_worker(self, worker_id: str) -> None:
-        """Drain a worker, which then claims nothing more, finishes its runs without a time limit, and exits.
+        """Drain a worker. The worker claims no further runs, finishes its runs without a time limit, and exits.
 
         The worker reads the request within a second. Raises WorkerDeadError.
         """
         await self.backend.workers.drain(worker_id)
 
     async def queues(self, *, known: bool = False, limit: int = 100, cursor: str | None = None) -> Page[QueueInfo]:
-        """Return the state of each queue that holds runs, is paused or is served, ordered by name, a page at a time.
+        """Return a page of the states of queues, ordered by name. A queue is listed if it has runs, is paused or is served.
 
-        ``known``: leave out the queues that only runs name. Raises InvalidInputError, InvalidCursorError.
+        ``known``: leave out queues that only the runs of clients name. Raises InvalidInputError, InvalidCursorError.
         """
         return await self.backend.queues.queues(PageRequest(limit=limit, cursor=cursor), known=known)
 
@@ -76,12 +76,12 @@ class KeyCalls(Calls):
         lifetime: float | None = None,
         until: datetime | None = None,
     ) -> tuple[ApiKey, str]:
-        """Create a key of this client's tenant. Return the key and its text, which the store does not keep.
+        """Create a key of this client's tenant. Return the key and its text. The store does not keep the text.
 
         ``name``: a name for people, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for no expiry.
         ``until``: the latest time of the expiry, or None.
 
-        Raises InvalidInputError, also if the tenant has MAX_VALID_KEYS valid keys.
+        Raises InvalidInputError, for example if the tenant has MAX_VALID_KEYS valid keys.
         """
         if not (1 <= len(name) <= 100 and name.isprintable()):
             raise InvalidInputError(f"the name of a key is 1 to 100 printable characters, got {brief(name)}", field="name")
@@ -100,11 +100,14 @@ class KeyCalls(Calls):
         return made, str(secret)
 
     async def keys(self) -> list[ApiKey]:
-        """Return the tenant's valid keys, and the newest MAX_ENDED_KEYS of the others. The oldest come first."""
+        """Return the tenant's valid keys, and the newest MAX_ENDED_KEYS expired or revoked keys. The oldest come first."""
         return await self.backend.keys.keys()
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key. Every process refuses it within seconds. Return False if it does not exist or was revoked before."""
+        """Revoke a key. Every process refuses the key within seconds.
+
+        Return False if the key does not exist or was revoked before.
+        """
         return await self.backend.keys.revoke_key(key_id)
 
 
@@ -121,8 +124,8 @@ class LimitCalls(Calls):
         ``name``: ``queued``, ``queued_per_tenant`` and ``queued_per_lane`` refuse a run beyond the limit with QueueFullError.
         ``queued_seconds``: a run that has not started this many seconds after it was due fails with ``run_expired``.
         ``message_bytes``: a larger message is refused with MessageTooLargeError. ``running_per_agent`` and
-        ``running_per_tenant``: a run beyond the limit waits for a permit. ``subject``: the agent or the tenant that the limit
-        is for, or None for every agent or tenant without a limit of its own.
+        ``running_per_tenant``: a run beyond the limit waits for a permit. ``subject``: the agent or the tenant of the limit, or
+        None for every agent or tenant without its own limit.
 
         Raises InvalidInputError.
         """

@@ -1,8 +1,7 @@
 """The handle of a run, and the result of a run.
 
 The handle reads the run, waits for it, streams its events and cancels it. The handle waits by following the run's events.
-:mod:`runyard.events.run_stream` decides what happens if events are lost or do not come. The result can raise the error of a run
-that did not complete.
+:mod:`runyard.events.run_stream` handles lost and delayed events.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The state in which a run stopped: it ended, or it is suspended.
+    """The result of a run that has ended or is suspended.
 
     ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
     of the lists (``messages``, ``requests``) that are incomplete, because the caller limited their bytes.
@@ -62,22 +61,25 @@ class RunResult:
 
     @property
     def text(self) -> str:
-        """The answer: the text of the last assistant message of a completed run, empty if the run wrote none.
+        """The text of the last assistant message of a completed run. The text is empty if the run wrote no such message.
 
-        Raises what :meth:`raise_for_status` raises if the run did not complete: its last text is no answer.
+        Raises the errors of :meth:`raise_for_status` if the run did not complete, because its last text is no answer.
         """
         return self.raise_for_status().last_text
 
     @property
     def last_text(self) -> str:
-        """The text of the last assistant message, whatever the status of the run. Empty if there is no such message."""
+        """The text of the last assistant message, for every status of the run.
+
+        The text is empty if there is no such message.
+        """
         return next((message.text for message in reversed(self.messages) if message.role == "assistant"), "")
 
     def raise_for_status(self) -> RunResult:
         """Return self if the run completed.
 
-        Raises the run's error if it is an error of :mod:`runyard.errors`. Raises RunNotCompletedError with the status and the
-        error otherwise.
+        Raises the run's error if it is an error of :mod:`runyard.errors`. Otherwise raises RunNotCompletedError with the status
+        and the error.
         """
         if self.ok:
             return self
@@ -92,8 +94,8 @@ class RunResult:
 class RunHandle:
     """A handle of one run of a thread. Each method calls the deployment.
 
-    ``created``: True if the enqueue that returned the handle created the run. ``accepted``: the run as this enqueue returned
-    it, or None if the handle is not the result of an enqueue.
+    ``created``: True if the enqueue that returned the handle created the run. ``accepted``: the run as returned by this
+    enqueue, or None if no enqueue returned the handle.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class RunHandle:
         return await self._client.explain(self.thread_id, self.run_id)
 
     async def cancel(self, *, keep: bool = False) -> Run:
-        """Cancel the run durably (R10). ``keep``: its messages so far stay in the context of later runs."""
+        """Cancel the run durably (R10). ``keep``: the messages of the run stay in the context of later runs."""
         return await self._client.cancel(self.thread_id, self.run_id, keep=keep)
 
     async def progress(self) -> FanOutProgress:
@@ -143,14 +145,14 @@ class RunHandle:
         return self._client.stream(self.thread_id, self.run_id, last_event_id)
 
     async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
-        """Wait until the run has ended or is suspended. Return its result, which may be a failure (``raise_for_status``).
+        """Wait until the run has ended or is suspended. Return its result. The result of a failed run is returned, not raised.
 
-        ``timeout``: seconds to wait. 0 checks once, None waits without limit. ``most``: the approximate maximum number of bytes
-        of the messages, and again of the requests. None returns all. If the run is suspended, answer its requests and call this
-        method again.
+        ``timeout``: seconds to wait. 0 checks once. None waits without a limit. ``most``: the approximate maximum number of
+        bytes of the messages, and the same number for the requests. None returns all. If the run is suspended, answer its
+        requests, and call this method again.
 
-        Raises TimeoutError (the run continues), RunNotFoundError, also for an inherited run whose thread was deleted, and
-        ResultExpiredError for a fork job whose result has been deleted.
+        Raises TimeoutError. The run continues after this error. Raises RunNotFoundError, also for an inherited run whose thread
+        was deleted. Raises ResultExpiredError for a fork job whose result has been deleted.
         """
         async with asyncio.timeout(timeout or None):
             run = await self.run()

@@ -65,19 +65,18 @@ class RunCalls(ThreadCalls):
 
         ``message``: the user's text, or a Message. None continues from the last message. The run fails with ``invalid_input``
         if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. The same id with
-        the same content is the same run. Such a repetition may differ in ``queue``, ``priority``, ``run_at``, ``delay``,
-        ``timeout``, ``max_attempts``, ``retry``, ``metadata`` and ``webhook``, and the first values apply. ``agent``: the name
-        of an agent that a worker serves. Without it, the run gets the agent of the thread, or else the default agent of the
-        client's namespace, and so does a new thread. ``queue``: by default the agent's queue. ``parent_id``: the id of the
-        message after which the run branches, or ROOT_ID for a tree of its own. ``parallel``: run on a branch and a lane of its
-        own. ``run_at`` (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt.
-        ``max_attempts``: the number of errors after which the run fails. Crashes, releases and questions are no errors. By
-        default temporary errors of a model's provider are retried for about two minutes, and any other error fails the run.
-        ``retry``: the backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``:
-        seconds after the due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that
-        receives the run's end. ``connection``: the caller's open database connection, of asyncpg, psycopg 3, SQLAlchemy or
-        Django. The commit of its transaction makes the run visible. ``metadata``: a JSON object within the bounds of
-        :mod:`runyard.domain.size_limits`.
+        the same content is the same run. Such a repetition may have another ``queue``, ``priority``, ``run_at``, ``delay``,
+        ``timeout``, ``max_attempts``, ``retry``, ``metadata`` or ``webhook``. The first values apply. ``agent``: the name of an
+        agent that a worker serves. With None, the run gets the agent of the thread. If the thread has no agent, both get the
+        default agent of the client's namespace. ``queue``: by default the agent's queue. ``parent_id``: the id of the message
+        after which the run branches, or ROOT_ID for a new tree. ``parallel``: run on a new branch with its own lane. ``run_at``
+        (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt. ``max_attempts``: the
+        number of errors after which the run fails. Crashes, releases and questions do not count as errors. By default,
+        temporary errors of a model's provider are retried for about two minutes. Any other error fails the run. ``retry``: the
+        backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``: seconds after the
+        due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that receives the run's end.
+        ``connection``: the caller's open database connection, of asyncpg, psycopg 3, SQLAlchemy or Django. The run becomes
+        visible when the caller commits. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -137,15 +136,16 @@ class RunCalls(ThreadCalls):
         answered_by: str | None = None,
         on_behalf_of: str | None = None,
     ) -> HitlRequest:
-        """Answer a pending request, whose run then continues (H3 to H5). Return the request with its answer.
+        """Answer a pending request. The run then continues (H3 to H5). Return the request with its answer.
 
         ``request_id``: the id of the request. None takes the thread's only pending request. With ``request_id``, ``thread_id``
-        may be None. ``response_id``: the client's id of this response, which makes a repetition safe. ``answered_by``: the name
-        of the responder. The HTTP API refuses this argument and stores the name of the API key. ``on_behalf_of``: the person
-        for whom the responder answers, such as a user of the backend. It is stored with the answer and not verified.
+        may be None. ``response_id``: the client's id of this response. A repetition with the same id changes nothing.
+        ``answered_by``: the name of the responder. The HTTP API refuses this argument and stores the name of the API key.
+        ``on_behalf_of``: the person for whom the responder answers, such as a user of the backend. The name is stored and not
+        verified.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
-        HitlAlreadyAnsweredError, InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.size_limits`.
+        HitlAlreadyAnsweredError. Raises InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.size_limits`.
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("give the thread_id or the request_id of the request to answer", field="thread_id")
@@ -168,13 +168,13 @@ class RunCalls(ThreadCalls):
     ) -> Signal:
         """Send a signal to a thread. A run of the thread that waits for ``name`` continues (:meth:`RunContext.wait_for`).
 
-        Without such a run, the signal stays until a run waits for it. ``value``: a JSON value. ``signal_id``: the client's id
-        of this signal, which makes a repetition safe. ``sent_by``: the name of the sender. The HTTP API refuses this argument
-        and stores the name of the API key.
+        Without such a run, the signal is kept until a run waits for it. ``value``: a JSON value. ``signal_id``: the client's id
+        of this signal. A repetition with the same id changes nothing. ``sent_by``: the name of the sender. The HTTP API refuses
+        this argument and stores the name of the API key.
 
-        Raises ThreadNotFoundError, SignalConflictError if the thread has another signal with this id, TooManySignalsError if no
-        run has taken a thousand signals of the thread, and InvalidInputError for an invalid name or a value beyond the bounds
-        of :mod:`runyard.domain.size_limits`.
+        Raises ThreadNotFoundError. Raises SignalConflictError if the thread has another signal with this id. Raises
+        TooManySignalsError if the thread keeps a thousand signals that no run has taken. Raises InvalidInputError for an
+        invalid name or a value beyond the bounds of :mod:`runyard.domain.size_limits`.
         """
         sent = await self.backend.runs.signal(
             thread_id, name, value, signal_id=new_id() if signal_id is None else signal_id, sent_by=sent_by
@@ -183,7 +183,7 @@ class RunCalls(ThreadCalls):
         return sent.signal
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Run:
-        """Cancel a run durably. After this call the run appends nothing (R10). ``keep``: its messages stay in the context.
+        """Cancel a run durably. After this call the run appends no message (R10). ``keep``: its messages stay in the context.
 
         Raises RunNotFoundError, RunEndedError.
         """
@@ -194,7 +194,7 @@ class RunCalls(ThreadCalls):
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Run | None:
         """Abort the run that waits for a human, and keep its messages. The model of a later run reads the ``reason`` (H8).
 
-        Each open tool call of the run gets an error result ``aborted: <reason>``. An assistant message with the stop reason
+        Each open tool call of the run gets the error result ``aborted: <reason>``. An assistant message with the stop reason
         ``aborted`` ends the run. No model is called. ``run_id``: the id of the run, if several runs wait. Returns the run, or
         None if no run waits. A repetition of the call finds no waiting run and changes nothing.
 
@@ -214,20 +214,22 @@ class RunCalls(ThreadCalls):
         """Delete the content of a run that ended and is in no context: failed, dead, cancelled without ``keep``, or a fork job.
 
         The content is its messages, input, result, error, metadata, requests and steps. A fork or branch that was cut inside
-        the run keeps the messages that it shows. The run's row stays, with ``deleted_at``, so that a repeated enqueue finds the
-        run and executes nothing. No list shows the run. Events of the run stay in streams until they expire. A repetition of
-        the delete changes nothing.
+        the run keeps the messages that it shows. The run's row stays, with ``deleted_at``. A repeated enqueue finds this row
+        and executes nothing. No list shows the run. Events of the run stay in streams until they expire. A repetition of the
+        delete changes nothing.
 
         Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
         """
         await self.backend.runs.delete_run(thread_id, run_id)
 
     def handle(self, thread_id: str, run_id: str) -> RunHandle:
-        """Return a handle of a run that was enqueued elsewhere, without a call to the deployment."""
+        """Return a handle of a run, for example of a run from another process. This method does not call the deployment."""
         return RunHandle(self, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run:
-        """Return one run. A fork also has the completed runs that it inherited whole, with the ``thread_id`` of their threads.
+        """Return one run. The runs of a fork include the completed runs that it inherited whole.
+
+        An inherited run has the ``thread_id`` of its own thread.
 
         Raises RunNotFoundError.
         """
@@ -252,9 +254,9 @@ class RunCalls(ThreadCalls):
     ) -> Page[Run]:
         """Return runs of one thread or of all threads, the newest first, a page at a time.
 
-        ``since`` (inclusive) and ``before`` (exclusive), both with a time zone, bound the time of acceptance. Large values are
-        left out (:attr:`runyard.models.Run.omitted`). A page may hold fewer runs than ``limit``. Only a page whose ``next`` is
-        None is the last.
+        ``since`` (inclusive) and ``before`` (exclusive): bounds of the time of acceptance, with a time zone. Large values are
+        left out (:attr:`runyard.models.Run.omitted`). A page may have fewer runs than ``limit``. The ``next`` of the last page
+        is None.
 
         ``error``: the code of the run's error. ``text``: a part of the prompt, of its JSON if it is no text, of the run id or
         of the thread id, in any case of letters. Prompts that the list leaves out are not searched. No index helps
@@ -288,7 +290,7 @@ class RunCalls(ThreadCalls):
     async def requests(
         self, thread_id: str | None = None, *, pending: bool = True, limit: int = 100, cursor: str | None = None
     ) -> Page[HitlRequest]:
-        """Return the inbox: the requests that wait for a human, of one thread or of all threads.
+        """Return the inbox: the pending requests of one thread or of all threads.
 
         ``pending=False`` includes the answered requests.
 
@@ -316,7 +318,7 @@ class RunCalls(ThreadCalls):
     ) -> AsyncGenerator[Event]:
         """Yield a run's events after ``last_event_id``, live, until the run ends or is suspended.
 
-        ``found``: the run, if the caller has just read it, which saves a read. See
+        ``found``: the run, if the caller has just read it. With ``found``, the stream does not read the run again. See
         :func:`runyard.events.run_stream.follow_run`. Raises RunNotFoundError.
         """
         return self.backend.streams.follow_run(thread_id, run_id, last_event_id, found=found)
@@ -331,15 +333,16 @@ class RunCalls(ThreadCalls):
     async def thread_cursor(self, thread_id: str) -> str:
         """Return the cursor at which :meth:`stream_thread` without a cursor begins.
 
-        A reader that stores this cursor can reconnect before its first event without a loss. Raises ThreadNotFoundError.
+        A reader that stores this cursor loses no event, even if its connection breaks before the first event. Raises
+        ThreadNotFoundError.
         """
         return await self.backend.streams.thread_cursor(thread_id)
 
     async def result_of(self, run: Run, most: int | None = None) -> RunResult:
         """Return the result of a run that stopped: its messages in order, and its pending requests.
 
-        ``most``: the approximate maximum number of bytes of the messages, and again of the requests. A result that would have
-        more contains the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
+        ``most``: the approximate maximum number of bytes of the messages, and the same number for the requests. A larger result
+        is cut to the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
 
         Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result has been deleted.
         """
@@ -347,7 +350,7 @@ class RunCalls(ThreadCalls):
         return RunResult(found.run, found.messages, found.requests, found.omitted)
 
     async def _asked(self, thread_id: str, message_id: str | None) -> Message:
-        """Return the user message with the id ``message_id``, or the user message that this message answers."""
+        """Return the last user message on the path to the message ``message_id``. The path includes this message."""
         async with aclosing(path_to_root(self.backend.threads, thread_id, message_id)) as path:
             async for message in path:
                 if message.role == "user":
@@ -366,7 +369,7 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
         request.record(app_version=client.app_version, trace_context=tracing.current())
         accepted = await client.backend.runs.accept(request, connection=opened(connection))
         if accepted.created:
-            from ..support import metrics  # imports prometheus-client, which takes half of a light client's import time
+            from ..support import metrics  # prometheus-client takes half of a client's import time
 
             metrics.child(metrics.RUNS_ACCEPTED, request.kind).inc()
         else:

@@ -1,7 +1,7 @@
-"""SyncClient, the client for code without an event loop, such as Django views, scripts, a shell.
+"""SyncClient: the client for code without an event loop, such as Django views, scripts and shells.
 
-One background thread runs an event loop with one :class:`~runyard.client.client.Client`. Every call runs that client's call in
-the loop and waits for its end. The signatures are the client's. Several threads may share a SyncClient.
+One background thread runs an event loop with one :class:`~runyard.client.client.Client`. Every call executes the same call of
+this client in the loop, and waits for its end. The signatures are equal. Several threads may share a SyncClient.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Portal:
             raise
 
     def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
-        """Yield the items one by one. Leaving the iteration early closes the generator."""
+        """Yield the items one by one. The end of the iteration closes the generator."""
         try:
             while True:
                 try:
@@ -61,7 +61,7 @@ class Portal:
                     return
                 yield item
         finally:
-            if threading.current_thread() is self.thread:  # called by the garbage collector: waiting would block the loop
+            if threading.current_thread() is self.thread:  # the garbage collector called: waiting would block the loop
                 self.closing.add(closing := self.loop.create_task(_close(items)))
                 closing.add_done_callback(self.closing.discard)
             elif self.loop.is_running():
@@ -118,7 +118,7 @@ def _named_after(method: Callable[..., Any], call: Callable[P, T]) -> Callable[P
 
 
 class SyncRunHandle:
-    """A :class:`~runyard.client.run_handle.RunHandle` whose calls block until they have the answer."""
+    """A :class:`~runyard.client.run_handle.RunHandle` with calls that block."""
 
     def __init__(self, portal: Portal, handle: RunHandle) -> None:
         self.portal, self.handle = portal, handle
@@ -143,7 +143,7 @@ class SyncRunHandle:
 
 
 class SyncClient:
-    """A blocking client (``with Client.sync(url) as client:``). It connects at once. See :meth:`Client.connect` for errors."""
+    """A blocking client: ``with Client.sync(url) as client:``. It connects at once. See :meth:`Client.connect` for errors."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class SyncClient:
         return self.portal.wait(read() if format is None else read(format=format))
 
     def handle(self, thread_id: str, run_id: str) -> SyncRunHandle:
-        """Return a handle of a run that was enqueued elsewhere, without a call to the deployment."""
+        """Return a handle of a run, for example of a run from another process. This method does not call the deployment."""
         return SyncRunHandle(self.portal, self.client.handle(thread_id, run_id))
 
     def stream(self, thread_id: str, run_id: str, last_event_id: str | None = None) -> Iterator[Event]:
@@ -264,7 +264,7 @@ class SyncClient:
         return self.portal.iterate(self.client.stream_thread(thread_id, after))
 
     def follow_feed(self, cursor: str | None = None) -> Iterator[FeedEntry]:
-        """Yield the feed's entries after ``cursor`` and all later entries, without end."""
+        """Yield the feed's entries after ``cursor``, then each new entry. The iteration does not end."""
         return self.portal.iterate(self.client.follow_feed(cursor))
 
 

@@ -50,12 +50,14 @@ class ThreadCalls(Calls):
         extra: JsonObject | None = None,
         config: JsonObject | None = None,
     ) -> Created:
-        """Create an empty thread. Return the thread, and whether this call created it. A prompt creates a missing thread.
+        """Create an empty thread. Return the thread, and whether this call created it.
+
+        This call is optional: a prompt creates a missing thread.
 
         ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
-        the name of the agent for prompts that name none. Without it, the first run gives the thread its agent. ``config``: a
-        JSON object, which agents read in their RunContext and forks copy by value. ``extra``: a JSON object. Both have the
-        bounds of :mod:`runyard.domain.size_limits`.
+        the name of the agent for prompts without an agent. With None, the first run gives the thread its agent. ``config``: a
+        JSON object that agents read in their RunContext. A fork has a copy. ``extra``: a JSON object for your own use. Both
+        have the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -82,7 +84,7 @@ class ThreadCalls(Calls):
         """Return threads, or the forks of one thread, the oldest first, a page at a time.
 
         ``tags``: return threads with all of these tags. Large values are left out (:attr:`runyard.models.Thread.omitted`). A
-        page may hold fewer threads than ``limit``. Only a page whose ``next`` is None is the last.
+        page may have fewer threads than ``limit``. The ``next`` of the last page is None.
 
         Raises InvalidInputError, InvalidCursorError.
         """
@@ -102,10 +104,10 @@ class ThreadCalls(Calls):
     ) -> Thread:
         """Change the given fields. None clears a field (RFC 7396).
 
-        ``agent``: the agent of later prompts that name none. Queued runs keep theirs. ``tags`` replaces all tags. ``extra`` and
-        ``config`` are merged at their top level. A key whose value is None is removed. Agents read a changed ``config`` in the
-        attempts that begin later. ``expected``: the ``updated_at`` of the thread as the caller read it. The call is refused if
-        the thread has changed since.
+        ``agent``: the agent of later prompts without an agent. Queued runs keep their agents. ``tags`` replaces all tags.
+        ``extra`` and ``config`` are merged at their top level. A key whose value is None is removed. Attempts that begin later
+        read the changed ``config``. ``expected``: the ``updated_at`` of the thread that the caller read. The call is refused if
+        the thread has changed since then.
 
         Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` or ``config`` beyond the
         bounds of :mod:`runyard.domain.size_limits`.
@@ -137,16 +139,15 @@ class ThreadCalls(Calls):
     ) -> Page[Message] | FormattedPage:
         """Return the path from the root to the message ``leaf_id``, or a page of this path (B2).
 
-        Without ``leaf_id``, the path leads to the end of the thread's current branch (the head). It includes the messages of a
-        run that executes on this branch.
-        ``run_status`` of each message is the present status of its run.
+        Without ``leaf_id``, the path leads to the end of the thread's head. It includes the messages of a run that is executed
+        on this branch. The ``run_status`` of each message is the present status of its run.
 
-        ``limit``: the most messages per page, or None for the whole path. With a limit, a page also ends at about 8 MiB.
-        ``newest_first``: begin at the leaf. ``format``: return JSON objects of this format (``"openai"``, ``"anthropic"``, …)
-        instead of messages, with a list of what the objects lack (M1).
+        ``limit``: the maximum number of messages per page, or None for the whole path. With a limit, a page also ends at about
+        8 MiB. ``newest_first``: begin at the leaf. ``format``: return JSON objects of this format (``"openai"``,
+        ``"anthropic"``, …) instead of messages, with a list of the losses (M1).
 
-        Raises ThreadNotFoundError, MessageNotFoundError, InvalidCursorError, InvalidInputError for a leaf that is no UUID and
-        for an unknown format.
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidCursorError. Raises InvalidInputError for a leaf id that is not
+        a UUID and for an unknown format.
         """
         if format is not None:
             check_format(format)
@@ -157,7 +158,7 @@ class ThreadCalls(Calls):
     async def message(self, thread_id: str, message_id: str) -> Message:
         """Return one message that the thread shows, on any branch.
 
-        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for an id that is no UUID.
+        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for an id that is not a UUID.
         """
         [message] = (await self.messages(thread_id, message_id, limit=1, newest_first=True)).items
         return message
@@ -167,8 +168,8 @@ class ThreadCalls(Calls):
     ) -> Page[Branch]:
         """Return the leaves of the thread's message tree, the oldest first, a page at a time (B3).
 
-        ``head`` marks the leaf of the branch that a message without a parent continues. ``trunk`` marks the leaf of the
-        thread's first branch. The end of a labelled branch is always listed. ``labelled``: return only the ends of labelled
+        ``head`` marks the leaf of the branch to which a message without a named parent is added. ``trunk`` marks the leaf of
+        the thread's first branch. The end of a labelled branch is always listed. ``labelled``: return only the ends of labelled
         branches.
 
         Raises ThreadNotFoundError, InvalidInputError, InvalidCursorError.
@@ -176,18 +177,18 @@ class ThreadCalls(Calls):
         return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor), labelled=labelled)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a branch a label, which follows the branch as it grows (B9). If the thread has the label, it moves.
+        """Give a branch a label (B9). The label follows the branch as it grows. An existing label of the thread moves.
 
         ``label``: 1 to 64 printable characters. ``message_id``: a message of the branch, or None for the head. A message that a
-        fork inherited is of the fork's first branch.
+        fork inherited belongs to the fork's first branch.
 
         Raises ThreadNotFoundError, MessageNotFoundError, RunNotCompletedError for a message of a run that failed or was
-        cancelled, and InvalidInputError, also for the 101st label of a thread.
+        cancelled. Raises InvalidInputError, for example for the 101st label of a thread.
         """
         await self.backend.threads.set_label(thread_id, label, message_id)
 
     async def remove_label(self, thread_id: str, label: str) -> None:
-        """Remove a label. Nothing changes if the thread does not have it.
+        """Remove a label. Do nothing if the thread does not have the label.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -204,13 +205,13 @@ class ThreadCalls(Calls):
     ) -> Message:
         """Store a message without a run. The next run sees the message (B1). Return the stored message.
 
-        A string is a message of the user. A message that is sent again under its id is stored once.
+        A string becomes a user message. A repetition with the same message id is not stored again.
 
-        ``format``: ``message`` is a JSON object of this format (``"openai"``, ``"anthropic"``, …), or a list of objects if the
-        format has several for one message. :meth:`messages` returns ``message`` unchanged in the same format (M2).
-        ``parent_id``: the id of the message after which a branch begins, or :data:`runyard.models.ROOT_ID` for another first
-        message. None appends to the head. ``expected_leaf``: the id of the last message as the caller read it. The
-        call is refused if the thread has another last message.
+        ``format``: the format of ``message`` (``"openai"``, ``"anthropic"``, …). ``message`` is then a JSON object, or a list
+        of objects if the format has several for one message. In the same format, :meth:`messages` returns ``message`` unchanged
+        (M2). ``parent_id``: the id of the message after which a branch begins, or :data:`runyard.models.ROOT_ID` for another
+        first message. None appends to the head. ``expected_leaf``: the id of the last message that the caller read. The call is
+        refused if the thread has another last message.
 
         Raises MessageNotFoundError, InvalidInputError, InvalidBlobError for a fault in a JSON object of a format,
         ThreadBusyError, LeafMovedError, MessageTooLargeError.
@@ -227,11 +228,11 @@ class ThreadCalls(Calls):
         """Delete a thread. Its forks keep the messages that they show.
 
         ``cancel``: first cancel its live runs. ``descendants``: first delete its forks and their forks, one by one. After an
-        interruption, call this method again. ``expected``: the ``updated_at`` of the thread as the caller read it. The call is
-        refused if the thread has changed since.
+        interruption, call this method again. ``expected``: the ``updated_at`` of the thread that the caller read. The call is
+        refused if the thread has changed since then.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError for ``expected`` with
-        ``descendants``, because the call could delete some descendants before it is refused.
+        ``descendants``. Such a call could delete descendants and then be refused.
         """
         if descendants and expected is not None:
             raise InvalidInputError("give expected or descendants, not both", field="expected")
@@ -243,7 +244,7 @@ class ThreadCalls(Calls):
         await self._apply(deleted)
 
     async def _descendants(self, thread_id: str) -> list[str]:
-        """Return the ids of the forks of ``thread_id`` and of their forks, each after its parent."""
+        """Return the ids of all forks below ``thread_id``. Each fork comes after its parent."""
         found = [(await self.thread(thread_id)).thread_id]
         for parent in found:
             cursor: str | None = None
@@ -255,10 +256,12 @@ class ThreadCalls(Calls):
         return found[1:]
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> None:
-        """Delete a thread and blank its own messages in every fork that shows them. See :meth:`delete_thread` for arguments.
+        """Delete a thread, and blank its own messages in every fork that shows them.
 
-        If a fork stays locked for ten seconds, or the database stops answering after the thread was deleted, the call
-        returns and a worker erases the rest.
+        The arguments are as in :meth:`delete_thread`.
+
+        The call returns early if a fork stays locked for ten seconds, or if the database stops answering after the deletion. A
+        worker then erases the other messages.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """

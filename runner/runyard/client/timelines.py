@@ -15,21 +15,21 @@ class TimelineCalls(RunCalls):
     """Find a run, and read what happened in it."""
 
     async def timeline(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Timeline:
-        """Return the timeline of a run, a page at a time: attempts, model requests, tools, steps and requests to humans.
+        """Return a page of the timeline of a run: attempts, model requests, tools, steps and HITL requests.
 
         The run and its totals are on every page. The timeline is read from Postgres alone. Inputs and results are cut to a few
-        hundred characters (:mod:`runyard.domain.timeline`). While the run lasts, a later read may have further entries.
+        hundred characters (:mod:`runyard.domain.timeline`). Until the run has ended, a later read may have further entries.
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError, InvalidCursorError.
         """
         return await self.backend.timelines.timeline(thread_id, run_id, PageRequest(limit=limit, cursor=cursor))
 
     async def find_run(self, prefix: str) -> Run:
-        """Return the run whose id is ``prefix``, or begins with it, on any thread of the tenant.
+        """Return the run whose id is ``prefix`` or begins with ``prefix``, on any thread of the tenant.
 
-        A run with exactly this id is preferred. Runs whose content was deleted are not found.
+        An exact match is preferred. Runs whose content was deleted are not found.
 
-        Raises RunNotFoundError, RunAmbiguousError with the ids of the first runs if there are several, InvalidInputError.
+        Raises RunNotFoundError, InvalidInputError, and RunAmbiguousError with the ids of the first runs if several runs match.
         """
         found = await self.backend.timelines.find(check_id(prefix, "run_id"))
         if not found:

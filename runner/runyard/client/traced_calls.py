@@ -1,4 +1,4 @@
-"""The spans of a client's calls about runs (T1). Over HTTP the API makes these spans, as the client's calls pass through it."""
+"""The spans of a client's calls about runs (T1). For an HTTP client, the API makes these spans."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def fork_span(backend: Backend, request: ForkRequest) -> AbstractContextManager[
 
 
 async def link_source(backend: Backend, span: Span, thread_id: str, run_id: str | None) -> None:
-    """Link ``span`` to the run after which it forks. Without a trace of that run, do nothing."""
+    """Link ``span`` to the run of the cut. Do nothing if that run has no trace."""
     if run_id is not None and span.is_recording():
         tracing.add_link(span, await _trace_of(backend, thread_id, run_id), "fork")
 
 
 async def record_answer(backend: Backend, request: HitlRequest, began: int) -> None:
-    """Record the answer to ``request`` as a span in the trace of its run, linked with the caller's span in both directions.
+    """Record the answer to ``request`` as a span in the trace of its run. Link this span and the caller's span to each other.
 
-    ``began``: the time of the call in nanoseconds since 1970. An answer to a question of no run has no span.
+    ``began``: the time of the call in nanoseconds since 1970. Do nothing if the question belongs to no run.
     """
     if backend.remote or tracing.tracer() is None or request.thread_id is None or request.run_id is None:
         return

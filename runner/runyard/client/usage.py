@@ -15,14 +15,14 @@ class UsageCalls(Calls):
     """Report the usage of runs."""
 
     async def usage(self, since: date | None = None, until: date | None = None, *, agent: str | None = None) -> UsageReport:
-        """Return the usage of the tenant's runs that ended from the day ``since`` to the day ``until``, in total and by day.
+        """Return the usage of the tenant's runs that ended between two days, in total and by day.
 
-        Both days are included, in UTC. ``until`` is by default today. ``since`` is by default 29 days before ``until``, so
-        that the report covers 30 days. A report has at most 366 days.
+        ``since`` and ``until``: the first and the last day, in UTC. The default of ``until`` is today. The default of ``since``
+        is 29 days before ``until``. A report has at most 366 days. ``agent``: count the runs of this agent only.
 
-        ``agent``: count the runs of this agent only. A run counts on
-        the day of its end, with any outcome, and stays counted after its deletion. Usage after a redrive counts on the day of
-        the run's next end. A run is counted within seconds after its end. The totals are complete up to ``counted_until``.
+        A run counts on the day of its end, with any outcome. A deleted run still counts. Usage after a redrive counts on the
+        day of the run's next end. A run is counted within seconds after its end. The totals are complete up to
+        ``counted_until``.
 
         Raises InvalidInputError.
         """
@@ -32,7 +32,7 @@ class UsageCalls(Calls):
 
 
 def _check_day(name: str, day: object) -> None:
-    """Raise InvalidInputError if ``day`` is not a date. A datetime is refused, because its day depends on the time zone."""
+    """Raise InvalidInputError if ``day`` is not a date. The day of a datetime would depend on the time zone."""
     if day is not None and (isinstance(day, datetime) or not isinstance(day, date) or day.year not in ALLOWED_YEARS):
         words = f"{name} is a day (datetime.date) from the year {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}, got {brief(day)}"
         raise InvalidInputError(words, field=name)

@@ -25,9 +25,9 @@ from ..ports.results import Page
 from .arguments import MAX_PAGE_SIZE, Calls
 
 DEFAULT_OVERLAP_SECONDS: Final = 86400.0
-"""Default number of seconds for which both the old and the new secret sign after a rotation."""
+"""Default number of seconds after a rotation for which both secrets sign."""
 MAX_OVERLAP_SECONDS: Final = 30 * 86400.0
-"""Maximum number of seconds for which both the old and the new secret sign after a rotation."""
+"""Maximum number of seconds after a rotation for which both secrets sign."""
 
 
 class WebhookCalls(Calls):
@@ -43,19 +43,19 @@ class WebhookCalls(Calls):
     ) -> Webhook:
         """Subscribe ``url`` to the feed's entries from now on. Return the subscription.
 
-        The subscription has the ``secret`` that signs the deliveries if this process has the setting RUNYARD_WEBHOOK_SECRET.
-        :meth:`webhook_secret` returns the secret later.
+        The returned subscription has the ``secret`` that signs the deliveries, if this process has the setting
+        RUNYARD_WEBHOOK_SECRET. :meth:`webhook_secret` returns the secret later.
 
-        ``events``: types of feed entries. None stands for runs that end or are suspended. ``all_tenants``: send entries of
-        every tenant; only a client without a tenant may. A worker of the deployment sends the entries
+        ``events``: types of feed entries. With None, the types are the end and the suspension of a run. ``all_tenants``: send
+        entries of every tenant. Only a client without a tenant may set this. A worker of the deployment sends the entries
         (``docs/how-to/webhooks.md``). ``webhook_id``: the client's id of the subscription, by default a new id. A repetition
-        with the id returns the same subscription. Over HTTP the server derives the subscription's id from it.
+        with the same id returns the same subscription. Over HTTP, the server derives the subscription's id from the client's.
 
         Raises InvalidInputError, TooManyWebhooksError, WebhookConflictError, and over HTTP ForbiddenError.
         """
         if all_tenants and self.backend.tenant:
             raise InvalidInputError(
-                f"all_tenants concerns all tenants, and this client is one of the tenant {brief(self.backend.tenant)}; "
+                f"all_tenants needs a client without a tenant, and this client has the tenant {brief(self.backend.tenant)}; "
                 "connect without a tenant",
                 field="all_tenants",
             )
@@ -74,9 +74,9 @@ class WebhookCalls(Calls):
     async def webhook_secret(self, webhook_id: str | None = None) -> WebhookSecret | None:
         """Return the secret with which the receiver of a subscription verifies deliveries.
 
-        ``webhook_id`` None stands for the URLs that the tenant's runs name (``webhook=`` of an enqueue). This process, or over
-        HTTP the server, derives the secret from its setting RUNYARD_WEBHOOK_SECRET. Returns None if there is no such
-        subscription. Raises CapabilityMissingError without this setting.
+        ``webhook_id``: the id of a subscription. None means the URLs in the tenant's runs (``webhook=`` of an enqueue). The
+        secret is derived from the setting RUNYARD_WEBHOOK_SECRET of this process, or over HTTP of the server. Returns None if
+        there is no such subscription. Raises CapabilityMissingError without this setting.
         """
         return self._told(webhook_id, await self.backend.webhooks.key(webhook_id))
 
@@ -85,10 +85,10 @@ class WebhookCalls(Calls):
     ) -> WebhookSecret | None:
         """Replace the secret that signs deliveries and later tries of earlier deliveries. Return the new secret.
 
-        ``webhook_id``: as in :meth:`webhook_secret`. ``overlap``: seconds for which the old secret also signs, so that
-        receivers can change over. Use 0 after a leak. ``rotation_id``: the client's id of the rotation. A repetition of the
-        last rotation with its id changes nothing and returns the same secret. Returns None if there is no such subscription.
-        Raises InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
+        ``webhook_id``: as in :meth:`webhook_secret`. ``overlap``: seconds for which the old secret also signs. Receivers take
+        the new secret in this time. Use 0 after a leak. ``rotation_id``: the client's id of the rotation. A repetition of the
+        last rotation with the same id returns the same secret and changes nothing. Returns None if there is no such
+        subscription. Raises InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
         CapabilityMissingError.
         """
         if not 0 <= overlap <= MAX_OVERLAP_SECONDS:
@@ -131,9 +131,9 @@ class WebhookCalls(Calls):
     async def webhook_deliveries(
         self, *, status: DeliveryStatus | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[WebhookDelivery]:
-        """Return the deliveries to this tenant's webhooks and to the webhooks of its runs, the newest first.
+        """Return the deliveries to the tenant's subscriptions and to the URLs in its runs, the newest first.
 
-        For a client without a tenant they include the deliveries to the subscriptions to all tenants.
+        A client without a tenant also gets the deliveries to the subscriptions to all tenants.
 
         ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Deliveries that ended are kept as long as
         the feed. Raises InvalidInputError, InvalidCursorError.
@@ -146,7 +146,7 @@ class WebhookCalls(Calls):
     async def redeliver_webhook(self, delivery_id: str) -> bool:
         """Send a failed or delivered delivery again, with the same id and the full number of tries.
 
-        Return False if there is no such delivery, if it is pending, or if its webhook is removed or disabled.
+        Return False if there is no such delivery, if the delivery is pending, or if its webhook is removed or disabled.
         """
         return await self.backend.webhooks.redeliver(delivery_id)
 

@@ -1,9 +1,10 @@
 """Names of agents.
 
-An agent of an app with a namespace has the name ``namespace/agent``. An agent of an app without one has a name without ``/``. A
-name that ends with ``/`` stands for the default agent of its namespace. None stands for the default agent of apps without a
-namespace. A store replaces such a name by the name of an agent when it accepts the run, or at the first claim if no worker of
-the namespace was ever registered. In Postgres, ``functions/agents.sql`` has the same rules.
+An agent of an app with a namespace has the name ``namespace/agent``. An agent of an app without a namespace has a name without
+``/``. A name that ends with ``/`` stands for the default agent of its namespace. None stands for the default agent of apps
+without a namespace. When a store accepts a run, it replaces such a name by the name of the default agent. If no worker of the
+namespace was ever registered, the store replaces the name at the first claim. In Postgres, ``functions/agents.sql`` has the
+same rules.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .validation import check_id
 
 
 def check_part(value: str, field: str) -> str:
-    """Return ``value`` if it is a valid id without ``/``, else raise InvalidInputError."""
+    """Return ``value`` if it is a valid id without ``/``. Otherwise raise InvalidInputError."""
     if "/" in check_id(value, field):
         raise InvalidInputError(
             f"{field} cannot contain '/', which separates a namespace from an agent's name; got {brief(value)}", field=field
@@ -25,7 +26,7 @@ def check_part(value: str, field: str) -> str:
 
 
 def is_agent(name: str | None) -> TypeGuard[str]:
-    """Return whether ``name`` names one agent, and not the default agent of a namespace."""
+    """Return whether ``name`` is the name of one agent. The other names stand for a default agent."""
     return name is not None and not name.endswith("/")
 
 
@@ -36,19 +37,19 @@ def namespace_of(name: str | None) -> str:
 
 
 def qualified(namespace: str, name: str) -> str:
-    """Return the whole name of an agent. A name with a ``/`` is whole already."""
+    """Return the name of an agent with its namespace. A name with a ``/`` is returned unchanged."""
     return f"{namespace}/{name}" if namespace and "/" not in name else name
 
 
 def wanted(namespace: str, name: str | None) -> str | None:
-    """Return the name that a request of a program in ``namespace`` has for ``name``, which may be None."""
+    """Return the name of an agent for a request from ``namespace``. For None, return the name of the default agent."""
     if name is None:
         return f"{namespace}/" if namespace else None
     return qualified(namespace, name)
 
 
 def served_words(name: str | None) -> str:
-    """Return what a worker must serve for a run with the name: an agent, or the agents of a namespace."""
+    """Return the words of a message for an agent, or for any agent of a namespace."""
     if is_agent(name):
         return f"agent {name}"
     namespace = namespace_of(name)

@@ -1,7 +1,7 @@
 """API keys: the tenant and the scopes of a user of the HTTP API (A1).
 
-A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes,
-so that nobody who has the digest can guess the secret.
+A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes.
+Nobody can therefore guess the secret from the digest.
 """
 
 from __future__ import annotations
@@ -18,20 +18,25 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import InvalidInputError
 
 Scope = Literal["read", "write", "respond", "metrics", "admin"]
-"""``read`` reads, ``write`` changes, ``respond`` answers requests, ``metrics`` reads the metrics of API processes. ``admin``
-does all of these, and reads the workers and queues of the deployment. A key with ``admin`` that belongs to no tenant changes
-them."""
+"""``read`` reads, ``write`` changes, ``respond`` answers requests, ``metrics`` reads the metrics of API processes.
+
+``admin`` does all of these, and reads the workers and queues of the deployment. A key with ``admin`` and without a tenant also
+changes the workers and queues.
+"""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 MAX_VALID_KEYS: Final = 1000
-"""Most keys of a tenant that are neither revoked nor expired (A2)."""
+"""Maximum number of valid keys of a tenant (A2). A valid key is neither revoked nor expired."""
 MAX_ENDED_KEYS: Final = 1000
-"""Most revoked and expired keys that a list has. The newest are listed."""
+"""Maximum number of revoked and expired keys in a list. The newest are listed."""
 
 _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 
 
 class ApiKey(BaseModel):
-    """The stored data of a key. ``name``: a name for people, stored as ``answered_by`` with each answer sent under the key."""
+    """The stored data of a key. ``name``: a name for people.
+
+    Answers that are sent with the key have this name as ``answered_by``.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,13 +74,13 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str) -> Secret | None:
-        """Return the key whose text is ``text``, or None if ``text`` is no key."""
+        """Return the key whose text is ``text``, or None if ``text`` is not a key."""
         found = _TEXT.fullmatch(text)
         return cls(found[1], found[2]) if found else None
 
     @property
     def digest(self) -> bytes:
-        """The digest of the secret, which the store keeps."""
+        """The digest of the secret. The store keeps this digest."""
         return hashlib.sha256(self.secret.encode()).digest()
 
     def __str__(self) -> str:

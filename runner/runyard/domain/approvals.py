@@ -27,16 +27,18 @@ APPROVAL_SCHEMA: Final[JsonObject] = {
 """Schema of the answers to an approval: ``true``, ``false``, or an object that also has a reason or edited arguments."""
 
 DENIED_IN_TIME: Final[JsonObject] = {"answer": {"approved": False, "reason": "nobody decided in time"}}
-"""Default answer to an approval at its deadline, which denies the call (H7, H9)."""
+"""Default answer to an approval at its deadline. The answer denies the call (H7, H9)."""
 
 TIMED_OUT: Final[JsonObject] = {"timed_out": True}
-"""An answer at a deadline that no human can give, because it does not fit the schemas of answers."""
+"""An answer at a deadline. No human can give this answer, because it fits no schema of answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A human's decision on a tool call. ``arguments``: the arguments that the human edited, by default the model's.
-    ``timed_out``: whether the answer is TIMED_OUT."""
+    """A human's decision on a tool call.
+
+    ``arguments``: the arguments as edited by the human, by default the model's. ``timed_out``: whether the answer is TIMED_OUT.
+    """
 
     approved: bool
     arguments: JsonObject
@@ -48,13 +50,18 @@ class Approval:
 
 
 def approval_key(call: ToolCallPart) -> str:
-    """Return the key of the approval of a call. Changed arguments have another key and need another approval (H5)."""
+    """Return the key of the approval of a call.
+
+    A call with changed arguments has another key and needs another approval (H5).
+    """
     return f"approve:{call.id}:{digest([call.name, call.arguments])}"
 
 
 def read_approval(answer: JsonValue, call: ToolCallPart) -> Approval:
-    """Return the decision in an ``answer`` that fits APPROVAL_SCHEMA or is TIMED_OUT. Only ``true`` approves, alone or as
-    ``approved``."""
+    """Return the decision in ``answer``. Only ``true`` approves, alone or as ``approved``.
+
+    ``answer``: a value that fits APPROVAL_SCHEMA, or TIMED_OUT.
+    """
     if not isinstance(answer, dict):
         return Approval(answer is True, call.arguments)
     reason, arguments = answer.get("reason"), answer.get("arguments")

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StrictModel(BaseModel):
-    """A model that refuses unknown fields. A reader of stored data validates with ``extra="ignore"``.
+    """A model that refuses unknown fields. Readers of stored data validate with ``extra="ignore"``.
 
     Processes of an older version can therefore read the data that processes of a newer version stored.
     """

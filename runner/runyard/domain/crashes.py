@@ -5,5 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MAX_CRASHES: Final = 3
-"""Number of crashes without progress after which a run is dead. The last of these attempts is executed alone, in a process of
-its own."""
+"""Number of crashes without progress after which a run is dead.
+
+The last of these attempts is executed alone, in a separate process.
+"""

@@ -1,7 +1,7 @@
 """Ids and digests that are derived from content. A repetition with the same content has the same ids and digests.
 
 Every version of the code must derive the same values. Otherwise a continued run would ask its questions again, and would send
-other idempotency keys. ``validation.py`` makes the random ids, such as the run id of an enqueue without one.
+other idempotency keys. ``validation.py`` makes the random ids, such as the run id of an enqueue without ``run_id``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def wait_id(thread_key: int, run_id: str, kind: str, key: str) -> str:
 
 def step_idempotency_key(thread_key: int, run_id: str, step: str) -> str:
     """Return the idempotency key of the step with the key ``step``. It is the same in every attempt of the run."""
-    # Steps and requests have one kind. The prefix keeps them apart.
+    # Steps and requests have the same kind. The prefix makes their ids different.
     return derived_id("request", thread_key, run_id, f"step:{step}")
 
 
 def candidate_id(src: str, run_id: str, n: int) -> str:
-    """Return the id of the ``n``-th candidate of the job ``run_id``: the id of its thread, or the run id of its probe."""
+    """Return the id of the ``n``-th candidate of the job ``run_id``: a thread id, or the run id of a probe."""
     return derived_id("candidate", src, run_id, n)
 
 
 def forked_thread_id(src: str, run_id: str) -> str:
-    """Return the id of the new thread that the fork job ``run_id`` makes from the thread ``src`` if its caller chose no id."""
+    """Return the default id of the new thread that the fork job ``run_id`` makes from the thread ``src``."""
     return derived_id("fork", src, run_id)
 
 

@@ -11,7 +11,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def etag_of(updated_at: datetime) -> str:
-    """Return the tag of a thread that changed last at ``updated_at`` (with a time zone)."""
+    """Return the tag of a thread. ``updated_at``: the time of the thread's last change, with a time zone."""
     return f'"{(updated_at - EPOCH) // MICROSECOND:x}"'
 
 

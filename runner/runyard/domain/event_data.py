@@ -38,7 +38,7 @@ class AttemptFollows(AttemptBegins):
 class AttemptRewinds(AttemptFollows):
     """The start of an attempt after a crash, an error or a release.
 
-    ``takeover``: true if the worker of the attempt before died, false if that attempt failed or was released.
+    ``takeover``: true if the worker of the previous attempt died, false if that attempt failed or was released.
     """
 
     takeover: bool | None = None
@@ -85,7 +85,7 @@ class StreamedCall(_Data):
 class MessageDelta(_Data):
     """One piece of a message: of its ``text``, of the model's ``thinking``, or of the JSON ``arguments`` of a tool call.
 
-    An agent may send data of its own under this type.
+    An agent may also send other data under this type.
     """
 
     message_id: str | None = None
@@ -132,7 +132,7 @@ class CandidateEnded(_Data):
 
 
 class Gap(_Data):
-    """An empty object, because the lost events are unknown."""
+    """An empty object. The data of the lost events are unknown."""
 
 
 EVENT_DATA: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(

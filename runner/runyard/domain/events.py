@@ -15,7 +15,7 @@ from .base_models import StrictModel
 from .size_limits import JsonObject
 
 _SEALING = threading.Lock()
-"""Held while an event is sealed or opened: the threads of a synchronous client may have the same event."""
+"""Held while an event is sealed or opened, because several threads of a synchronous client may have the same event."""
 
 
 class Event(StrictModel):
@@ -31,10 +31,7 @@ class Event(StrictModel):
 
     @classmethod
     def trusted(cls, id: str | None, type: str, thread_id: str, run_id: str, data: JsonObject) -> Event:
-        """Return an event of values that need no validation. Each run has several events.
-
-        ``model_construct`` would take longer than the constructor.
-        """
+        """Return an event, and skip the validation of its values."""
         event = cls.__new__(cls)
         for name, value in (
             ("__dict__", {"id": id, "type": type, "thread_id": thread_id, "run_id": run_id, "data": data}),
@@ -46,11 +43,11 @@ class Event(StrictModel):
         return event
 
     def share(self) -> None:
-        """Make :meth:`to_json` keep its result. Call this if several readers send the event."""
+        """Make :meth:`to_json` keep its result. Call this method if several readers send the event."""
         object.__setattr__(self, "_json", b"")
 
     def to_json(self) -> bytes:
-        """Return the event as JSON. Invalid Unicode, which agents may send, is escaped."""
+        """Return the event as JSON. The JSON escapes invalid Unicode from agents."""
         kept: bytes | None = getattr(self, "_json", None)
         if kept:
             return kept
@@ -63,10 +60,10 @@ class Event(StrictModel):
         return made
 
     def seal(self) -> None:
-        """Keep the event as JSON only. Reading its data decodes the JSON again.
+        """Keep the event as JSON only. A later read of its data decodes the JSON again.
 
-        A slow reader keeps a large event in memory for a long time. A value with many small members takes tens of times as much
-        memory decoded as in JSON.
+        A slow reader keeps a large event in memory for a long time. A value with many small members takes tens of times more
+        memory than its JSON.
         """
         with _SEALING:
             if not isinstance(self, SealedEvent):  # no other thread has sealed the event meanwhile
@@ -80,10 +77,10 @@ _FIELDS: Final = BaseModel.__dict__["__dict__"]
 
 
 class SealedEvent(Event):
-    """A sealed event, which has its data as JSON only.
+    """A sealed event. It has its data as JSON only.
 
-    Reading ``id``, ``type``, ``thread_id`` and ``run_id``, or calling :meth:`to_json`, leaves the event sealed. Any access to
-    ``data`` turns it into an :class:`Event` again, in place. Printing, comparing and copying access ``data``.
+    Reads of ``id``, ``type``, ``thread_id`` and ``run_id`` leave the event sealed, and so does :meth:`to_json`. Any access to
+    ``data`` changes the event into an :class:`Event` again, in place. Printing, comparing and copying access ``data``.
     """
 
     __slots__ = ()
@@ -157,9 +154,9 @@ class FeedEntry(StrictModel):
     """One committed change (E5). ``cursor`` continues the feed after this entry. ``run_id`` is set for the types ``run.…``.
 
     ``parent_thread_id``, ``forked_after_run_id``, ``forked_at_seq``: the source and the cut of a forked thread, for the type
-    ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. Its
-    messages end the path to ``last_message_id``. These fields have the values of the time of the read. They are None if there
-    are none, and after the deletion of the thread or run.
+    ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. The
+    path to ``last_message_id`` ends with these messages. The values of these fields are those at the time of the read. The
+    fields are None without such messages, and after the deletion of the thread or run.
     """
 
     cursor: str

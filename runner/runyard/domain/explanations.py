@@ -1,4 +1,4 @@
-"""The sentences with which ``explain`` says why a run is not running (R12). Every store uses them."""
+"""The sentences of ``explain``, which say why a run is not running (R12). Every store uses them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTENCES: Final = {
     "orphaned": "lost its worker {worker_id}",
     "ended": "{status} at {finished_at}",
 }
-"""By reason: the sentence, with the names of the facts that it needs.
+"""Reason → sentence, with the names of the facts in the sentence.
 
 Facts of every run are ``status``, ``attempt``, ``finished_at`` and ``error_code``. ``permit`` is the kind and the name of a
 subject, such as ``agent writer``.
@@ -42,7 +42,7 @@ TIMES: Final = ("since", "redis_since", "due_at", "at", "finished_at")
 
 
 def moment(time: datetime | str) -> str:
-    """Return ``time`` as a sentence names it: in UTC, to the second."""
+    """Return ``time`` as text for a sentence: in UTC, to the second."""
     found = datetime.fromisoformat(time) if isinstance(time, str) else time
     return f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -51,12 +51,16 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     """Return the sentence about ``run``.
 
     ``reason``: a key of SENTENCES. If several keys apply to a run that waits, ``reason`` is the first of them. ``facts``: the
-    values that the sentence names, and these facts if they are known. ``wait``: the kind of the wait of a suspended run
-    that waits for no answer, which is the key of its sentence. ``isolated``: whether the attempt runs alone in its
-    process. ``workers``: the versions of the live workers of the run's queue. For ``orphaned`` there is also ``nobody``, which
-    is ``no_worker``, ``no_agent``, ``no_version`` or ``no_redis`` with the facts of this reason, or None. The facts of
-    ``paused`` are added if the queue of an orphaned run is paused. ``blocked_for`` (seconds) and ``blocked_at`` (file and
-    line): the main loop of the run's worker is blocked, or those of all workers that could take the run.
+    values in the sentence, and the following facts if they are known.
+
+    - ``wait``: the kind of the wait, for a suspended run that waits for no answer. It is the key of the sentence.
+    - ``isolated``: whether the attempt runs alone in its process.
+    - ``workers``: the versions of the live workers of the run's queue.
+    - ``nobody``, for ``orphaned``: the reason why no worker can take the run, or None. The reason is ``no_worker``,
+      ``no_agent``, ``no_version`` or ``no_redis``, and its facts are added. If the queue is paused, the facts of ``paused``
+      are added.
+    - ``blocked_for`` (seconds) and ``blocked_at`` (file and line): the main loop of the run's worker is blocked. For a queued
+      run, the main loops of all workers that could take the run are blocked.
     """
     known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
     known |= {"error_code": run.error.code if run.error else None} | dict(facts)

@@ -1,7 +1,7 @@
-"""Reads JSON from text of unknown size. The bounds are checked before anything is built (A2).
+"""Reads JSON from text of unknown size. The bounds are checked before the text is parsed (A2).
 
-A text can have millions of values, and numbers that take longer to convert than to send. :class:`Shape` counts the values and
-the digits of each number piece by piece. The parser bounds the depth.
+A text can have millions of values. It can have numbers that take longer to convert than to send. :class:`Shape` counts the
+values and the digits of each number piece by piece. The parser bounds the depth.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 MAX_DIGITS: Final = 100
-"""Most digits of a number. Parsers of JSON need more than linear time for long ones, or refuse them."""
+"""Maximum number of digits of a number. Parsers of JSON refuse longer numbers, or need more than linear time."""
 PIECE_BYTES: Final = 2**16
-"""Number of bytes of a long text that are counted together."""
+"""Number of bytes that are counted together."""
 
 _BEGINNINGS: Final = b",[{"
-"""Bytes that precede a value. Only the first value of a text has none before it."""
+"""Bytes that precede a value. No such byte precedes the first value of a text."""
 _DIGITS: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _TOO_LONG: Final = b"0" * (MAX_DIGITS + 1)
 
 
 def read(text: bytes) -> Any:
-    """Parse ``text`` after its :class:`Shape` was checked.
+    """Parse ``text``. Check its :class:`Shape` first.
 
-    Raises ValueError for bytes that are not JSON, NaN, infinity and lone surrogates.
+    Raises ValueError for NaN, infinity, lone surrogates, and bytes that are not JSON.
     """
     value = from_json(text, allow_inf_nan=False)
     _check_finite(value)
@@ -33,9 +33,9 @@ def read(text: bytes) -> Any:
 
 
 class Shape:
-    """Counts the values, levels and digits outside of strings. The counts are right up to the first syntax error.
+    """Counts the values and digits outside of strings. The counts are right up to the first syntax error.
 
-    ``most``: the number of values that a text may not reach. ``values``: the number of values so far, without the first.
+    ``most``: the maximum number of values of a text. ``values``: the number of values so far, without the first value.
     """
 
     def __init__(self, most: int) -> None:
@@ -43,9 +43,9 @@ class Shape:
         self.values = 0
         self._in_string = False
         self._escape = b""
-        """A backslash at the end of a piece, which escapes the first byte of the next piece."""
+        """A backslash at the end of a piece. It escapes the first byte of the next piece."""
         self._number = b""
-        """The end of a piece, if a number may continue in the next."""
+        """The end of a piece, if a number may continue in the next piece."""
         self._quotes = 0
 
     def feed(self, piece: bytes) -> None:
@@ -64,7 +64,7 @@ class Shape:
         self._number = b"" if self._in_string else (self._number + outside)[-MAX_DIGITS:]
 
     def feed_all(self, text: bytes) -> None:
-        """Count a whole text. Raises ValueError as :meth:`feed` does."""
+        """Count a whole text. Raises the errors of :meth:`feed`."""
         for at in range(0, len(text), PIECE_BYTES):
             self.feed(text[at : at + PIECE_BYTES])
 

@@ -19,8 +19,8 @@ LIMITS: Final = get_args(LimitName)
 class Limit(StrictModel):
     """A limit of the deployment (R16).
 
-    ``subject``: the tenant or the agent that the limit is for. None stands for every tenant or agent without a limit of its
-    own. A limit that is neither per tenant nor per agent has no subject. ``most``: the bound, in runs, seconds or bytes.
+    ``subject``: the tenant or the agent of the limit. None stands for every tenant or agent without its own limit. Only a limit
+    per tenant or per agent has a subject. ``most``: the bound, in runs, seconds or bytes.
     """
 
     name: LimitName

@@ -22,8 +22,8 @@ StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refu
 class Usage(StrictModel):
     """Tokens, cost and time of model calls.
 
-    ``requests``: the number of model requests. ``cost`` is in US dollars. ``seconds``: the time of models and tools, without
-    the time spent waiting for people.
+    ``requests``: the number of model requests. ``cost`` is in US dollars. ``seconds``: the time of models and tools. The time
+    of waits for people does not count.
     """
 
     requests: int = 0
@@ -43,7 +43,7 @@ class Usage(StrictModel):
 
 
 def check_usage(usage: Usage) -> Usage:
-    """Return ``usage`` if every amount is from 0 to less than 2**63. Raise :class:`InvalidInputError` otherwise."""
+    """Return ``usage`` if every amount is from 0 to less than 2**63. Otherwise raise :class:`InvalidInputError`."""
     for name, amount in usage.__dict__.items():
         kinds = (int, float) if name in ("cost", "seconds") else int
         if not (isinstance(amount, kinds) and 0 <= amount < 2**63):
@@ -60,8 +60,8 @@ class ThinkingPart(StrictModel):
     """A model's reasoning.
 
     ``signature``: the provider's signature of the reasoning. Later requests must send this signature unchanged. ``provider``:
-    the name of the provider that signed. ``redacted``: the provider encrypted the reasoning, and ``signature`` is the encrypted
-    text.
+    the name of the provider that signed. ``redacted``: True if the provider encrypted the reasoning. ``signature`` is then the
+    encrypted text.
     """
 
     type: Literal["thinking"] = "thinking"
@@ -102,8 +102,8 @@ class DocumentPart(StrictModel):
 class FilePart(StrictModel):
     """Any other file, such as a video: ``url``, base64 ``data`` with its ``media_type``, or ``file_id``.
 
-    ``file_id``: the id of a file that was uploaded to ``provider``. It is never sent to a model, because it would name a file
-    in the account of the worker's operator.
+    ``file_id``: the id of a file that was uploaded to ``provider``. The id is never sent to a model. In the account of the
+    worker's operator, the id could belong to another file.
     """
 
     type: Literal["file"] = "file"
@@ -134,8 +134,7 @@ RESULT_PARTS: Final[TypeAdapter[list[TextPart | MediaPart]]] = TypeAdapter(Annot
 class ToolResultPart(StrictModel):
     """The result of the tool call ``call_id``. ``name``: the name of the tool, if the writer gave it.
 
-    ``content``: a JSON value. ``has_parts``: True if ``content`` is a list of text, image, audio, document and file parts
-    instead of data.
+    ``content``: a JSON value. ``has_parts``: True if ``content`` is a list of text, image, audio, document and file parts.
     """
 
     type: Literal["tool_result"] = "tool_result"
@@ -153,7 +152,7 @@ class ToolResultPart(StrictModel):
 
     @property
     def parts(self) -> list[TextPart | MediaPart]:
-        """The parts in ``content``. Empty if ``has_parts`` is False."""
+        """The parts in ``content``. The list is empty if ``has_parts`` is False."""
         return RESULT_PARTS.validate_python(self.content, extra="ignore") if self.has_parts else []
 
 
@@ -184,10 +183,11 @@ class Message(StrictModel):
     sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``. A read of a thread's path
     sets ``run_status``, the present status of the message's run.
 
-    ``metadata``: a JSON object of the writer, which no model sees. ``provider_details``: further data of the provider that the
-    model layer needs, for example ids, signatures, calls of built-in tools, and other media. Stores keep ``provider_details``
-    of messages that an attempt or a checkpointer appends, and drop those of messages that a client sends (M5). ``source``: the
-    original of a message that was stored in the format of a provider. It is content of the writer, and no model sees it.
+    ``metadata``: a JSON object of the writer. No model sees this object. ``provider_details``: data of the provider that only
+    the model layer reads, for example ids, signatures, calls of built-in tools, and other media. Stores keep the
+    ``provider_details`` of messages that an attempt or a checkpointer appends. Stores drop the ``provider_details`` of messages
+    that a client sends (M5). ``source``: the original of a message that was stored in the format of a provider. No model sees
+    the original.
     """
 
     id: str = Field(default_factory=new_id)
@@ -220,7 +220,7 @@ class Message(StrictModel):
         return cls(role="tool", content=list(results), **fields)
 
     def by_caller(self) -> Self:
-        """Return the message without ``provider_details``, which only an agent may write (M5)."""
+        """Return the message without ``provider_details``. Only an agent may write ``provider_details`` (M5)."""
         return self if self.provider_details is None else self.model_copy(update={"provider_details": None})
 
     def says(self, other: Message) -> bool:
@@ -230,7 +230,7 @@ class Message(StrictModel):
 
     @property
     def text(self) -> str:
-        """The text parts, joined."""
+        """The text parts as one text."""
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
@@ -245,10 +245,10 @@ class Message(StrictModel):
 
 
 def model_name(message: Message) -> str:
-    """Return the name of the model that wrote ``message``, or an empty text if no model layer kept a name.
+    """Return the name of the model that wrote ``message``, or an empty text if the message has no such name.
 
-    A model layer keeps its data under a key of ``provider_details``: pydantic-ai's has ``response.model_name``, cubeloop's
-    ``model_id``, and the others ``model``.
+    Each model layer has a key in ``provider_details``. The name under this key is ``response.model_name`` for pydantic-ai,
+    ``model_id`` for cubeloop, and ``model`` for the others.
     """
     for kept in (message.provider_details or {}).values():
         if isinstance(kept, dict):
@@ -270,7 +270,7 @@ def check_message(value: Any) -> Message:
 
 
 def check_named_once(messages: Iterable[Message]) -> None:
-    """Raise :class:`InvalidInputError` if two of ``messages`` have the same id and different runs, or if a run id is no id."""
+    """Raise :class:`InvalidInputError` if messages of different runs have the same id, or if a run id is not valid."""
     runs: dict[str, str | None] = {}
     for message in messages:
         if check_message(message).run_id is not None:
@@ -304,7 +304,7 @@ _MESSAGES: Final = TypeAdapter(list[Message])
 
 
 def stored_messages(fields: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Return messages for the fields that a store read. Ignore fields of a newer version. Raise pydantic's ValidationError.
+    """Return messages made from stored fields. Ignore fields of a newer version. Raise pydantic's ValidationError.
 
     One call for many messages is several times faster than one call per message.
     """
@@ -312,7 +312,7 @@ def stored_messages(fields: Iterable[Mapping[str, Any]]) -> list[Message]:
 
 
 def by_run(ordered: Iterable[Message]) -> list[Message]:
-    """Return ``ordered`` with the messages of each run together, at the place of the run's first message (S5).
+    """Return ``ordered``, grouped by run (S5). Each group is at the place of the run's first message.
 
     Messages without a run keep their places.
     """

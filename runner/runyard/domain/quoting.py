@@ -1,7 +1,7 @@
 """Quoting of untrusted text for terminals.
 
-Control characters in stored text make a terminal set its title, fill its clipboard, or overwrite other text. Characters that
-reverse the direction of text make a terminal show another order of the text.
+Control characters in text make a terminal set its title, fill its clipboard, or overwrite other text. Other characters change
+the direction in which a terminal shows text.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _BRIEF.maxstring = _BRIEF.maxother = 80
 
 
 def legible(text: str) -> str:
-    """Return ``text`` with a visible sign in place of each character that a terminal must not get. Tabs and newlines stay."""
+    """Replace each unsafe character of ``text`` by a visible sign. Tabs and newlines stay."""
     return _UNSEEN.sub(_sign, text)
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` like :func:`legible`, but replace newlines as well. Use this where a newline could forge a line."""
+    """Replace newlines and all characters that :func:`legible` replaces. Use this where a newline could forge a line."""
     return text if text.isprintable() else legible(text).replace("\n", "␊")
 
 
 def legible_json(text: str) -> str:
-    """Return JSON ``text`` with an escape for each character that JSON allows unescaped and a terminal must not get."""
+    """Replace each unsafe character of the JSON ``text`` by its escape."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

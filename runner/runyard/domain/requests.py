@@ -13,20 +13,20 @@ from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_id, new_id
 
 ANSWERED_AT_DEADLINE: Final = "deadline"
-"""Value of ``answered_by`` in a request that its deadline answered."""
+"""Value of ``answered_by`` in a request that was answered at its deadline."""
 
 MAX_PERSON_CHARACTERS: Final = 1000
-"""Most characters of the name of a person or a program: ``answered_by``, ``on_behalf_of``, ``sent_by``."""
+"""Maximum number of characters of ``answered_by``, ``on_behalf_of`` and ``sent_by``."""
 
 
 class HitlRequest(StrictModel):
     """A request to a human: a question, an approval, or the question whether a step was done.
 
     ``answer_schema``: JSON schema of the answers. ``deadline_at``: the time at which the wait ends. ``on_deadline``: the
-    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait, which the store adds to its
-    own clock for ``deadline_at``. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent that the run names, or None)
-    and ``created_at``. ``answered_by``: the name of the responder, over HTTP the name of the API key. ``on_behalf_of``: the
-    person for whom the responder answered, as the responder named them. ``damaged``: as in ``Run``.
+    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait. For ``deadline_at``, the
+    store adds them to the time of its own clock. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent of the run, or
+    None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, it is the name of the API key.
+    ``on_behalf_of``: the person for whom the responder answered. The name is not verified. ``damaged``: as in ``Run``.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -57,7 +57,7 @@ def check_requests(*requests: HitlRequest) -> None:
 
 
 def check_names(**names: str | None) -> None:
-    """Raise :class:`InvalidInputError` if a name of a person or a program is too long. The keywords are the fields."""
+    """Raise :class:`InvalidInputError` if a name is too long. ``names``: the names, by field."""
     for field, name in names.items():
         if name is not None and len(name) > MAX_PERSON_CHARACTERS:
             message = f"{field} has at most {MAX_PERSON_CHARACTERS} characters, got {len(name)}"
@@ -67,7 +67,7 @@ def check_names(**names: str | None) -> None:
 def check_answer(request: HitlRequest, answer: Any) -> None:
     """Raise HitlInvalidAnswerError if the answer does not fit the request's JSON schema (H3).
 
-    The error is also raised if the schema refers to another schema by a URL, because no URL is fetched (M5).
+    No answer fits a schema that refers to another schema by a URL, because no URL is fetched (M5).
     """
     if request.answer_schema is not None and (found := misfit(request.answer_schema, answer, "answer")) is not None:
         message, faults = found
@@ -75,9 +75,9 @@ def check_answer(request: HitlRequest, answer: Any) -> None:
 
 
 def misfit(schema: JsonObject, value: Any, what: str) -> tuple[str, list[JsonObject]] | None:
-    """Return the reason why ``value`` does not fit the JSON schema, and its faults. Return None if it fits.
+    """Return the reason why ``value`` does not fit the JSON schema, and the faults. Return None if the value fits.
 
-    ``what``: a word for the value in the reason. No value fits a schema that refers to another schema by a URL.
+    ``what``: a word for the value, used in the reason. No value fits a schema that refers to another schema by a URL.
     """
     from jsonschema import Draft202012Validator
     from referencing.exceptions import Unresolvable

@@ -17,14 +17,14 @@ from .webhooks import HIDE_WEBHOOKS, masked
 RunKind = Literal["prompt", "fork", "fork_once", "fork_many", "external"]
 
 DEFAULT_AGENT: Final = "default"
-"""The name of the agent that executes runs without an agent. In an app without such an agent, the first one executes them."""
+"""The name of the default agent. In an app without an agent of this name, the first agent is the default agent."""
 
 VersionPolicy = Literal["run", "wait", "fail"]
 
 StopAt = Literal["all", "first"]
 
 MultitaskStrategy = Literal["enqueue", "reject", "interrupt", "rollback"]
-"""What a run does if its lane is busy. On Postgres, ``functions/lanes.sql`` applies it."""
+"""The treatment of a new run if its lane is busy. On Postgres, ``functions/lanes.sql`` applies the strategy."""
 
 Priority = Literal["high", "normal", "low"]
 
@@ -34,17 +34,17 @@ MAX_EXPIRY_SECONDS: Final = 10 * 365 * 86400
 """Maximum of ``expires_in``, in seconds."""
 
 LARGE_VALUE_BYTES: Final = 8192
-"""Size of a value as JSON, in bytes, above which lists leave it out."""
+"""Maximum size of a value in a list, in bytes of JSON. Lists leave out larger values."""
 
 
 class ErrorInfo(StrictModel):
     """The cause of a failure: a stable ``code``, a sentence as ``message``, and ``details`` as a JSON object.
 
-    ``traceback``: the traceback of an error that the agent raised, for the operators. Lists of runs, events and webhooks leave
-    it out. ``details["type"]`` is the class of an error that is no error of runyard.
+    ``traceback``: the traceback of an error that the agent raised, for operators. Lists of runs, events and webhooks leave it
+    out. ``details["type"]``: the class of an error that is not from :mod:`runyard.errors`.
     """
 
-    # One schema for input and output: client generators confuse two schemas with the same title.
+    # The schemas of input and output are equal, because client generators confuse two schemas with the same title.
     model_config = ConfigDict(json_schema_mode_override="validation")
 
     code: str
@@ -53,19 +53,19 @@ class ErrorInfo(StrictModel):
     traceback: str | None = Field(None, exclude_if=lambda text: text is None)
 
     def without_traceback(self) -> ErrorInfo:
-        """Return the error for readers outside the operators' tools."""
+        """Return the error without its traceback, for readers other than operators."""
         return self if self.traceback is None else self.model_copy(update={"traceback": None})
 
 
 class RetryPolicy(StrictModel):
     """Exponential backoff between attempts: ``min(initial * factor ** n, maximum)`` seconds after ``n`` earlier errors.
 
-    ``jitter``: the largest random deviation, up or down, as a fraction of these seconds. ``errors``: other policies for classes
-    of errors, by the name of the class or of a base class. The policy of the closest class applies. None means that such an
-    error is not retried. Example: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
+    ``jitter``: the largest random deviation, up or down, as a fraction of these seconds. ``errors``: other policies, by the
+    name of the error's class or of a base class. The policy of the closest class applies. With None, errors of the class are
+    not retried. Example: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
     """
 
-    # One schema for input and output: client generators confuse two schemas with the same title.
+    # The schemas of input and output are equal, because client generators confuse two schemas with the same title.
     model_config = ConfigDict(json_schema_mode_override="validation", frozen=True)
 
     initial: float = Field(1.0, ge=0, allow_inf_nan=False)
@@ -84,9 +84,9 @@ class RunOptions(StrictModel):
     """The options of a run.
 
     ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. A timeout of an
-    attempt is an error. A crash, a release and a question are no errors. None: temporary errors of a provider are retried, and
-    any other error fails the run. ``expires_in``: seconds from the due time to the
-    latest start of the first attempt. ``webhook``: the URL that receives the run's end.
+    attempt is an error. Crashes, releases and questions do not count as errors. With None, temporary errors of a provider are
+    retried, and any other error fails the run. ``expires_in``: seconds from the due time to the latest start of the first
+    attempt. ``webhook``: the URL that receives the run's end.
     """
 
     model_config = ConfigDict(frozen=True)  # many runs share DEFAULT_OPTIONS
@@ -105,19 +105,19 @@ class RunOptions(StrictModel):
 
 
 DEFAULT_OPTIONS: Final = RunOptions()
-"""The options of a run whose caller gave none. All such runs share this object, so that making a run costs less."""
+"""The options of a run without options. All such runs share this object, because that saves time."""
 
 
 class Run(StrictModel):
     """One run as the store has it: a prompt up to its final answer, or a fork job.
 
-    ``error_count``: the number of errors since the last suspension or redrive.
-    ``waiting_for``: a suspended run waits for an ``answer``, or only for a ``wait`` that no human ends, such as a sleep.
-    ``expires_at``: the time at which the run fails if its first attempt has not started. ``deleted_at``: the time at which the
-    run's content was deleted. ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves
-    empty because they have more than :data:`LARGE_VALUE_BYTES` bytes. Reading the run by its id returns these fields.
-    ``damaged``: the names of the fields that a list leaves empty because their stored value cannot be decoded. Reading the run
-    by its id raises DataCorruptedError, unless only its ``input`` is damaged.
+    ``error_count``: the number of errors since the last suspension or redrive. ``waiting_for``: ``answer`` if a suspended run
+    waits for a human, ``wait`` if it waits only for other things, such as a sleep. ``expires_at``: the time at which the run
+    fails if its first attempt has not started. ``deleted_at``: the time at which the run's content was deleted. ``omitted``:
+    the names of the fields (``input``, ``result``, ``metadata``) that a list leaves empty because they have more than
+    :data:`LARGE_VALUE_BYTES` bytes. A read of the run by its id returns these fields. ``damaged``: the names of the fields that
+    a list leaves empty because their stored value cannot be decoded. A read of the run by its id raises DataCorruptedError,
+    unless only its ``input`` is damaged.
     """
 
     thread_id: str
@@ -165,17 +165,17 @@ class Run(StrictModel):
 
     @property
     def stopped(self) -> bool:
-        """Whether no event follows until somebody acts: the run has ended, or it waits for an answer."""
+        """Whether the run has ended or waits for an answer. No event follows until somebody acts."""
         return self.ended or (self.status is RunStatus.SUSPENDED and self.waiting_for != "wait")
 
 
 class AttemptInfo(StrictModel):
-    """One attempt of a run, as people read it.
+    """One attempt of a run, for people.
 
     ``outcome``: ``running`` while the attempt lasts. The outcome of an attempt that ended the run is the run's status:
-    ``completed``, ``failed``, ``cancelled``, ``dead``. Any other outcome is the reason for another attempt: ``suspended``,
-    ``retried`` after an error, ``released`` without an error, ``lost`` with its worker. ``damaged``: ``["error"]`` if the
-    stored error cannot be decoded.
+    ``completed``, ``failed``, ``cancelled``, ``dead``. The other outcomes lead to another attempt: ``suspended``, ``retried``
+    (after an error), ``released`` (without an error), ``lost`` (the worker died). ``damaged``: ``["error"]`` if the stored
+    error cannot be decoded.
     """
 
     fence: int
@@ -204,8 +204,8 @@ class ForkOnceResult:
     """The answer of a probe (F9).
 
     ``text``: the text of the last assistant message, or an empty string. ``messages``: the messages that the probe added.
-    ``stop_reason``: that of the last assistant message, or ``error`` if the agent failed. ``error``: the cause of a failure, or
-    None.
+    ``stop_reason``: the stop reason of the last assistant message, or ``error`` if the agent failed. ``error``: the cause of a
+    failure, or None.
     """
 
     text: str

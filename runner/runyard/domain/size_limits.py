@@ -1,9 +1,9 @@
-"""Bounds of one value that is stored or sent: depth, number of values, size of integers, bytes. They apply to every source.
+"""Bounds of one value that is stored or sent: depth, number of values, size of integers, bytes.
 
 ``postgres/functions/size_limits.sql`` has the same limits. ``max_body`` in ``runyard_api/http/settings.py`` bounds a request.
 
-Code that copies, compares, encodes or decodes a value may recurse. It may also run as one call of C, which blocks the rest of
-its process. The bounds keep an accepted value from exhausting the stack or blocking a process later.
+Code that copies, compares, encodes or decodes a value may recurse. Such code may also be one call of C that blocks the rest of
+its process. With the bounds, an accepted value neither exhausts the stack nor blocks a process.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from .messages import Message
 
 MAX_NESTING: Final = 100
-"""Maximum number of levels of objects and lists, the outermost included."""
+"""Maximum number of levels of objects and lists. The outermost level counts."""
 MAX_VALUES: Final = 25_000
 """Maximum number of members of all objects and lists in one value. The parts of a message count together."""
 MAX_PARTS: Final = 2_000
-"""Maximum number of parts of one message, with the parts of its tool results.
+"""Maximum number of parts of one message. The parts of its tool results count.
 
-Each part becomes an object in every process that handles the message."""
+Each part becomes an object in every process that handles the message.
+"""
 MAX_RESULT_VALUES: Final = 100_000
 """Maximum number of values in the result of a run or a step. A fan-out's result has the messages of all its candidates."""
 MAX_BITS: Final = 64
 """Maximum number of bits of an integer, signed or unsigned. Stores and readers of JSON differ on larger integers."""
 MESSAGE_BYTES: Final = 8 * 2**20
-"""Maximum number of bytes of one stored message, with its inline images, if the limit ``message_bytes`` is not set."""
+"""Default of the limit ``message_bytes``: maximum number of bytes of one stored message with its inline images."""
 MAX_EXTRA: Final = 2**21
-"""Maximum number of bytes as JSON of a thread's whole extra, including the metadata of a fork, and of its whole config."""
+"""Maximum number of bytes of a thread's extra as JSON, and of its config. The metadata of a fork are part of the extra."""
 MAX_BYTES: Final[Mapping[str, int]] = {
     "title": 2**12,
     "tags": 2**14,
@@ -52,7 +53,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
     "details": 2**18,
     "result": MESSAGE_BYTES,
 }
-"""Name of an argument or field → maximum number of bytes of text in its value, including the names of fields in it."""
+"""Name of an argument or field → maximum number of bytes of text in its value. The names of fields in the value count."""
 
 OBJECTS: Final = frozenset(
     {"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details", "schema"}
@@ -64,7 +65,7 @@ _INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
 
 
 def check_value(value: Any, name: str) -> None:
-    """Raise InvalidInputError if ``value`` is no JSON, or exceeds the bounds of the field ``name``.
+    """Raise InvalidInputError if ``value`` is not JSON, or exceeds the bounds of the field ``name``.
 
     The error's details have the ``field``, the bound ``most``, and ``got`` if the whole value was counted.
     """
@@ -80,7 +81,10 @@ def check_value(value: Any, name: str) -> None:
 
 
 def check_blob(blob: Any) -> None:
-    """Raise InvalidInputError if ``blob`` is no JSON, is nested too deep, or has too many values. The store checks its size."""
+    """Raise InvalidInputError if ``blob`` is not JSON, is nested too deep, or has too many values.
+
+    The store checks its size.
+    """
     _walk([blob], "blob", MAX_VALUES, None)
 
 
@@ -159,7 +163,7 @@ def _bytes(text: str) -> int:
 
 
 def message_size(message: Message) -> int:
-    """Return the number of bytes of text in ``message``, which is about its size in the store."""
+    """Return the number of bytes of text in ``message``. The size in the store is about the same."""
     layer: list[Any] = [[part.__dict__ for part in message.content], message.metadata, message.provider_details]
     if message.source is not None:
         layer.append(message.source.blob)
@@ -179,9 +183,9 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value. :mod:`~runyard.domain.size_limits` checks each incoming value once. Pydantic does not validate it.
+"""A JSON value. Pydantic does not validate the value. :mod:`~runyard.domain.size_limits` checks each incoming value once.
 
-Validation of every value inside a JSON value would take as long as all other work on a message.
+Pydantic's validation would take as long as all other work on a message.
 """
 
 JsonObject: TypeAlias = dict[str, JsonValue]

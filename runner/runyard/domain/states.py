@@ -73,5 +73,8 @@ TRANSITIONS: Final[dict[tuple[RunStatus | None, Verb], frozenset[RunStatus]]] = 
 
 
 def targets(status: RunStatus | None, verb: Verb) -> frozenset[RunStatus]:
-    """Return the possible statuses after ``verb`` in ``status`` (None: no such run), or an empty set for a refused verb."""
+    """Return the possible statuses after ``verb`` in ``status``, or an empty set for a refused verb.
+
+    ``status`` None: no such run.
+    """
     return TRANSITIONS.get((status, verb), frozenset())

@@ -18,9 +18,9 @@ class Thread(StrictModel):
     """One conversation.
 
     ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because they have more than
-    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. Reading the thread by its id returns these fields. ``damaged``: as in
-    ``Run``. ``deleted_at``: only an ancestor in a :class:`Lineage` can be deleted. It has no other fields than the ids, the cut
-    and the times.
+    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. A read of the thread by its id returns these fields. ``damaged``: as
+    in ``Run``. ``deleted_at``: the time of the deletion. Only an ancestor in a :class:`Lineage` can be deleted. A deleted
+    ancestor has only its ids, its cut and its times.
     """
 
     thread_id: str
@@ -40,7 +40,7 @@ class Thread(StrictModel):
     deleted_at: datetime | None = None
 
     def tombstone(self, deleted_at: datetime) -> Thread:
-        """Return what is left of the thread after its deletion."""
+        """Return the thread with only the fields that remain after its deletion."""
         return Thread(
             thread_id=self.thread_id,
             parent_thread_id=self.parent_thread_id,
@@ -96,10 +96,10 @@ class CheckpointData:
 
 
 class ChildRun(BaseModel):
-    """A run that another run started, and for whose end the other run waits (K3).
+    """A run that another run started. The other run waits for its end (K3).
 
-    ``depth``: 1 if a run of the thread started it, 2 if a child of depth 1 started it, and so on. ``started_by_thread_id``,
-    ``started_by_run_id``: the run that started it.
+    ``depth``: 1 if a run of the thread started the child, 2 if a child of depth 1 started it, and so on.
+    ``started_by_thread_id``, ``started_by_run_id``: the run that started the child.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -118,8 +118,8 @@ class ChildRun(BaseModel):
 class ChildRuns(BaseModel):
     """The children of a thread's runs, the children of these children, and so on.
 
-    ``items``: level by level. A level has the children of a run together, in the order in which they were accepted.
-    ``truncated``: there are more children than the limit.
+    ``items``: the children, level by level. Within a level, the children of a run are together, in the order of their
+    acceptance. ``truncated``: whether there are more children than the limit.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -131,10 +131,10 @@ class ChildRuns(BaseModel):
 class Lineage(BaseModel):
     """The ancestors of a thread, its forks, and the children of its runs.
 
-    ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. If no thread shows a message of it any more, it is
-    left out. The list ends after a thousand deleted ones. ``next_ancestor``: the id of the next ancestor if there are more.
-    ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its end.
-    ``child_runs``: the runs that runs of the thread started. They are on other threads, which are no forks.
+    ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. A deleted ancestor is left out if no thread shows
+    its messages. The list ends after a thousand deleted ancestors. ``next_ancestor``: the id of the next ancestor, or None at
+    the end. ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its
+    end. ``child_runs``: the runs that runs of the thread started. These runs are on other threads. The threads are not forks.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,6 +1,6 @@
-"""The timeline of a run: its attempts, model requests, tools, steps and requests to humans, with times and short contents.
+"""The timeline of a run: its attempts, model requests, tools, steps and HITL requests, with times and short contents.
 
-A store reads it from the rows that it has anyway. Contents are cut to :data:`SHORT_CHARACTERS` characters.
+A store makes the timeline from the rows of the run. Contents are cut to :data:`SHORT_CHARACTERS` characters.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .runs import AttemptInfo, ErrorInfo, Run
 EntryType = Literal["attempt", "message", "model_request", "tool", "step", "request"]
 
 SHORT_CHARACTERS: Final = 300
-"""Most characters of an input or an output in a timeline."""
+"""Maximum number of characters of an input or an output in a timeline."""
 ANSWER_CHARACTERS: Final = 4_000
-"""Most characters of the answer in a timeline."""
+"""Maximum number of characters of the answer in a timeline."""
 LARGE_RESULT_BYTES: Final = 65_536
-"""Size of the stored result of a step, in bytes, above which a timeline has no beginning of it."""
+"""Maximum size of a stored result of a step, in bytes, whose beginning is in a timeline."""
 TIMELINE_BYTES: Final = 2**20
 """Approximate maximum number of stored bytes that one page of a timeline reads. A larger entry is a page by itself."""
 
@@ -33,15 +33,16 @@ TIMELINE_BYTES: Final = 2**20
 class TimelineEntry(StrictModel):
     """One entry of a run's timeline.
 
-    ``at``: the place of the entry in time. Entries are in this order. ``started_at``, ``ended_at``: None if unknown or not
-    over. ``seconds``: the time between them. ``fence``: the fence of the attempt.
+    ``at``: the time by which entries are ordered. ``started_at``: None if unknown. ``ended_at``: None if unknown or not over.
+    ``seconds``: the time from ``started_at`` to ``ended_at``. ``fence``: the fence of the attempt.
 
     - ``attempt``: ``name`` is the worker, ``status`` the outcome, ``error`` the error with its traceback.
-    - ``model_request``: an answer of a model. It begins with the entry of the run before it. ``name`` is the model, ``status``
-      the stop reason, ``output`` the text and the tool calls, ``usage`` the tokens and the cost.
-    - ``tool``: the result of a tool call, from the call to the store of its result. ``id`` is the id of the call, ``name`` the
+    - ``model_request``: an answer of a model. Its start is the end of the run's previous entry. ``name`` is the model,
+      ``status`` the stop reason, ``output`` the text and the tool calls, ``usage`` the tokens and the cost.
+    - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
-    - ``step``: ``id`` is the step's key. ``status`` is ``started`` or ``done``. ``error`` is that of a candidate of a fan-out.
+    - ``step``: ``id`` is the step's key. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a
+      fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
     - ``message``: any other message of the run. ``name`` is its role, ``output`` its text.
@@ -65,13 +66,13 @@ class TimelineEntry(StrictModel):
 class Timeline(StrictModel):
     """A run and a page of its timeline.
 
-    ``run``: as in a list, without large values, but with the traceback of its error. ``error``: the error of the run, of the
-    probe that the run is, or of the judge of the fan-out that the run is. ``answer``: the beginning of the last
-    message, if an assistant wrote it. ``queued_seconds``: from the due time to the first attempt. ``running_seconds``: the
-    time of the attempts. ``parked_seconds``: the time after suspensions, until the next attempt. ``waiting_seconds``: the time
-    after errors, releases and crashes, until the next attempt. These times grow until the run ends. ``entries``: the page. A
-    message with several tool results has one entry per result, and counts as one entry of the page. ``next``: the cursor of
-    the next page, or None.
+    ``run``: the run without large values, as in a list, but with the traceback of its error. ``error``: the error of the run.
+    For the job of a probe or of a fan-out, ``error`` is the error of the probe or of the judge. ``answer``: the beginning of
+    the last message, if an assistant wrote it. ``queued_seconds``: from the due time to the first attempt. ``running_seconds``:
+    the time of the attempts. ``parked_seconds``: the time after suspensions, until the next attempt. ``waiting_seconds``: the
+    time after errors, releases and crashes, until the next attempt. These times grow until the run ends. ``entries``: the page.
+    A message with several tool results has one entry per result. All these entries count as one entry of the page. ``next``:
+    the cursor of the next page, or None.
     """
 
     run: Run
@@ -91,8 +92,10 @@ def listed(run: Run) -> Run:
 
 
 def error_of(run: Run) -> ErrorInfo | None:
-    """Return the error of a run. If a probe or the judge of a fan-out failed, the run has completed, and its result has the
-    error."""
+    """Return the error of a run, or of the probe or the judge in its result.
+
+    The run of a failed probe or judge completes. Its result has the error.
+    """
     verdict = run.result.get("verdict") if isinstance(run.result, dict) else None
     return run.error or _error_in(run.result) or _error_in(verdict)
 
@@ -117,8 +120,10 @@ def of_attempt(attempt: AttemptInfo, at: datetime) -> TimelineEntry:
 def of_message(
     message: Message, at: datetime, since: datetime | None, fence: int | None, calls: Mapping[str, ToolCallPart]
 ) -> list[TimelineEntry]:
-    """Return the entries of a message. ``since``: the time at which the work for it began. ``calls``: the tool calls of the
-    message before, by id."""
+    """Return the entries of a message.
+
+    ``since``: the time at which the work for the message began. ``calls``: the tool calls of the previous message, by id.
+    """
     if message.tool_results:
         return [
             _timed(
@@ -268,7 +273,7 @@ def _timed(entry: TimelineEntry) -> TimelineEntry:
 
 
 def _error_in(result: Any) -> ErrorInfo | None:
-    """Return the error that the record of a fan-out's candidate has, or None."""
+    """Return the error in the record of a fan-out's candidate, or None."""
     if not (isinstance(result, dict) and isinstance(result.get("error"), dict) and "stop_reason" in result):
         return None
     try:

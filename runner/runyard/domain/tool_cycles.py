@@ -1,4 +1,4 @@
-"""Messages that close the open tool calls of a run (R10, F6, H8). Providers refuse a conversation with open calls (I7).
+"""Messages that close the open tool calls of a run (R10, F6, H8). Providers refuse conversations with open calls (I7).
 
 ``postgres/functions/cuts.sql`` and ``memory/tree.py`` refuse a fork that cuts inside a tool cycle.
 """
@@ -21,7 +21,10 @@ MAX_REASON_CHARACTERS: Final = 2000
 
 
 def aborted(reason: str) -> str:
-    """Return the text of an aborted run's open calls and last message. Raise InvalidInputError for an invalid reason."""
+    """Return the text for the open calls and the last message of an aborted run.
+
+    Raise InvalidInputError for an invalid reason.
+    """
     if len(reason) > MAX_REASON_CHARACTERS or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in reason):
         most = MAX_REASON_CHARACTERS
         raise InvalidInputError(
@@ -32,18 +35,18 @@ def aborted(reason: str) -> str:
 
 
 def closing(calls: Iterable[str], why: str) -> list[Message]:
-    """Return one tool message with an error result ``why`` for each of the ``calls`` (ids), or an empty list without calls."""
+    """Return one tool message with an error result ``why`` for each of ``calls`` (ids). Without calls, return an empty list."""
     results = [ToolResultPart(call_id=call, content=why, is_error=True) for call in calls]
     return [Message.tool(*results)] if results else []
 
 
 def farewell(words: str) -> Message:
-    """Return the assistant message that ends an aborted run. It shows the abort to the model of a later run."""
+    """Return the assistant message that ends an aborted run. The model of a later run reads this message."""
     return Message.assistant(words, stop_reason="aborted")
 
 
 def abort_messages(messages: Iterable[Message], reason: str) -> list[Message]:
-    """Return the messages that an abort appends to a run's ``messages``: results of open calls, then the assistant's (H8)."""
+    """Return the messages that an abort appends to ``messages``: results of open calls, then an assistant message (H8)."""
     words = aborted(reason)
     return [*closing(open_tool_calls(messages), words), farewell(words)]
 

@@ -18,7 +18,7 @@ DEFAULT_DAYS: Final = 30
 
 
 class UsageTotal(Usage):
-    """The total usage of ended runs. ``runs``: their number."""
+    """The total usage of ended runs. ``runs``: the number of these runs."""
 
     runs: int = 0
 
@@ -30,11 +30,11 @@ class UsageDay(UsageTotal):
 
 
 class UsageReport(BaseModel):
-    """The usage of a tenant's runs that ended from the day ``since`` to the day ``until``, both included, in UTC.
+    """The usage of a tenant's runs that ended between the days ``since`` and ``until``, in UTC. Both days are included.
 
-    ``agent``: the agent whose runs are counted, or None for the runs of all agents. ``days``: each day, the oldest first, also
-    days without a run. ``counted_until``: the time up to which all ended runs are counted, or None before the first count. Some
-    runs that ended later may also be counted.
+    ``agent``: the agent whose runs are counted, or None for the runs of all agents. ``days``: all days, the oldest first. Days
+    without a run are included. ``counted_until``: the time up to which all ended runs are counted, or None before the first
+    count. Some runs that ended later may also be counted.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,7 +63,7 @@ class UsageReport(BaseModel):
 
 
 def first_day(since: date | None, until: date) -> date:
-    """Return the first day of a report that ends with ``until``. Raise InvalidInputError for 0 or too many days."""
+    """Return the first day of a report. Raise InvalidInputError for a report of 0 or too many days."""
     first = until - timedelta(days=DEFAULT_DAYS - 1) if since is None else since
     days = (until - first).days + 1
     if days < 1:

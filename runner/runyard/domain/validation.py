@@ -24,7 +24,7 @@ MAX_TAG_LENGTH: Final = 64
 MAX_LABEL_LENGTH: Final = 64
 
 MAX_LABELS: Final = 100
-"""Most labels of one thread."""
+"""Maximum number of labels of one thread."""
 
 ROOT_ID: Final = "00000000-0000-0000-0000-000000000000"
 """The nil UUID. As a ``parent_id`` it is the place before the first message of a thread. No message has this id."""
@@ -37,15 +37,15 @@ _END: Final = datetime(ALLOWED_YEARS.stop, 1, 1, tzinfo=UTC)
 
 
 def new_id() -> str:
-    """Return a new uuid7 as text. A later id sorts after an earlier one."""
+    """Return a new uuid7 as text. Later ids sort after earlier ids."""
     return str(uuid_utils.uuid7())
 
 
 def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
-    """Return ``value`` if it is a valid id, else raise :class:`InvalidInputError`.
+    """Return ``value`` if it is a valid id. Otherwise raise :class:`InvalidInputError`.
 
-    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are no ids, because URL resolution removes them from a path,
-    even percent-encoded (RFC 3986, 5.2.4).
+    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid, because URL resolution removes them from a
+    path, even percent-encoded (RFC 3986, 5.2.4).
     """
     if not (isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {most} printable characters, got {brief(value)}", field=name)
@@ -55,23 +55,23 @@ def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, Any]:
-    """Return the path of the first field that pydantic refused (``retry.delay``), the fault, and the refused value."""
+    """Return the path of the first field that pydantic refused (such as ``retry.delay``), the fault, and the refused value."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), first["msg"], first["input"]
 
 
 def check_label(value: Any) -> str:
-    """Return ``value`` if it is a valid id (:func:`check_id`) of at most 64 characters, else raise InvalidInputError."""
+    """Return ``value`` if it is a valid id of at most 64 characters. Otherwise raise InvalidInputError."""
     return check_id(value, "label", MAX_LABEL_LENGTH)
 
 
 def check_name(value: Any, name: str) -> str | None:
-    """Return the name of an agent or a queue if it is a valid id or None, else raise :class:`InvalidInputError`."""
+    """Return the name of an agent or a queue if it is a valid id or None. Otherwise raise :class:`InvalidInputError`."""
     return None if value is None else check_id(value, name)
 
 
 def check_uuid(value: Any, name: str) -> str:
-    """Return ``value`` in the canonical form of a UUID, like message ids (B1). Raise InvalidInputError if it is no UUID."""
+    """Return ``value`` in the canonical form of a UUID (B1). Raise InvalidInputError if it is not a UUID."""
     if isinstance(value, str) and _CANONICAL_UUID.fullmatch(value):
         return value
     try:
@@ -81,16 +81,17 @@ def check_uuid(value: Any, name: str) -> str:
 
 
 def check_message_id(value: Any, name: str) -> str:
-    """Return ``value`` in the canonical form of a UUID. Raise InvalidInputError if it is no UUID, or :data:`ROOT_ID`."""
+    """Return ``value`` in the canonical form of a UUID. Raise InvalidInputError if it is not a UUID, or is :data:`ROOT_ID`."""
     if (id := check_uuid(value, name)) == ROOT_ID:
         raise InvalidInputError(f"{name} must not be the nil UUID, which is the place before the first message", field=name)
     return id
 
 
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
-    """Return a copy of ``tags`` (text under keys of 1 to 64 printable characters), with ``title`` as the tag ``title`` (F7).
+    """Return a copy of ``tags``, with ``title`` as the tag ``title`` (F7).
 
-    Raises InvalidInputError, also for more text than :data:`~runyard.domain.size_limits.MAX_BYTES` allows.
+    ``tags``: texts by keys of 1 to 64 printable characters. Raises InvalidInputError for other tags, and for more text than
+    :data:`~runyard.domain.size_limits.MAX_BYTES` allows.
     """
     check_value(title, "title")
     check_value(tags, "tags")
@@ -103,10 +104,10 @@ def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, s
 
 
 def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
-    """Return ``moment`` if it has a time zone and is in ALLOWED_YEARS (UTC), or is None. Raise InvalidInputError otherwise.
+    """Return ``moment`` if it is None, or has a time zone and is in ALLOWED_YEARS (UTC). Otherwise raise InvalidInputError.
 
-    A time without a zone would be another instant on another host. The allowed years end before Python's calendar does, so that
-    a duration can be added to each allowed time.
+    Without a zone, a time would be another instant on another host. The allowed years end before the last year of Python. A
+    duration can therefore be added to each allowed time.
     """
     if moment is None:
         return None

@@ -1,4 +1,4 @@
-"""Waits: what a suspended run waits for besides the answers of humans."""
+"""Waits: the times, signals and children for which a suspended run waits."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_aware, check_id
 
 MAX_WAIT_SECONDS: Final = 10 * 365 * 86400
-"""Longest time for which a run waits, in seconds: a sleep, or the timeout of a question."""
+"""Maximum number of seconds of a sleep, and of the timeout of a question."""
 MAX_CHILD_DEPTH: Final = 10
-"""Maximum number of levels of children below a run that is no child."""
+"""Maximum number of levels of children below a run that has no parent."""
 MAX_CHILDREN: Final = 1000
 """Maximum number of children of a run."""
 MAX_OPEN_SIGNALS: Final = 1000
 """Maximum number of signals of a thread for which no run has waited yet."""
 MAX_WAITS: Final = 1000
-"""Maximum number of waits for which an attempt is suspended at once."""
+"""Maximum number of waits of a run at one time."""
 
 WaitKind: TypeAlias = Literal["sleep", "signal", "child"]
 WaitsFor: TypeAlias = Literal["human", "timer", "signal", "child"]
-"""What a suspended run waits for. A run that asks a human waits for the human, whatever else it waits for."""
+"""The object of the wait of a suspended run. A run that asks a human always waits for the human."""
 WAITS_FOR: Final[tuple[WaitsFor, ...]] = get_args(WaitsFor)
 Until: TypeAlias = float | timedelta | datetime
 """The end of a wait: in seconds from its start, as a timedelta from its start, or as a time with a time zone."""
 
 
 class Wait(StrictModel):
-    """A wait of a run that no human ends.
+    """A wait of a run for a time, a signal or a child.
 
-    ``wait_id``: the name of the wait in its run, or the run id of the child. ``kind``: what ends the wait. ``name``: the name
-    of the signal, or the thread of the child. ``due_at``: the time at which the wait ends if nothing ends it before.
-    ``timeout``: seconds to wait, which the store adds to its own clock for ``due_at``. ``ended_at``: the time from which the
-    run could go on, or None. ``signal_id`` and ``value``: the signal that the wait took.
+    ``wait_id``: the name of the wait in its run, or the run id of the child. ``kind``: a time, a signal or a child. ``name``:
+    the name of the signal, or the thread of the child. ``due_at``: the latest end of the wait. ``timeout``: seconds to wait.
+    For ``due_at``, the store adds them to the time of its own clock. ``ended_at``: the end of the wait, or None. ``signal_id``
+    and ``value``: the signal that the wait took.
     """
 
     wait_id: str
@@ -57,8 +57,8 @@ class Wait(StrictModel):
 class Signal(StrictModel):
     """A value that a program sent to a thread under a name.
 
-    ``sent_by``: the name of the sender, over HTTP the name of the API key. ``run_id``: the run that took the signal, or None
-    while no run has waited for it.
+    ``sent_by``: the name of the sender. Over HTTP, it is the name of the API key. ``run_id``: the run that took the signal, or
+    None if no run has taken it.
     """
 
     signal_id: str
@@ -82,7 +82,7 @@ class Signal(StrictModel):
 
 
 def check_signal(name: str, value: JsonValue, signal_id: str, sent_by: str | None) -> None:
-    """Raise InvalidInputError for a name or an id that is no id, a value beyond the bounds of a value, and a long sender."""
+    """Raise InvalidInputError for an invalid name or id, a value beyond its bounds, and a long sender."""
     check_id(name, "name")
     check_id(signal_id, "signal_id")
     check_value(value, "value")
@@ -103,7 +103,7 @@ def check_taken(wait: Wait, schema: JsonObject | None) -> JsonValue:
 
 
 def check_waits(waits: Iterable[Wait]) -> list[Wait]:
-    """Return ``waits`` as a list. Raise InvalidInputError if they are more than MAX_WAITS."""
+    """Return ``waits`` as a list. Raise InvalidInputError for more than MAX_WAITS waits."""
     found = list(waits)
     if len(found) > MAX_WAITS:
         raise InvalidInputError(f"a run waits for at most {MAX_WAITS} things at once, got {len(found)}", field="waits")
@@ -111,7 +111,7 @@ def check_waits(waits: Iterable[Wait]) -> list[Wait]:
 
 
 def end_of_wait(until: Until, field: str) -> tuple[datetime | None, float | None]:
-    """Return ``until`` as ``due_at`` and ``timeout`` of a wait. One of them is None.
+    """Convert ``until`` to ``due_at`` and ``timeout`` of a wait. One of the two is None.
 
     Raises InvalidInputError for a time without a time zone, and for more than MAX_WAIT_SECONDS.
     """

@@ -1,8 +1,8 @@
-"""The secrets that sign webhooks. They are derived from the deployment's secret, and no store holds them.
+"""The secrets that sign webhooks. They are derived from the deployment's secret. No store has them.
 
 :mod:`runyard.worker.signed_webhook` signs with these secrets. The derivation is HKDF with SHA-256 (RFC 5869). A receiver with
-the secret of one tenant or subscription cannot sign for another one. A backup of the database contains the version numbers of
-secrets, but no secret.
+the secret of one tenant or subscription cannot sign for another tenant or subscription. A backup of the database contains the
+version numbers of secrets, but no secret.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def expanded(root: bytes, info: bytes) -> bytes:
 
 
 def derived(deployment: str, tenant: str, webhook_id: str | None, versions: Iterable[int]) -> list[str]:
-    """Return the secrets of a subscription, or of the URLs of a tenant's runs (``webhook_id`` None), as ``whsec_…``.
+    """Return the secrets of a subscription, as ``whsec_…``. ``webhook_id`` None: the URLs in a tenant's runs.
 
-    ``deployment``: the value of RUNYARD_WEBHOOK_SECRET. During its rotation it holds several comma-separated secrets, the
-    current one first. ``versions``: version numbers, the current one first. The secret of a subscription does not depend on
-    ``tenant``, because a subscription may cover all tenants.
+    ``deployment``: the value of RUNYARD_WEBHOOK_SECRET. During its rotation, the value is a comma-separated list of secrets,
+    the current secret first. ``versions``: version numbers, the current version first. The secret of a subscription does not
+    depend on ``tenant``, because a subscription may cover all tenants.
     """
     owner = ("tenant", tenant) if webhook_id is None else ("subscription", webhook_id)
     roots = [base64.b64decode(one.strip().removeprefix("whsec_")) for one in deployment.split(",")]

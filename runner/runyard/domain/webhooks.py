@@ -16,7 +16,7 @@ from .quoting import brief
 
 MAX_URL_LENGTH: Final = 2048
 MAX_WEBHOOKS: Final = 100
-"""Most subscriptions of a tenant, and most subscriptions to all tenants. The dispatcher reads each of them twice a second."""
+"""Maximum number of subscriptions of a tenant, and of subscriptions to all tenants. Each is read twice a second."""
 RUN_EVENTS: Final = tuple(type_ for type_ in FEED_TYPES if type_.startswith("run."))
 """Default events of a subscription."""
 
@@ -29,11 +29,12 @@ TRY_OUTCOMES: Final[tuple[TryOutcome, ...]] = get_args(TryOutcome)
 
 
 class Webhook(BaseModel):
-    """A subscription to the feed of ``tenant``, or of every tenant (None). The tenant ``""`` owns the subscriptions to
-    every tenant.
+    """A subscription to the feed of ``tenant``, or of every tenant (None).
+
+    The tenant ``""`` owns the subscriptions to every tenant.
 
     ``disabled_at``: the time at which the receiver answered 410. ``secret``: the secret that signs the deliveries. Only the
-    call that makes the subscription returns it, if the process of that call has the setting RUNYARD_WEBHOOK_SECRET.
+    call that makes the subscription returns the secret. The process of that call needs the setting RUNYARD_WEBHOOK_SECRET.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -52,7 +53,7 @@ class Webhook(BaseModel):
         return self.tenant or ""
 
     def check_same(self, webhook: Webhook) -> None:
-        """Raise WebhookConflictError if ``webhook``, a repetition of the request for this subscription, differs from it."""
+        """Raise WebhookConflictError if ``webhook``, a repetition of the request, differs from this subscription."""
         differs = [name for name in ("tenant", "url", "events") if getattr(self, name) != getattr(webhook, name)]
         if differs:
             raise WebhookConflictError(
@@ -115,11 +116,11 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """A delivery that the dispatcher took. The store offers the delivery again if the lease ends before the outcome is stored.
+    """A delivery that the dispatcher took. If the lease ends before the outcome is stored, the store offers the delivery again.
 
-    ``tries``: the number of tries, this one included. ``versions``: the version numbers of the secrets that sign the delivery,
-    the current one first, or empty if the webhook was removed. ``webhook_id``: None if the URL is the run's ``webhook``.
-    ``endpoint``: scheme, host and port of the URL.
+    ``tries``: the number of tries, including this try. ``versions``: the version numbers of the secrets that sign the delivery,
+    the current version first. The list is empty if the webhook was removed. ``webhook_id``: None if the URL is the run's
+    ``webhook``. ``endpoint``: scheme, host and port of the URL.
     """
 
     number: int
@@ -151,8 +152,8 @@ class WebhookReply:
     """A receiver's answer.
 
     ``status``: the HTTP status, or None without an answer. ``error``: the reason why there is no answer, or None.
-    ``forbidden``: the URL's address is not allowed, so that retries would also fail. ``retry_after``: the pause in seconds that
-    the receiver requested, or None.
+    ``forbidden``: whether the URL's address is not allowed. Retries would then also fail. ``retry_after``: the pause in seconds
+    that the receiver requested, or None.
     """
 
     status: int | None = None
@@ -165,10 +166,10 @@ class WebhookReply:
 class WebhookPolicy:
     """The settings of the delivery of webhooks.
 
-    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived. During its rotation it holds
-    several comma-separated secrets. ``timeout``: seconds for one try. ``tries``: the most tries of a delivery. ``backoff``:
-    seconds between the first and the second try. Each later pause is three times the previous pause, up to four hours, with a
-    jitter of ± 20 %.
+    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived. During its rotation, it is a
+    comma-separated list of secrets. ``timeout``: seconds for one try. ``tries``: the maximum number of tries of a delivery.
+    ``backoff``: seconds between the first and the second try. Each later pause is three times the previous pause, up to four
+    hours, with a jitter of ± 20 %.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -178,7 +179,7 @@ class WebhookPolicy:
 
 
 def check_url(url: str, name: str) -> str:
-    """Return ``url`` if it is valid for a webhook. Raise InvalidInputError otherwise.
+    """Return ``url`` if it is valid for a webhook. Otherwise raise InvalidInputError.
 
     A valid URL has http or https, a host, no credentials, no fragment, and at most 2048 ASCII characters. The worker that sends
     to the URL checks whether the address of the host is allowed.
@@ -202,7 +203,7 @@ def check_url(url: str, name: str) -> str:
 
 
 def check_room(subscriptions: int) -> None:
-    """Raise TooManyWebhooksError if a tenant with this number of subscriptions may have no other."""
+    """Raise TooManyWebhooksError if ``subscriptions``, the number of a tenant's subscriptions, has reached its maximum."""
     if subscriptions >= MAX_WEBHOOKS:
         raise TooManyWebhooksError(
             f"there are {MAX_WEBHOOKS} webhooks, the most that there may be; remove one", limit=MAX_WEBHOOKS
@@ -210,7 +211,7 @@ def check_room(subscriptions: int) -> None:
 
 
 def check_events(events: Iterable[str] | None) -> list[FeedType]:
-    """Return ``events`` in the order of FEED_TYPES, without repetitions. None stands for RUN_EVENTS.
+    """Return ``events`` in the order of FEED_TYPES, without repetitions. For None, return RUN_EVENTS.
 
     Raises InvalidInputError for an unknown event, and for an empty list.
     """
@@ -229,6 +230,6 @@ def masked(url: str) -> str:
     """Return ``url`` as ``https://host/…``, without its path and credentials."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # an invalid IPv6 address, which a run enqueued in SQL can have
+    except ValueError:  # an invalid IPv6 address: a run enqueued in SQL can have one
         return "…"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…" if parts.scheme and parts.netloc else "…"

@@ -33,9 +33,9 @@ RunyardError
     ├── SignalConflictError, TooManySignalsError, SignalInvalidError, SignalTimeoutError (TimeoutError)
     └── WebhookNotFoundError, WebhookDeliveryNotFoundError, WebhookConflictError, TooManyWebhooksError
 
-Each class has a stable ``code``, which the HTTP API, metrics and the database use. ``http_status`` is the status of the HTTP
-API's answer. The keyword arguments of an error are its ``details``, JSON values for a program. An error can be pickled. Its
-method ``to_dict`` returns the error as JSON, and :func:`from_dict` makes an error of such JSON.
+Each class has a stable ``code``. The HTTP API, metrics and the database use this code. ``http_status`` is the status of the
+HTTP API's answer. The keyword arguments of an error are its ``details``: JSON values for a program. An error can be pickled.
+The method ``to_dict`` returns an error as JSON. :func:`from_dict` makes the error again from this JSON.
 """
 
 from __future__ import annotations
@@ -233,4 +233,4 @@ def _tree(cls: type[RunyardError]) -> list[type[RunyardError]]:
 
 for _cls in _tree(RunyardError):
     BY_CODE.setdefault(_cls.code, _cls)
-    _cls.__module__ = __name__  # the documented import path, which tracebacks and documentation show
+    _cls.__module__ = __name__  # tracebacks and documentation then show the documented import path

@@ -1,4 +1,4 @@
-"""The base class of all errors, and the form in which errors are sent to another process."""
+"""The base class of all errors, and the JSON by which an error is sent to another process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RunyardError(Exception):
 
 
 BY_CODE: dict[str, type[RunyardError]] = {}
-"""The error classes of runyard by their codes. If a class inherits its code, the base class is listed."""
+"""The error classes of runyard by their codes. A class that inherits its code is not listed."""
 
 
 def from_dict(data: dict[str, Any]) -> RunyardError:
-    """Return the error whose :meth:`RunyardError.to_dict` is ``data``. An unknown code gives a plain :class:`RunyardError`."""
+    """Return the error for the JSON of :meth:`RunyardError.to_dict`. For an unknown code, return a :class:`RunyardError`."""
     cls = BY_CODE.get(data.get("code", ""), RunyardError)
     return cls(data.get("message", ""), **(data.get("details") or {}))

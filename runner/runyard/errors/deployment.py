@@ -6,7 +6,10 @@ from .base import RunyardError
 
 
 class BackendUnavailableError(RunyardError):
-    """Postgres or Redis did not answer. No write is half done. The call may be repeated with the same ids."""
+    """Postgres or Redis did not answer. Each write is stored whole or not at all.
+
+    The call may be repeated with the same ids.
+    """
 
     code = "backend_unavailable"
     http_status = 503
@@ -14,7 +17,9 @@ class BackendUnavailableError(RunyardError):
 
 class LoginRefusedError(BackendUnavailableError):
     """Postgres or Redis refuses the user, the password or the database of the URL. A worker ends with this error at its start.
-    A process that was connected before waits until the server admits it again."""
+
+    A running process waits until the server accepts its login again.
+    """
 
     code = "login_refused"
 

@@ -56,7 +56,7 @@ class HitlNotAllowedError(HitlError, RuntimeError):
 
 
 class HitlBindingError(HitlError, ValueError):
-    """The run id of a prompt is not the one to which its checkpointed channel is bound (H2). ``details`` have both ids."""
+    """The run id of a prompt differs from the run id of its checkpointed channel (H2). ``details`` have both ids."""
 
     code = "hitl_binding"
     http_status = 400
@@ -75,6 +75,6 @@ class HitlCancelledError(HitlError):
 
 
 class HitlDeniedError(HitlError):
-    """A human denied that the agent goes on."""
+    """A human refused to let the agent continue."""
 
     code = "hitl_denied"

@@ -1,4 +1,4 @@
-"""Refusals of the HTTP API, for lack of access or before it reads the content of a request."""
+"""Refusals of the HTTP API: the caller has no access, or the request is refused before its content is read."""
 
 from __future__ import annotations
 

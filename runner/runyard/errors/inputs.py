@@ -32,6 +32,6 @@ class InvalidBlobError(InvalidInputError):
 
 
 class TooManyCandidatesError(InvalidInputError):
-    """A fan-out has more candidates than the limit of one job, ``details["most"]``."""
+    """A fan-out has more candidates than one job may have. ``details["most"]`` is the limit."""
 
     code = "too_many_candidates"

@@ -136,13 +136,13 @@ class VersionMismatchError(RunError):
 
 
 class BudgetExceededError(RunError):
-    """The run or its thread has used up a budget. ``details`` have the budget, its limit and the amount used."""
+    """The run or its thread has used up a budget. ``details`` have the budget, its limit and the used amount."""
 
     code = "budget_exceeded"
 
 
 class ChildFailedError(RunError):
-    """A child did not complete, or its thread was deleted. ``details["status"]`` is its status, or None if it is gone."""
+    """A child did not complete, or its thread was deleted. ``details["status"]`` is its status, or None after a deletion."""
 
     code = "child_failed"
 

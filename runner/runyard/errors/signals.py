@@ -6,19 +6,19 @@ from .stores import CheckpointerError
 
 
 class SignalConflictError(CheckpointerError):
-    """The thread has a signal with this id and another name or value. ``details["differs"]`` names what differs."""
+    """The thread has a signal with this id and another name or value. ``details["differs"]`` names the fields that differ."""
 
     code = "signal_conflict"
 
 
 class TooManySignalsError(CheckpointerError):
-    """The thread has too many signals for which no run has waited. Send the signal again when runs have taken some."""
+    """The thread has too many signals that no run has taken. Send the signal again when runs have taken some of them."""
 
     code = "too_many_signals"
 
 
 class SignalInvalidError(CheckpointerError):
-    """The value of the signal that a run took does not fit the schema for which the run waits. The signal is used up."""
+    """A run took a signal whose value does not fit the schema of the wait. The signal is used up."""
 
     code = "signal_invalid"
     http_status = 422

@@ -95,7 +95,10 @@ class DataCorruptedError(CheckpointerError):
 
 
 class ForkBoundaryError(CheckpointerError):
-    """The cut is inside a tool cycle or a run. ``details["before"]`` and ``["after"]`` are the nearest valid message ids."""
+    """The cut is inside a tool cycle or a run.
+
+    ``details["before"]`` and ``details["after"]`` are the ids of the nearest valid messages.
+    """
 
     code = "fork_boundary"
 

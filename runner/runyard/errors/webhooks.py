@@ -13,7 +13,7 @@ class WebhookNotFoundError(CheckpointerError):
 
 
 class WebhookDeliveryNotFoundError(CheckpointerError):
-    """The tenant has no such delivery that arrived or failed, or the webhook of the delivery was removed or disabled."""
+    """The tenant has no such delivery, the delivery has not ended, or its webhook was removed or disabled."""
 
     code = "webhook_delivery_not_found"
     http_status = 404
@@ -26,6 +26,6 @@ class WebhookConflictError(CheckpointerError):
 
 
 class TooManyWebhooksError(CheckpointerError):
-    """The tenant has as many webhooks as it may have, ``details["limit"]``. Remove one first."""
+    """The tenant has the maximum number of webhooks. ``details["limit"]`` is this number. Remove a webhook first."""
 
     code = "too_many_webhooks"

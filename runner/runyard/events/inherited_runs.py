@@ -1,4 +1,4 @@
-"""The check that the thread of an inherited run is still the thread from which a fork inherited the run."""
+"""The check that the thread from which a fork inherited a run still exists."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 async def check_source(runs: RunStore, thread_id: str, run: Run) -> None:
-    """Check that the thread ``run.thread_id`` holds ``run``, which was read as a run of ``thread_id``.
+    """Check that the thread ``run.thread_id`` has ``run``. ``thread_id``: the thread of which the caller read the run.
 
     Events and messages of a run are read by the id of its thread. After the deletion of that thread, another thread may have
-    this id. A check after a read proves that the read was of the right thread, because a deleted thread does not come back.
+    this id. A deleted thread never exists again. A check after a read therefore proves that the right thread was read.
 
     Raises RunNotFoundError if the thread was deleted. A thread's own run is not checked.
     """

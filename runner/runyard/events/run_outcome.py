@@ -1,4 +1,4 @@
-"""Read the outcome of a run that stopped: the run, its messages, and the requests for which it waits.
+"""Read the outcome of a run that stopped: the run, its messages, and its pending requests.
 
 ``client/run_handle.py`` raises the error of a run that did not complete.
 """
@@ -26,7 +26,7 @@ _MESSAGES_PER_PAGE: Final = 50
 
 
 async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes: int | None = None) -> Outcome:
-    """Return the outcome of ``run``, which has stopped (:class:`runyard.ports.streams.Streams`). Raises ResultExpiredError."""
+    """Return the outcome of a stopped run (:class:`runyard.ports.streams.Streams`). Raises ResultExpiredError."""
     if run.deleted_at is not None:
         raise ResultExpiredError(f"run {run.run_id!r} was deleted", thread_id=run.thread_id, run_id=run.run_id)
     if run.kind != "prompt" and run.kind != "external":
@@ -42,7 +42,7 @@ async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes
 
 
 async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -> Outcome:
-    """Return the outcome ``cut`` with the messages and requests that it omits."""
+    """Return the outcome ``cut``, and add the messages and requests that it omits."""
     messages, requests = cut.messages, cut.requests
     if "messages" in cut.omitted:
         messages = (await _messages_of(threads, cut.run, messages[0].parent_id, None))[0] + messages
@@ -52,7 +52,7 @@ async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -
 
 
 async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None) -> AsyncGenerator[Message]:
-    """Yield the messages from ``leaf_id`` (None: the thread's newest) to the root, reading a page at a time."""
+    """Yield the messages from ``leaf_id`` (None: the thread's newest) to the root. Read a page at a time."""
     cursor: str | None = None
     while True:
         path = PathRequest(leaf_id=leaf_id, limit=_MESSAGES_PER_PAGE, cursor=cursor, newest_first=True)
@@ -65,9 +65,9 @@ async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None
 
 
 async def _messages_of(threads: ThreadStore, run: Run, last: str | None, max_bytes: int | None) -> tuple[list[Message], bool]:
-    """Return the run's messages up to the message id ``last``, in order, and whether earlier ones are left out for their size.
+    """Return the run's messages up to ``last``, in order. Return also whether earlier messages are left out for their size.
 
-    The messages of a run follow each other on one path.
+    ``last``: the id of the run's last message. All messages of a run are next to each other on one path.
     """
     found: list[Message] = []
     left = max_bytes or 0
@@ -85,7 +85,7 @@ async def _messages_of(threads: ThreadStore, run: Run, last: str | None, max_byt
 
 
 async def _requests_of(runs: RunStore, run: Run, max_bytes: int | None) -> tuple[list[HitlRequest], bool]:
-    """Return the requests that the run waits for, the oldest first, and whether later ones are left out for their size."""
+    """Return the run's pending requests, the oldest first. Return also whether later requests are left out for their size."""
     found: list[HitlRequest] = []
     left, cursor = max_bytes or 0, None
     while run.status is RunStatus.SUSPENDED:

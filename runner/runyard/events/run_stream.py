@@ -1,8 +1,8 @@
 """Follow one run's events. Recent events are read from Redis. Events that Redis lost are made from Postgres (E1, E2, E4).
 
-The ids ``<fence>-<n>`` order a run's events. Fences grow from attempt to attempt, and n counts the events of one attempt. With
-the ids a reader merges both sources and delivers no event twice. A hole in the count means that events were lost. If no event
-comes for RECHECK_SECONDS, the reader asks Postgres for the state of the run.
+The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. ``n`` counts the events of one attempt. A
+reader uses the ids to merge both sources and to deliver no event twice. A missing number means that an event was lost. If no
+event comes for RECHECK_SECONDS, the reader reads the state of the run from Postgres.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Position: TypeAlias = tuple[int, int]
 
 START: Final[Position] = (-1, 0)
 RETRY_SECONDS: Final = 0.5
-"""Seconds between two tries to find a thread that a scheduled run will create, and to reach a Redis that does not answer."""
+"""Seconds between two tries to reach Redis, and between two tries to find the thread that a scheduled run will create."""
 END_ARRIVAL_SECONDS: Final = 1.0
-"""Seconds that a reader waits for Redis to receive the last event of a run that has stopped."""
+"""Seconds that a reader waits until Redis has the last event of a run that has stopped."""
 RECHECK_SECONDS: Final = 5.0
-"""Seconds without an event after which a reader reads from Postgres whether the run has stopped."""
+"""Seconds without an event. After this time a reader reads from Postgres whether the run has stopped."""
 
 
 def position(event_id: str | None) -> Position | None:
-    """Return the fence and the n of an event id. Return None without an id, and for an id of another form."""
+    """Return the fence and the n of an event id. Return None for None, and for an id of another form."""
     fence, _, n = (event_id or "").partition("-")
     try:
         return int(fence), int(n)
@@ -46,7 +46,7 @@ def position(event_id: str | None) -> Position | None:
 
 @dataclass
 class Cursor:
-    """The position of one reader. ``at``: the position of the last admitted event. :meth:`admit` admits an event once."""
+    """The position of one reader. ``at``: the position of the last admitted event."""
 
     at: Position = START
 
@@ -60,7 +60,7 @@ class Cursor:
         return True
 
     def skips(self, event: Event) -> bool:
-        """Return whether events between the last admitted one and ``event`` are missing."""
+        """Return whether events between the last admitted event and ``event`` are missing."""
         place = position(event.id)
         if place is None:
             return False
@@ -68,15 +68,15 @@ class Cursor:
         return n > (self.at[1] if fence == self.at[0] else 0) + 1
 
     def turns(self, event: Event) -> bool:
-        """Return whether ``event`` begins an attempt that is not the run's first.
+        """Return whether ``event`` begins a later attempt than the run's first.
 
-        The attempt before it may have crashed between a commit and the write of the commit's events.
+        The previous attempt may have crashed between a commit and the write of the commit's events.
         """
         place = position(event.id)
         return place is not None and place[0] > self.at[0] and _attempt(event) != 1
 
     def begins_late(self, event: Event) -> bool:
-        """Return whether ``event`` would be the first event and names an attempt after the first."""
+        """Return whether no event was admitted before ``event``, and ``event`` belongs to a later attempt than the first."""
         attempt = _attempt(event)
         return self.at == START and isinstance(attempt, int) and attempt > 1
 
@@ -95,13 +95,14 @@ def follow_run(
     recheck: float = RECHECK_SECONDS,
     found: Run | None = None,
 ) -> AsyncGenerator[Event]:
-    """Yield the events of one run after ``last_event_id`` (None: from its beginning), live, until it ends or is suspended.
+    """Yield the events of one run after ``last_event_id`` (None: all), live, until the run ends or is suspended.
 
-    The last event is exactly one of STREAM_ENDS, sent after the commit of its transaction. If ``last_event_id`` is that event,
-    no event follows. A ``gap``, which has no id, announces that events were lost. The events that Postgres can prove follow it.
-    A ``run.suspended`` or ``run.failed`` after which the run has continued does not end the stream. ``recheck``: seconds
-    without an event after which the run is read from Postgres. ``found``: the run, if it was read a moment ago. The run may be
-    inherited.
+    The last event has a type of STREAM_ENDS. It is sent after the commit of its transaction. If ``last_event_id`` is that
+    event, no event follows. A ``gap`` announces that events were lost. A gap has no id. The events that Postgres has follow the
+    gap. If the run has continued after a ``run.suspended`` or ``run.failed``, the stream does not end with this event.
+
+    ``recheck``: seconds without an event after which the run is read from Postgres. ``found``: the run, if it was just read.
+    The run may be inherited.
 
     Raises RunNotFoundError, also for an inherited run whose thread was deleted.
     """
@@ -109,9 +110,9 @@ def follow_run(
 
 
 def events_so_far(backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
-    """Yield the events so far of :func:`follow_run`, without waiting for more. Raises RunNotFoundError.
+    """Yield the present events of :func:`follow_run`. Do not wait for later events. Raises RunNotFoundError.
 
-    If the run continues, events that Postgres proves and Redis does not have yet are left for a later call.
+    If the run continues, events after the last event in Redis are left for a later call.
     """
     return _Reader(backend, thread_id, run_id, RECHECK_SECONDS).read(last_event_id, None, live=False)
 
@@ -138,7 +139,7 @@ class _Reader:
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
             if not live or self.cursor.at >= _end(run):
-                return  # a run that was queued again while its reader was slow goes on: Postgres no longer proves its end
+                return  # otherwise the run was queued again while its reader was slow, and continues
         elif not live:
             async for event in self._catch_up(ref, None, to_the_end=False):
                 yield event
@@ -149,9 +150,9 @@ class _Reader:
                     yield event
 
     async def _resume(self, run: Run, ref: RunRef, last_event_id: str) -> bool:
-        """Place the cursor after ``last_event_id``. Returns False if Redis does not hold that event: events may be lost.
+        """Place the cursor after ``last_event_id``. Return False if Redis lacks that event. Events may then be lost.
 
-        An id that this run cannot have issued yet leaves the cursor at the beginning.
+        If the run cannot have this event yet, the cursor stays at the beginning.
         """
         at = position(last_event_id)
         try:
@@ -163,7 +164,7 @@ class _Reader:
         return held
 
     async def _issued(self, run: Run, ref: RunRef, at: Position) -> bool:
-        """Return whether the run may have had an event ``at``: one of an attempt, or one that Postgres proves."""
+        """Return whether the run may have had an event ``at``. Ask Postgres if ``at`` is not before the run's present end."""
         if at < (_end(run) if run.stopped else (run.fence or 0, sys.maxsize)):
             return True
         fence, n = at
@@ -171,7 +172,7 @@ class _Reader:
         return any(position(event.id) == at for event in found)
 
     async def _underway(self, ref: RunRef, run: Run) -> None:
-        """Wait a moment for the last event of a run that has just stopped, so that no event before it is missed."""
+        """Wait a moment until Redis has the last event of a run that has just stopped. Redis then has all earlier events."""
         with suppress(TimeoutError, BackendUnavailableError):
             if run.event_id is None or await self.backend.events.holds(ref, run.event_id):
                 return
@@ -206,10 +207,11 @@ class _Reader:
     async def _deliver(self, ref: RunRef, arrival: Event | None) -> AsyncIterator[Event]:
         """Yield ``arrival`` after the events that were lost before it.
 
-        On silence (None) and at an event of STREAM_ENDS, read from Postgres whether the run has stopped.
+        ``arrival``: an event, or None after a time without an event. After None, and after an event of STREAM_ENDS, read from
+        Postgres whether the run has stopped.
 
-        A gap of the event log is not passed on, because Postgres may fill it. The number of the next event shows a remaining
-        hole, unless the event belongs to another attempt.
+        A gap of the event log is not passed on, because Postgres may have its events. If events are still missing, the number
+        of the next event shows the loss, unless that event belongs to another attempt.
         """
         if arrival is not None and arrival.id is None:
             self.doubt = True
@@ -229,11 +231,11 @@ class _Reader:
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
     ) -> AsyncIterator[Event]:
-        """Yield the events between the cursor and ``until`` (inclusive), or all if it is None, and a gap for each hole.
+        """Yield the events after the cursor up to ``until`` (inclusive, None: all), and a gap for each loss.
 
-        Redis is read a page at a time, as the reader takes the events. Postgres is read where the count has a hole, and where
-        an attempt begins. ``to_the_end``: read Postgres also after the last event in Redis. ``arrived``: an event that follows
-        those in Redis, or None.
+        Redis is read a page at a time. Postgres is read at each missing number, and at the start of each attempt.
+        ``to_the_end``: read Postgres also after the last event in Redis. ``arrived``: an event that follows the events in
+        Redis, or None.
         """
         async for event in self._kept(ref, arrived):
             place = position(event.id)
@@ -265,7 +267,7 @@ class _Reader:
             yield event
 
     async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> AsyncIterator[Event]:
-        """Yield the events that Postgres proves after the cursor, up to ``until``, reading a page at a time."""
+        """Yield the events that Postgres has after the cursor, up to ``until``. Read a page at a time."""
         after = self._after()
         while page := await self.backend.runs.run_events(ref, after):
             for event in page:
@@ -276,8 +278,7 @@ class _Reader:
             after = page[-1].id
 
     async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
-        """Yield the events that Redis holds after the cursor, until a read fails. Then yield ``arrived``, the event
-        that came without Redis."""
+        """Yield the events that Redis has after the cursor, until a read fails. Then yield ``arrived``."""
         after = self._after()
         with suppress(BackendUnavailableError):
             while True:
@@ -305,7 +306,7 @@ class _Reader:
         return run
 
     async def _ref(self, run: Run) -> RunRef:
-        """Return the run's reference. Wait for the run's thread, which a scheduled run may still have to create.
+        """Return the run's reference. Wait for the run's thread, because a scheduled run creates its thread later.
 
         Raises RunNotFoundError for an inherited run whose thread was deleted.
         """
@@ -325,7 +326,7 @@ def _end(run: Run) -> Position:
 
 
 async def with_silence(events: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None]:
-    """Yield ``events``, and None each time ``seconds`` passed without one."""
+    """Yield ``events``. Yield None each time ``seconds`` passed without an event."""
     arrival: asyncio.Future[T] | None = None
     try:
         while True:

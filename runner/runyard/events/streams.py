@@ -1,4 +1,4 @@
-"""The Streams port for a process that reads the store and the event log itself."""
+"""The Streams port for a process that is connected to the store and the event log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cursor of a thread's stream: the position of its reader, small enough for a header (E1, E3)."""
+"""The cursor of a thread's stream: the position of its reader, as a text that fits into a header (E1, E3)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..domain.validation import check_id
 from .run_stream import START, position
 
 MAX_CURSOR_BYTES: Final = 6000
-"""Maximum number of bytes of the runs that a cursor names, because a header carries it. Other runs may be sent again."""
+"""Maximum number of bytes of the runs in a cursor. A cursor must fit into a header. Events of other runs may be sent again."""
 MAX_NAMED_RUNS: Final = 128
-"""Maximum number of runs that a cursor names, since each may cost a query."""
+"""Maximum number of runs in a cursor. Each run may cost a query."""
 MAX_NUMBER: Final = 2**63
 """An upper bound (exclusive) of fences and of the numbers of events."""
 _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 
 
 class KnownRun(NamedTuple):
-    """A run as it was listed last. ``waits``: whether it was queued or suspended.
+    """The state of a run in its last listing. ``waits``: whether the run was queued or suspended.
 
-    If the run waits, its end will have a higher fence than every event that was passed on before. If the run does not wait, its
-    end has the fence ``fence`` or a higher fence.
+    The end of a waiting run will have a higher fence than every event that was passed on before. The end of any other run has
+    the fence ``fence`` or a higher fence.
     """
 
     accepted_at: datetime
@@ -47,9 +47,9 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. It maps each run id
-    to the id of the last event that the reader saw of this run, or to an empty text. ``since``: the time at which the oldest
-    run that may be missing in ``open`` was accepted, or None.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. The key is the run id.
+    The value is the id of the last event of the run that the reader saw, or an empty text. ``since``: the time since which
+    accepted runs may be missing in ``open``, or None.
     """
 
     top: int = -1
@@ -58,7 +58,7 @@ class ThreadCursor:
 
     @classmethod
     def parse(cls, cursor: str) -> ThreadCursor | None:
-        """Return the position that ``cursor`` names, or None if the text is no cursor."""
+        """Return the position in the text ``cursor``, or None if the text is not a cursor."""
         try:
             top, named, since = json.loads(base64.urlsafe_b64decode(cursor.encode()))
             place = cls(top, {check_id(run, "run_id"): last for run, last in named.items()})
@@ -84,11 +84,11 @@ class ThreadCursor:
         )
 
     def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
-        """Return this position, with at most MAX_NAMED_RUNS open runs, whose names take at most ``room`` bytes.
+        """Return this position with at most MAX_NAMED_RUNS open runs, in at most ``room`` bytes.
 
-        If runs are left out, the position is an earlier one. Runs that wait are left out first. A listing back to ``since``
-        finds them again. If a run that does not wait is left out, ``top`` is set below the fence of its end: otherwise the run
-        would count as seen once it has ended.
+        A position that lacks runs is an earlier position. Runs that wait are left out first. A listing back to ``since`` finds
+        them again. If a run that does not wait is left out, ``top`` is set below the fence of its end. Otherwise the end of the
+        run would count as seen.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
@@ -125,12 +125,12 @@ def _descending(event_id: str) -> tuple[int, int]:
 
 
 def _room(run_id: str, last: str) -> int:
-    """Return how many bytes name a run and its last event."""
+    """Return the number of bytes of a run and its last event in a cursor."""
     return len(run_id.encode()) + len(last) + len('"":"",')
 
 
 def _is_event_id(last: Any) -> bool:
-    """Return whether ``last`` is the id of an event, or empty."""
+    """Return whether ``last`` is the id of an event, or the empty text."""
     if not isinstance(last, str):
         return False
     return last == "" or (_EVENT_ID.fullmatch(last) is not None and max(position(last) or START) < MAX_NUMBER)

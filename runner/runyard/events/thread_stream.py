@@ -1,12 +1,12 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
-Each of up to MAX_FOLLOWED_RUNS running runs has a task, which follows the run (:mod:`runyard.events.run_stream`) and passes its
-events on as they come. One more task reads the other runs in turn: further running runs, runs that wait, and ended runs whose
-end this reader has not seen. The number of tasks and of reads is therefore bounded for any cursor
+Each of up to MAX_FOLLOWED_RUNS running runs has a task. The task follows the run (:mod:`runyard.events.run_stream`) and passes
+its events on at once. One more task reads the other runs in turn. These are further running runs, runs that wait, and ended
+runs whose end this reader has not seen. The number of tasks and reads is therefore bounded for any cursor
 (:mod:`runyard.events.thread_cursor`).
 
 A transaction that changes a thread locks the thread's row until its commit. A later commit of the thread therefore never has a
-lower fence. Before the reader passes on an event with a higher fence than any event before, it lists the thread's runs. The
+lower fence. Before the reader passes on an event with a higher fence than all earlier events, it lists the thread's runs. The
 reader therefore misses no run that began before that event.
 """
 
@@ -31,19 +31,22 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 50
 RUN_POLL_SECONDS: Final = 30.0
-"""Seconds without an event after which the reader lists the runs, to find runs that no event announced."""
+"""Seconds without an event. After this time the reader lists the runs, to find runs that no event announced."""
 MAX_FOLLOWED_RUNS: Final = 100
-"""Maximum number of runs that one reader follows at once. It reads further running runs in turn."""
+"""Maximum number of runs that one reader follows at once. The reader reads further running runs in turn."""
 TURN_SECONDS: Final = 1.0
 """Seconds between two rounds of reading in turn."""
 MAX_RUNS_TAKEN_UP: Final = 500
-"""Maximum number of runs of one kind (running, waiting, ended unseen) in one listing. A gap announces further runs."""
+"""Maximum number of runs of one kind (running, waiting, ended unseen) in one listing.
+
+If there are more, the reader sends a gap.
+"""
 MAX_UNREAD_EVENTS: Final = 100
-"""Maximum number of events, of all runs together, that wait for a slow reader. At that number the reading of runs pauses."""
+"""Maximum number of events of all runs that wait for a slow reader. At this number the reading of runs pauses."""
 MAX_UNREAD_CHARACTERS: Final = 2**18
 """Maximum number of characters in the events that wait for a slow reader. A single event may have more.
 
-The text of an event counts twice, since the event may also hold its JSON. The JSON of a sealed event counts once.
+The text of an event counts twice, because the event may also keep its JSON. The JSON of a sealed event counts once.
 """
 
 
@@ -52,13 +55,13 @@ async def follow_thread(
 ) -> AsyncGenerator[ThreadEvent]:
     """Yield the events of a thread's runs after the cursor ``after``, live, until the thread is deleted.
 
-    Without a cursor: the events of the runs that are queued or running, from their beginning, and of all later runs.
+    Without a cursor, yield all events of queued and running runs and of all later runs.
 
     The events of one run come in order, each once. ``run.suspended`` and the terminal events end a run and not the stream. A
     ``gap`` with a run id announces that events of that run were lost. A ``gap`` without a run id has one of two causes:
-    ``after`` is no cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since. In the second case
-    the events of the oldest of these runs are left out. ``look``: seconds without an event after which the reader lists the
-    runs.
+    ``after`` is not a cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since then. In the
+    second case the events of the oldest of these runs are left out. ``look``: seconds without an event after which the reader
+    lists the runs.
 
     Raises ThreadNotFoundError.
     """
@@ -80,8 +83,8 @@ async def follow_thread(
 async def thread_cursor(backend: Backend, thread_id: str) -> str:
     """Return the cursor of a new reader that has seen no event. Raises ThreadNotFoundError.
 
-    :func:`follow_thread` begins at this cursor as it begins without a cursor. A reader that loses its connection before the
-    first event therefore misses no event.
+    Without a cursor, :func:`follow_thread` begins at the same place. A reader that stores this cursor and loses its connection
+    before the first event therefore misses no event.
     """
     reader = _Reader(backend, thread_id, await _key(backend, thread_id), ThreadCursor(), RUN_POLL_SECONDS)
     await reader.begin()
@@ -124,12 +127,12 @@ class Unread:
 
 
 def _held(event: Event) -> int:
-    """Return about how many characters ``event`` holds."""
+    """Return the approximate number of characters of ``event``."""
     return len(event.to_json()) if isinstance(event, SealedEvent) else 2 * _text(event.data)
 
 
 def _text(data: JsonObject) -> int:
-    """Return how many characters of text ``data`` has."""
+    """Return the number of characters of text in ``data``."""
     found, waiting = 0, list[JsonValue](data.values())
     while waiting:
         match waiting.pop():
@@ -146,21 +149,21 @@ class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: ThreadCursor, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
         self.known: dict[str, KnownRun] = {}  # the open runs
-        self.read_up_to: dict[str, str] = {}  # by run, the id of the last event that was read, passed on or not
+        self.read_up_to: dict[str, str] = {}  # run id → id of the last event that was read
         self.following: dict[str, asyncio.Task[bool]] = {}
         self.behind: dict[str, _Listed] = {}  # the runs to read in turn
         self.passing: str | None = None  # the run that is being read in turn
-        self.passed: dict[str, _Listed] = {}  # the runs that were read in turn, as they were listed before that
+        self.passed: dict[str, _Listed] = {}  # the runs that were read in turn, with their state in the listing
         self.turns: asyncio.Task[None] | None = None
-        self.short = False  # whether the last listing left runs out
+        self.short = False  # whether the last listing was incomplete
         self.arrived = Unread()
         self.listening: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Skip the runs that have ended. Name the other runs in ``place.open``.
+        """Skip the runs that have ended. Put the ids of the other runs into ``place.open``.
 
-        Every open run that ``place.open`` lacks began after the last end of a run. The event of its end therefore has a higher
-        fence than all ends until now.
+        An open run that is not in ``place.open`` began after the last end of a run. Its end will therefore have a higher fence
+        than all ends until then.
         """
         ends = [0]
         for status in (None, *ENDED):  # the newest runs may all be waiting
@@ -182,7 +185,7 @@ class _Reader:
         return str(self.place.within(MAX_CURSOR_BYTES, self.known))
 
     def gap(self) -> ThreadEvent:
-        """Return a gap that names no run."""
+        """Return a gap without a run id."""
         return ThreadEvent(self.cursor(), Event(id=None, type="gap", thread_id=self.thread_id, run_id=""))
 
     async def read(self) -> AsyncGenerator[ThreadEvent]:
@@ -208,7 +211,7 @@ class _Reader:
         await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Request a listing of the runs whenever a run begins, and after ``look`` seconds in which no run begins."""
+        """Request a listing when a run begins, and after ``look`` seconds in which no run begins."""
         while True:
             try:
                 async with aclosing(with_silence(self.backend.events.begins(self.key), self.look)) as begins:
@@ -222,7 +225,7 @@ class _Reader:
     async def _discover(self) -> bool:
         """List the runs whose end this reader has not seen, and read them.
 
-        Return True if this listing leaves runs out and the listing before did not.
+        Return True if this listing is incomplete and the previous listing was complete.
         """
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
@@ -244,11 +247,11 @@ class _Reader:
         return self.read_up_to.get(run_id) or self.place.open.get(run_id) or None
 
     def _was_read(self, run: _Listed) -> bool:
-        """Return whether the run was read since it last changed."""
+        """Return whether the run was read after its last change."""
         return run.status is not RunStatus.RUNNING and self.passed.get(run.run_id) == run
 
     def _follow(self, run: _Listed) -> bool:
-        """Return whether the run is followed. Begin to follow it if it is running and there is room."""
+        """Follow the run if it is running and there is room. Return whether the run is followed."""
         for run_id in [id for id, task in self.following.items() if task.done()]:
             del self.following[run_id]
         if run.run_id in self.following:
@@ -264,11 +267,11 @@ class _Reader:
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))
-            if run.run_id not in self.place.open or self._follow(run):  # its end was seen since, or it is followed
+            if run.run_id not in self.place.open or self._follow(run):  # its end was seen, or it is followed
                 continue
             again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
-            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # its first event may be on its way
+            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # otherwise its first event may still come
                 self.passed[run.run_id] = run
             self.passing = None
         if again:
@@ -279,12 +282,12 @@ class _Reader:
         """Return the runs whose end this reader has not seen, and whether the list is complete."""
         found: dict[str, Run] = {}
         whole = await self._list(found, RunStatus.RUNNING)
-        if not await self._list(found, None, unseen=True):  # waiting runs may fill the list before those that ended
+        if not await self._list(found, None, unseen=True):  # waiting runs may fill the list before ended runs
             for status in ENDED:
                 whole &= await self._list(found, status, unseen=True)
         whole &= await self._list(found, RunStatus.QUEUED)
-        self.place.since = None  # the runs back to that time are in ``open`` from here on
-        if not whole:  # a run that is left out stays left out
+        self.place.since = None  # ``open`` has the runs since that time
+        if not whole:  # later listings also leave these runs out
             self.place.top = max([self.place.top, *(KnownRun.of(run).fence for run in found.values() if run.ended)])
         if self.place.open.keys() - found.keys():
             waiting: dict[str, Run] = {}
@@ -300,7 +303,8 @@ class _Reader:
     async def _list(self, found: dict[str, Run], status: RunStatus | None, *, unseen: bool = False) -> bool:
         """Add the thread's runs of ``status`` (None: all) to ``found``, the newest first.
 
-        ``unseen``: leave out runs whose end was seen, and stop at them. Return False if there are more than MAX_RUNS_TAKEN_UP.
+        ``unseen``: leave out runs whose end was seen, and stop at such runs. Return False if there are more than
+        MAX_RUNS_TAKEN_UP runs.
         """
         since, cursor, count = self.place.since, None, 0
         while count < MAX_RUNS_TAKEN_UP:
@@ -315,13 +319,16 @@ class _Reader:
         return False
 
     async def _read(self, run_id: str, *, live: bool) -> bool:
-        """Pass on the run's events: with ``live`` until the run stops, else those so far. Return False if a read fails."""
+        """Pass on the run's events until the run stops. Without ``live``, pass on the present events.
+
+        Return False if a read fails.
+        """
         reading = follow_run if live else events_so_far
         gap: Event | None = None
         try:
             async with aclosing(reading(self.backend, self.thread_id, run_id, self._last(run_id))) as events:
                 async for event in events:
-                    if event.id is None and not live:  # the next turn sends it again if no event follows
+                    if event.id is None and not live:  # sent if an event follows, else in the next turn
                         gap = event
                         continue
                     if gap is not None:
@@ -331,12 +338,12 @@ class _Reader:
                         self.read_up_to[run_id] = event.id
                     await self.arrived.put(event)
         except (BackendUnavailableError, RunNotFoundError):
-            return False  # the next listing includes the run again, or finds that the thread was deleted
+            return False  # the next listing has the run again, or shows that the thread was deleted
         return True
 
 
 class _Listed(NamedTuple):
-    """A run of a listing, without its values, which may be large. One of the fields changes whenever the run has new events."""
+    """A run of a listing, without its large values. If the run has new events, one of these fields has changed."""
 
     run_id: str
     status: RunStatus
@@ -351,6 +358,6 @@ class _Listed(NamedTuple):
 def _urgency(run: Run) -> tuple[bool, int]:
     """Return the sort key: running runs first, then the other runs by the fences of their ends.
 
-    The cursor of an event that is passed on before all runs are read still names the remaining runs.
+    In this order, the cursor of each event still includes the runs that were not read yet.
     """
     return run.status is not RunStatus.RUNNING, KnownRun.of(run).fence

@@ -1,9 +1,9 @@
-"""Write events: an attempt numbers and coalesces its events, and a worker sends those of all its attempts in one call.
+"""Write events. An attempt numbers and joins its events. A worker sends the events of all its attempts in one call.
 
-An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. The numbers have no holes: a reader counts a hole
-as a loss. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before the commit. These
-events, and all later ones, are sent once the outcome of the commit is known. The :class:`EventWriter` sends the events of a
-worker.
+An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. No number is left out, because a reader takes a
+missing number for a lost event. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before
+the commit. These events and all later events are sent when the outcome of the commit is known. The :class:`EventWriter` sends
+the events of a worker.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ RETRY_SECONDS: Final = 0.5
 MAX_HELD_EVENTS: Final = 20_000
 """Maximum number of events that a worker holds while the event log is unreachable.
 
-With more events the worker drops all of them. Readers see the hole in the numbers.
+With more events the worker drops all of them. Readers notice the missing numbers.
 """
 DROPS_LOG_SECONDS: Final = 10.0
-"""Seconds for which drops of held events are counted before they are logged again."""
+"""Minimum number of seconds between two log lines about dropped events."""
 
 MAX_DELTA_CHARACTERS: Final = MAX_BYTES["delta"] // 4
 """Maximum number of characters of text in one delta. A character has at most four bytes in UTF-8."""
 
 UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
-"""Errors of a log that cannot encode an event, such as one with a number of more than 64 bits."""
+"""Errors of a log that cannot encode an event, such as an event with a number of more than 64 bits."""
 
 Batch = Sequence[tuple[RunRef, Sequence[Event]]]
 
@@ -64,7 +64,7 @@ class Reservation:
     slots: list[_Slot] = field(default_factory=list)
 
     def fill(self, events: Iterable[tuple[str, JsonObject]]) -> None:
-        """Fill in the events of the committed write, in order. Give back the numbers that are left over."""
+        """Fill in the events of the committed write, in order. Give back the unused numbers."""
         slots = iter(self.slots)
         for (kind, data), slot in zip(events, slots, strict=False):
             slot.event = self.stream.event(slot.n, kind, data)
@@ -78,7 +78,7 @@ class Reservation:
 
 
 class EventSink(Protocol):
-    """Receives notice that an emitter has events to write."""
+    """The object that an emitter informs about new events."""
 
     def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None: ...
 
@@ -86,8 +86,8 @@ class EventSink(Protocol):
 class EventEmitter:
     """The events of one attempt, in order. At most one reservation may be open at a time.
 
-    ``spoke_at``: the time of the first streamed text in seconds of the monotonic clock, None before that. ``taken_at``: the
-    time at which events were last taken for a write, on the same clock.
+    ``spoke_at``: the time of the first streamed text in seconds of the monotonic clock, or None. ``taken_at``: the time on the
+    same clock at which events were last taken for a write.
     """
 
     def __init__(self, writer: EventSink, attempt: AttemptToken, thread_id: str) -> None:
@@ -142,7 +142,7 @@ class EventEmitter:
         return Reservation(self, first, [self._add() for _ in range(count)])
 
     def withdraw(self, slots: list[_Slot]) -> None:
-        """Give back the numbers of ``slots``, so that later events get lower numbers."""
+        """Give back the numbers of ``slots``. Later events then get lower numbers."""
         if not slots:
             return
         gone, first = {id(slot) for slot in slots}, slots[0].n
@@ -200,14 +200,14 @@ class EventWriter:
         self._drops_logged_at = -math.inf
 
     def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None:
-        """Record that ``stream`` has events to write, at the next tick or at once if ``urgent``."""
+        """Record that ``stream`` has events to write. ``urgent``: write them at once, not at the next tick."""
         self._streams[stream] = None
         self._some.set()
         if urgent:
             self._urgent.set()
 
     def outside(self, events: Iterable[OutsideEvent]) -> None:
-        """Write events of verbs that happened outside any attempt."""
+        """Write the events of verbs that no attempt called."""
         for item in events:
             event = Event(id=item.event_id, type=item.type, thread_id=item.thread_id, run_id=item.ref.run_id, data=item.data)
             self._outside.append((item.ref, event))
@@ -219,7 +219,7 @@ class EventWriter:
         while True:
             if not self._closing:
                 await self._some.wait()
-                await asyncio.sleep(0)  # lets the agent of a new attempt start: its first events are then in this write
+                await asyncio.sleep(0)  # the agent of a new attempt starts, and its first events are in this write
             at_once = self._urgent.is_set()
             self._some.clear()
             self._urgent.clear()
@@ -244,7 +244,7 @@ class EventWriter:
         for stream in streams:
             if stream.taken_at > latest:
                 self._streams[stream] = None
-                self._some.set()  # a later tick takes it
+                self._some.set()  # a later tick takes its events
             elif events := stream.take():
                 batch.append((stream.ref, events))
         batch += [(ref, [event]) for ref, event in outside]
@@ -268,7 +268,10 @@ class EventWriter:
         return True
 
     def _count_drops(self, events: int, first: RunRef, error: Exception) -> None:
-        """Count events that are dropped because the log is unreachable. Log them once per DROPS_LOG_SECONDS and at the end."""
+        """Count events that are dropped because the log is unreachable.
+
+        Log the count every DROPS_LOG_SECONDS and at the end.
+        """
         _count(events)
         self._unlogged_drops += events
         now = time.monotonic()
@@ -277,7 +280,7 @@ class EventWriter:
             self._unlogged_drops, self._drops_logged_at = 0, now
 
     async def _write(self, batch: Batch) -> None:
-        """Write the batch. Drop only the events that cannot be encoded, so that those of other runs are written."""
+        """Write the batch. Drop only the events that cannot be encoded. The events of other runs are written."""
         try:
             await self._log.append_many(batch)
         except BackendUnavailableError:
@@ -291,19 +294,19 @@ class EventWriter:
 
 
 def _dropped(events: int, first: RunRef, error: Exception) -> None:
-    """Count dropped events and log ``error``, the current exception. ``first``: the run of the first event."""
+    """Count dropped events. Log ``error``, the current exception. ``first``: the run of the first event."""
     _count(events)
     _log_drops(events, first, error, trace=True)
 
 
 def _count(events: int) -> None:
-    from ..support import metrics  # not at the top: agents import this module, and few ever drop events
+    from ..support import metrics  # imported here, because agents import this module and rarely drop events
 
     metrics.EVENTS_DROPPED.inc(events)
 
 
 def _log_drops(events: int, first: RunRef, error: Exception, *, trace: bool) -> None:
-    import structlog  # not at the top, as above
+    import structlog  # imported here for the same reason
 
     from ..support.logging import plain_tracebacks
 

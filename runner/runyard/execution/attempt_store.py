@@ -21,17 +21,17 @@ from .children import Children
 
 
 class StoreUnansweredError(BackendUnavailableError):
-    """The attempt's own store did not answer, which is no error of the agent.
+    """The attempt's own store did not answer. This is not an error of the agent.
 
-    Any other BackendUnavailableError is an error of the agent, whose code called a deployment that does not answer.
+    Any other BackendUnavailableError is an error of the agent: its code called a deployment that did not answer.
     """
 
 
 class AttemptStore(Protocol):
     """The reads and writes of an attempt.
 
-    ``durable``: False in a probe, which cannot ask a human. ``waits``: whether the store keeps waits, which only workers end.
-    ``children``: starts children, or None.
+    ``durable``: False in a probe. A probe cannot ask a human. ``waits``: whether the store keeps waits. Only workers end waits.
+    ``children``: starts children. None if the attempt cannot have children.
 
     ``graphs``: the checkpoints of graphs, or None if the attempt has none.
 
@@ -52,7 +52,7 @@ class AttemptStore(Protocol):
 
 
 class FencedAttemptStore:
-    """The attempt store of a worker's attempt: every write carries the attempt's fence (I2).
+    """The attempt store of a worker's attempt. Every write carries the attempt's fence (I2).
 
     A call that the run store did not answer is repeated. The run store identifies messages by id and steps by key. The
     repetition of a write that was committed therefore changes nothing.
@@ -91,14 +91,14 @@ class FencedAttemptStore:
 
 
 class ProbeAttemptStore:
-    """The attempt store of a probe: it starts from a snapshot and writes to no thread (F9)."""
+    """The attempt store of a probe. A probe starts from a snapshot and writes to no thread (F9)."""
 
     durable = False
     waits = False
     children: Children | None = None
 
     def __init__(self, snapshot: Sequence[Message], run: Run, graphs: GraphCheckpointStore | None = None) -> None:
-        """``graphs``: the checkpoints of graphs of the run's tenant, which the probe reads."""
+        """``graphs``: the checkpoints of graphs of the run's tenant. The probe reads them."""
         self.graphs = AttemptGraphs(graphs) if graphs is not None else None
         self._snapshot = by_run(snapshot)
         self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []

@@ -1,8 +1,8 @@
-"""The span of an attempt, and the spans and links that connect it to the rest of its run (T1).
+"""The span of an attempt, and its links to the other attempts and runs (T1).
 
-The id of an attempt's span is derived from the run and the number of the attempt, and so is the trace id of a run that was
-accepted without a trace. The next attempt can therefore link to the span of the attempt before without any stored record, on
-every worker. It can also make that span in place of a worker that died.
+The id of an attempt's span is derived from the run and the number of the attempt. If a run was accepted without a trace, its
+trace id is derived from the run. No store has these ids. On any worker, the next attempt can therefore link to the span of the
+previous attempt. If the previous worker died, the next attempt makes that span.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ATTEMPTS_PER_PAGE: Final = 100
-"""Entries of one page of attempts, in the search for those before."""
+"""Number of attempts in one page of the search for the previous attempt."""
 LINKS: Final = {"suspended": "suspension", "lost": "takeover"}
-"""The link to an attempt by its outcome. To any other attempt it is ``retry``."""
+"""Outcome of an attempt → the link to it. After any other outcome, the link is ``retry``."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -38,11 +38,11 @@ log = structlog.get_logger("runyard.executor")
 class AttemptTrace:
     """The spans of the attempt that ``claim`` began. Without a tracer provider every method returns at once.
 
-    The span of the attempt is the agent's span by the conventions for generative AI. Those of its models, tools and steps are
+    In the conventions for generative AI, the span of the attempt is the agent's span. The spans of models, tools and steps are
     its children.
 
-    ``agent``: the name of the agent, or None for a fork job. ``nested``: the attempt is executed by a child process, and its
-    span is that of the worker. The trace context of the run is then that span.
+    ``agent``: the name of the agent, or None for a fork job. ``nested``: whether the attempt is executed by a child process of
+    the worker. The worker then has the span, and the trace context of the run names this span.
     """
 
     def __init__(self, claim: Claim, agent: str | None, *, nested: bool = False) -> None:
@@ -65,25 +65,28 @@ class AttemptTrace:
 
     @property
     def context(self) -> str | None:
-        """The ``traceparent`` of the attempt's span, or None without one."""
+        """The ``traceparent`` of the attempt's span, or None without a span."""
         return None if self.span is tracing.NO_SPAN else tracing.traceparent(self.span.get_span_context())
 
     def active(self) -> AbstractContextManager[None]:
-        """Make the attempt's span the current one inside a ``with`` block. Without it, keep the context of the run's caller."""
+        """Make the attempt's span the current span inside a ``with`` block.
+
+        Without a span, use the context of the run's caller.
+        """
         if self.span is not tracing.NO_SPAN:
             return tracing.active(self.span)
         return nullcontext() if self._run.trace_context is None else tracing.within(self._run.trace_context)
 
     def candidate(self, agent: str) -> AbstractContextManager[object]:
-        """Make the span of one of the probes of a fan-out. The only probe of another job has none."""
+        """Make the span of a probe of a fan-out. The probe of a ``fork_once`` has no span of its own."""
         if self._run.kind != "fork_many":
             return nullcontext()
         return tracing.span(f"candidate {agent}", attributes={"gen_ai.agent.name": agent})
 
     async def relate(self, backend: Backend) -> None:
-        """Link the attempt to what it continues: an attempt of a dead worker, or the run after which its thread was forked.
+        """Link the attempt to an attempt of a dead worker, or to the run after which its thread was forked.
 
-        The span of the dead worker's attempt is made here, because a dead worker cannot end it. An error leaves the links out.
+        A dead worker cannot end the span of its attempt. This method makes that span. After an error, the links are missing.
         """
         if not self.span.is_recording():
             return
@@ -94,15 +97,18 @@ class AttemptTrace:
                 await self._record_lost(of_tenant)
             if (source := await self._source(of_tenant)) is not None:
                 tracing.add_link(self.span, source.trace_context, "fork")
-        except Exception as error:  # a link is worth no run
+        except Exception as error:  # a missing link must not fail the run
             log.warning("attempt_not_linked", error=str(error))
 
     def continues(self, why: str) -> None:
-        """Link to the attempt before. ``why``: ``takeover``, ``suspension`` or ``retry``."""
+        """Link to the previous attempt. ``why``: ``takeover``, ``suspension`` or ``retry``."""
         self._link_before(self.span, self._run.attempt, why)
 
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
-        """Record that answers started this attempt: the link to the attempt that asked, and the wait since the last answer."""
+        """Record that answers started this attempt.
+
+        Link to the attempt that asked, and record the wait since the last answer.
+        """
         self.continues("suspension")
         if self.span.is_recording() and (times := [request.answered_at for request in answered if request.answered_at]):
             self._waited(max(times))
@@ -120,8 +126,8 @@ class AttemptTrace:
     def ended(self, ended: Ended | None, *, lost: bool) -> None:
         """End the attempt's span.
 
-        ``ended``: the end that was written, or None. ``lost``: another attempt has the run. Its worker makes the span of this
-        attempt (:meth:`relate`), so this process drops it.
+        ``ended``: the end that was written, or None. ``lost``: whether another attempt has the run. This process then drops the
+        span, because the other attempt makes it (:meth:`relate`).
         """
         if lost and tracing.chooses_ids():
             return
@@ -155,13 +161,13 @@ class AttemptTrace:
         return tracing.start(name, "consumer", attributes, parent=self._parent(), began=_nanoseconds(began), ids=ids)
 
     def _parent(self) -> SpanContext | str:
-        """Return the span under which the run was accepted, or no span."""
+        """Return the context of the span under which the run was accepted, or an invalid context."""
         from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
         return tracing.valid(self._run.trace_context) or INVALID_SPAN_CONTEXT
 
     def _ids(self, number: int) -> tracing.SpanIds:
-        """Return the ids of the attempt ``number``. The time of acceptance makes them differ between deployments."""
+        """Return the ids of the attempt ``number``. They depend on the time of acceptance, and differ between deployments."""
         of_run = f"{self._claim.ref.thread_key}/{self._run.run_id}/{_nanoseconds(self._run.accepted_at)}"
         return tracing.SpanIds(_derived(of_run, 16), _derived(f"{of_run}/{number}", 8))
 
@@ -174,7 +180,7 @@ class AttemptTrace:
         tracing.end(wait, _nanoseconds(self._run.started_at))
 
     def _link_before(self, span: Span, number: int, why: str) -> None:
-        """Link ``span`` of the attempt ``number`` to the attempt before that."""
+        """Link ``span`` of the attempt ``number`` to the previous attempt."""
         if number < 2 or not (span.is_recording() and tracing.chooses_ids()):
             return
         from opentelemetry.trace import SpanContext
@@ -184,7 +190,7 @@ class AttemptTrace:
         tracing.add_link(span, before, why)
 
     async def _record_lost(self, of_tenant: Backend) -> None:
-        """Make the span of the attempt before, whose worker died."""
+        """Make the span of the previous attempt, whose worker died."""
         before = await self._attempts_before(of_tenant)
         if not before or before[-1].outcome != "lost" or not tracing.chooses_ids():
             return
@@ -198,7 +204,7 @@ class AttemptTrace:
         tracing.end(span, _nanoseconds(lost.ended_at or self._run.started_at))
 
     async def _attempts_before(self, of_tenant: Backend) -> list[AttemptInfo]:
-        """Return the attempts before this one, the oldest first."""
+        """Return the earlier attempts of the run, the oldest first."""
         found: list[AttemptInfo] = []
         cursor: str | None = None
         while True:
@@ -209,7 +215,10 @@ class AttemptTrace:
                 return found
 
     async def _source(self, of_tenant: Backend) -> Run | None:
-        """Return the run after which this run forks, or after which its thread was forked; None if there is none."""
+        """Return the run after which this run forks, or after which its thread was forked.
+
+        Return None if there is no such run.
+        """
         run, thread_id, after = self._run, self._run.thread_id, self._run.after_run_id
         if run.kind == "prompt":
             thread = await of_tenant.threads.thread(thread_id) if run.attempt == 1 else None
@@ -220,7 +229,7 @@ class AttemptTrace:
 
 
 def _remote(traceparent: str | None) -> Span:
-    """Return the span of another process, which only gives its context."""
+    """Return a span of another process. It has a context only."""
     from opentelemetry.trace import NonRecordingSpan
 
     found = tracing.span_context(traceparent)

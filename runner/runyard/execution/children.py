@@ -1,4 +1,4 @@
-"""Children of a run: runs that its agent starts and waits for (K3)."""
+"""Children of a run: its agent starts them and waits for them (K3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..support.store_retries import patiently
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """The result of a child that completed. ``text``: its last assistant message. ``value``: the result that its agent set."""
+    """The result of a completed child. ``text``: its last assistant message. ``value``: the result that its agent set."""
 
     thread_id: str
     run_id: str
@@ -39,7 +39,7 @@ class Children:
         await apply_effects(accepted.effects, self._backend)
 
     async def outcome(self, thread_id: str, run_id: str) -> JsonObject:
-        """Return what a step records of a child that ended (:func:`read_child`)."""
+        """Return the record of an ended child. :func:`read_child` reads this record."""
         run = await patiently(lambda: self._backend.runs.run(thread_id, run_id))
         found: JsonObject = {"thread_id": thread_id, "run_id": run_id, "status": None}
         if run is None or run.deleted_at is not None:
@@ -63,7 +63,7 @@ def check_thread(known: Wait, thread_id: str) -> None:
 
 
 def read_child(record: JsonObject) -> ChildResult:
-    """Return the result of a child. Raises ChildFailedError if it did not complete."""
+    """Return the result of a child. Raises ChildFailedError if the child did not complete."""
     thread_id, run_id, status = str(record["thread_id"]), str(record["run_id"]), record["status"]
     if status == "completed":
         return ChildResult(thread_id, run_id, str(record["text"]), record["value"])

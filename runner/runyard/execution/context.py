@@ -49,11 +49,11 @@ FAIL: Final[JsonObject] = {"fail": True}
 class RunContext(Parking):
     """The context of one attempt of a run, for its agent.
 
-    ``thread_id``, ``run_id``: the ids of the thread and the run. ``agent``: the name of the agent in its App; None in-process.
-    ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from the leaf.
-    ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's extra. ``config``: a copy of the
-    thread's config as it was at the begin of the attempt; changes to the copy are not saved. ``result``: a JSON value for the
-    caller that enqueued the run, None by default.
+    ``thread_id``, ``run_id``: the ids of the thread and the run. ``agent``: the name of the agent in its App, or None
+    in-process. ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from the
+    leaf. ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's extra. ``config``: a copy of
+    the thread's config at the start of the attempt. Changes to the copy are not saved. ``result``: a JSON value for the caller
+    that enqueued the run, None by default.
 
     A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.size_limits` allows.
 
@@ -96,10 +96,12 @@ class RunContext(Parking):
 
     @property
     def extra(self) -> JsonObject:
-        """The thread's extra, a dict that the agent changes in place. A suspension and the completion save it (H11).
+        """The thread's extra, a dict that the agent changes in place.
 
-        The agent may also assign another dict. Keys that the other dict lacks stay in the thread. Raises InvalidInputError for
-        a value that is no dict.
+        The dict is saved when the run is suspended or completes (H11).
+
+        The agent may also assign another dict. Keys that are missing in the other dict stay in the thread. Raises
+        InvalidInputError for a value that is not a dict.
         """
         return self._extra
 
@@ -125,10 +127,11 @@ class RunContext(Parking):
         return self._attempt_store.graphs
 
     def name_steps_by(self, part: Callable[[], str | None]) -> None:
-        """Separate the default names of steps and questions by parts of an agent. An adapter calls this method.
+        """Give each part of an agent separate default names for its steps and questions. An adapter calls this method.
 
-        A later attempt may execute one part without the others. ``part``: a function that returns the name of the part to which
-        the calling code belongs, or None. The name is the same in every attempt.
+        A later attempt may execute one part without the others. The default names of a part must not depend on other parts.
+        ``part``: a function that returns the name of the part to which the calling code belongs, or None. The name is the same
+        in every attempt.
         """
         self._steps.part = part
 
@@ -136,7 +139,7 @@ class RunContext(Parking):
         """Mark the attempt as stopped. The executor then cancels the agent's task."""
         self._cancelled = True
 
-    # The last parameter of a function may be `idempotency_key`, a str that the caller does not give.
+    # The last parameter of a function may be `idempotency_key`, a str. The caller does not give this argument.
     @overload
     async def step(
         self, fn: Callable[[*Args], Awaitable[R]], *args: *Args, key: str | None = None, on_unknown: OnUnknown = "retry"
@@ -156,18 +159,18 @@ class RunContext(Parking):
     async def step(self, fn: Callable[..., Any], *args: object, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
         """Call ``fn(*args)`` and record its result, a JSON value. A later attempt gets the recorded result without a call.
 
-        ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in this
-        attempt. Give keys, such as the ids of tool calls, if the agent skips steps whose outcome is in its history.
+        ``key``: the name of the step in its run. The default has the function's name and the number of its earlier calls in
+        this attempt. Give keys, such as the ids of tool calls, if the agent skips steps that its history already contains.
 
         The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. The key
         is the same in every attempt.
 
-        ``on_unknown``: the policy for a step that an earlier attempt started and did not finish, because the attempt crashed or
-        the function raised. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run fails without
-        another attempt. ``ask`` suspends the run until a human says whether the step was done
+        ``on_unknown``: the policy for a step that an earlier attempt started and did not finish. Either that attempt crashed,
+        or the function raised an error. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run fails
+        without another attempt. ``ask`` suspends the run, and asks a human whether the step was done
         (:data:`~runyard.execution.steps.ANSWER_SCHEMA`).
 
-        Raises the function's error. Raises InvalidInputError after the call if the result is no JSON value or is larger than
+        Raises the function's error. Raises InvalidInputError after the call if the result is not a JSON value or is larger than
         :mod:`runyard.domain.size_limits` allows.
         """
         self._check()
@@ -183,8 +186,8 @@ class RunContext(Parking):
     def in_tool(self, call_id: str) -> AbstractContextManager[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
 
-        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred`. It does not end the attempt at
-        once.
+        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred`. This signal does not end the
+        attempt at once.
         """
         return self._steps.in_tool(call_id)
 
@@ -205,10 +208,10 @@ class RunContext(Parking):
         The answer is not appended to the run. Append ``answer.message`` to store the answer in the conversation.
 
         ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
-        ``tools``: functions that the model may call. This method sends one request. Execute the model's calls with :meth:`tool`
-        and append their results before the next request. ``output_type``: the type of the answer. pydantic-ai repeats the
-        request if an answer does not fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``: whether to send
-        the answer as events while the model generates it. ``key``: as for :meth:`step`.
+        ``tools``: functions that the model may call. This method does not call them. Execute the model's calls with
+        :meth:`tool`, and append their results before the next request. ``output_type``: the type of the answer. pydantic-ai
+        repeats the request if an answer does not fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``:
+        whether to send the answer as events while the model generates it. ``key``: as for :meth:`step`.
 
         Raises ExtraMissingError without the extra ``agents``, and the errors of pydantic-ai.
         """
@@ -259,15 +262,16 @@ class RunContext(Parking):
         timeout: float | None = None,
         on_timeout: JsonObject | None = None,
     ) -> JsonValue:
-        """Return the human's answer, or suspend the run until there is one.
+        """Return the human's answer. Suspend the run until there is an answer.
 
-        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run, by default the question's number
-        in this attempt and a digest of its text. Because of the digest, another question with the same number does not get the
-        answer. ``timeout``: seconds to wait, None without a limit. ``on_timeout``: the outcome after the timeout,
-        ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a TaskGroup) are asked together.
+        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run. The default has the question's
+        number in this attempt and a digest of its text. If a later attempt asks another question with the same number, the
+        digest gives this question another key. ``timeout``: seconds to wait, or None for no limit. ``on_timeout``: the outcome
+        after the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a TaskGroup) are
+        asked together.
 
-        A question ends a probe, whose caller gets HitlNotAllowedError. Raises InvalidInputError for JSON that is larger than
-        :mod:`runyard.domain.size_limits` allows.
+        A question ends a probe. The caller of the probe gets HitlNotAllowedError. Raises InvalidInputError for JSON that is
+        larger than :mod:`runyard.domain.size_limits` allows.
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         check_value(payload, "payload")
@@ -285,7 +289,7 @@ class RunContext(Parking):
         return {key: task.result() for key, task in asked.items()}
 
     def answer_to(self, key: str, default: T) -> JsonValue | T:
-        """Return the answer to the question ``key`` of :meth:`ask`, or ``default`` while it has none. Ask nobody.
+        """Return the answer to the question ``key`` of :meth:`ask`, or ``default`` without an answer. Do not ask the question.
 
         An adapter calls this method.
         """
@@ -301,11 +305,11 @@ class RunContext(Parking):
         timeout: float | None = None,
         on_timeout: JsonObject | None = None,
     ) -> Approval:
-        """Return the human's decision on ``call``, or suspend the run until there is one.
+        """Return the human's decision on ``call``. Suspend the run until there is a decision.
 
-        The approval belongs to this call with these arguments. An answer is ``true``, ``false``, or an object with ``approved``
-        and optionally ``reason`` and edited ``arguments``. ``details``: JSON to show beside the call. The other arguments and
-        the errors are those of :meth:`ask`.
+        The decision is valid for this call with these arguments only. An answer is ``true``, ``false``, or an object with
+        ``approved`` and optionally ``reason`` and edited ``arguments``. ``details``: JSON to show beside the call. The other
+        arguments and the errors are as in :meth:`ask`.
         """
         check_value(details, "details")
         payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
@@ -318,12 +322,12 @@ class RunContext(Parking):
         """Return the uncommitted part of this context. Close the context: later additions are refused."""
         self._stop_timer()
         async with self._lock:
-            # Save only the keys that this attempt changed, because other writers may have changed the others meanwhile.
+            # Save only the keys that this attempt changed. Other writers may have changed the other keys.
             given = self._given_extra
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
             self._calls.clear()
-            self._committed = None  # a driver's timer may refer to this object for minutes, by the context of a task
+            self._committed = None  # for minutes, a driver's timer may hold this object by the context of a task
             used, asked = self.usage_meter.uncounted, list(self._requests.values())
             return Remainder(self._held, extra, used, asked, signal, self.result, list(self._waits.open.values()))
 

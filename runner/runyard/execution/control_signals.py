@@ -1,4 +1,4 @@
-"""Signals that unwind an agent early. They derive from BaseException: ``except Exception`` does not swallow them."""
+"""Signals that unwind an agent early. They derive from BaseException, because ``except Exception`` must not catch them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import HitlNotAllowedError, RunyardError
 
 
 class ControlSignal(BaseException):
-    """Base class of the signals, which the executor catches."""
+    """Base class of the signals. The executor catches them."""
 
 
 class Suspend(ControlSignal):
@@ -31,7 +31,7 @@ class AttemptLost(ControlSignal):
 
 
 class QuestionRefused(ControlSignal):
-    """Ends a probe that asks a human or waits (F9). ``error``: what the caller of the probe gets."""
+    """Ends a probe that asks a human or waits (F9). ``error``: the error for the caller of the probe."""
 
     def __init__(self, error: HitlNotAllowedError) -> None:
         super().__init__(str(error))
@@ -39,7 +39,7 @@ class QuestionRefused(ControlSignal):
 
 
 def signals_in(error: BaseException) -> Iterator[ControlSignal]:
-    """Yield the signals in ``error``, also those that a TaskGroup wrapped."""
+    """Yield the signals in ``error``. Signals that a TaskGroup wrapped are included."""
     if isinstance(error, ControlSignal):
         yield error
     elif isinstance(error, BaseExceptionGroup):
@@ -48,7 +48,7 @@ def signals_in(error: BaseException) -> Iterator[ControlSignal]:
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """Return the single error that TaskGroups wrapped, or ``error`` itself, so that the run records a readable cause."""
+    """Return the single error inside ``error`` if TaskGroups wrapped it. Otherwise return ``error``."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -57,7 +57,8 @@ def unwrap(error: BaseException) -> BaseException:
 def probe_error(signal: ControlSignal | None, error: BaseException | None) -> BaseException | None:
     """Return the error of a probe, or None.
 
-    ``signal``: the signal in the probe's context. ``error``: what the agent raised, without the signal if the agent caught it.
+    ``signal``: the signal in the probe's context. ``error``: the error that the agent raised. The agent may have caught the
+    signal.
     """
     found = [signal, *(signals_in(error) if error is not None else ())]
     refused = next((each for each in found if isinstance(each, QuestionRefused)), None)

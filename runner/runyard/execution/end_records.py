@@ -1,6 +1,6 @@
-"""Ends of attempts: the error that a run records, and the events that announce an end.
+"""Ends of attempts: the error that a run records, and the events of an end.
 
-The store decides which messages of the run stay. In Postgres, these are the functions in ``write.sql`` and ``end_run.sql``.
+The store decides which messages of the run stay. In Postgres, the functions in ``write.sql`` and ``end_run.sql`` decide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .remainder import Remainder
 from .transcript import completed_events, requested_event
 
 MAX_ERROR_CHARACTERS: Final = 10_000
-"""Maximum number of characters of a recorded error's message: the run's last event and each list of runs contain it."""
+"""Maximum number of characters of a recorded error's message. The run's last event and each list of runs have the message."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -38,7 +38,8 @@ END_EVENTS: Final = {
 def describe(error: BaseException, keep: TracebackFilter | None = None) -> ErrorInfo:
     """Return the error that a run records, in a form that every store accepts.
 
-    ``keep``: returns the text that is stored as the traceback (:attr:`runyard.App.traceback_filter`). None stores the whole.
+    ``keep``: a function that returns the traceback to store (:attr:`runyard.App.traceback_filter`). None stores the whole
+    traceback.
     """
     trace = _traceback(error, keep)
     if isinstance(error, RunyardError):
@@ -50,7 +51,7 @@ def describe(error: BaseException, keep: TracebackFilter | None = None) -> Error
 
 
 def log_end(run: Run, ended: Ended | None, error: BaseException | None, used: Usage, seconds: float) -> None:
-    """Log one line about the end of an attempt: an error if the run failed, a warning if it is retried after an error.
+    """Log one line about the end of an attempt. The level is error if the run failed, and warning before a retry.
 
     ``ended``: None if another attempt has the run. ``error``: the error with which the agent ended. ``used``: the usage of the
     attempt. ``seconds``: its duration.
@@ -74,7 +75,7 @@ def log_end(run: Run, ended: Ended | None, error: BaseException | None, used: Us
 
 
 def _traceback(error: BaseException, keep: TracebackFilter | None) -> str | None:
-    """Return the traceback to store, or None. A filter that fails stores none, because the text may be secret."""
+    """Return the traceback to store, or None. If the filter fails, return None, because the text may be secret."""
     text = traceback_text(error)
     if text is None or keep is None:
         return text
@@ -89,7 +90,7 @@ def _traceback(error: BaseException, keep: TracebackFilter | None) -> str | None
 
 
 def _details(details: JsonObject) -> JsonObject:
-    """Return the ``details`` that a run records: ``{}`` if they are too large, because the store would refuse the run's end."""
+    """Return the ``details`` to record. If they are too large, return ``{}``, because the store would refuse the run's end."""
     try:
         storable: JsonObject = _storable(details)
         check_value(storable, "details")
@@ -99,7 +100,7 @@ def _details(details: JsonObject) -> JsonObject:
 
 
 def _words(value: object) -> str:
-    """Return ``str(value)``, or the type's name if ``str`` raises. User code may raise, and so do huge integers."""
+    """Return ``str(value)``, or the type's name if ``str`` raises an error. User code and huge integers may raise errors."""
     try:
         return str(value)
     except Exception:
@@ -136,8 +137,7 @@ def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
 
 
 def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
-    """Return the events of an attempt's last write, in order: those of its messages, of its new requests, and of the run's
-    status.
+    """Return the events of an attempt's last write: of its messages, its new requests, and the run's status, in this order.
 
     If the run was cancelled, the write stored no messages. The event of the run's status then has the first number.
     """

@@ -1,4 +1,4 @@
-"""Writes the end of an attempt. After the commit, sends the events of that write (E2)."""
+"""Write the end of an attempt. After the commit, send the events of that write (E2)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EndWriter:
         self._stream = stream
 
     async def complete(self, left: Remainder, value: object = None) -> Ended:
-        """Complete the run. ``value``: the result of a job, which replaces the result that the agent set."""
+        """Complete the run. ``value``: the result of a job. It replaces the result that the agent set."""
         return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
 
     async def suspend(self, left: Remainder) -> Ended:
@@ -54,7 +54,7 @@ class EndWriter:
         """Commit the agent's finished messages, then release the run and count the usage.
 
         ``delay``: seconds until the next attempt. ``error``: the error after which the run is retried, or None.
-        ``until_fewer``: the job continues when fewer than that many of the runs that it started are unfinished.
+        ``until_fewer``: the job continues when fewer than this number of its runs are unfinished.
         """
         if left is not None and left.messages:
             try:

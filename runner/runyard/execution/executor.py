@@ -1,7 +1,7 @@
-"""The executor: executes one attempt of one run, and completes, suspends, fails or releases the run at its end.
+"""The executor executes one attempt of one run. At the end it completes, suspends, fails or releases the run.
 
-The agent runs in a task of its own, so that a stop of the agent never interrupts a write. The context keeps the signal that
-unwinds the agent. The attempt ends by that signal, even if user code swallows it.
+The agent runs in a separate task. A stop of the agent therefore never interrupts a write. The context keeps the signal that
+unwinds the agent. The attempt ends by that signal, even if user code catches the signal.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from .steps import current_context
 from .transcript import completed_events, discard_outcome
 
 CLEANUP_SECONDS: Final = 10.0
-"""Seconds that a cancelled agent has for its cleanup. After them its attempt ends, even if the agent has not ended."""
+"""Seconds that a cancelled agent has for its cleanup. Then the attempt ends, even if the agent has not ended."""
 COMPLETIONS_IN_FLIGHT: Final = 4
 """Maximum number of calls of a worker that complete runs at once."""
 SLOW_SECONDS: Final = 0.1
-"""Seconds after which the completions that wait for a call in flight are sent in a call of their own."""
+"""Seconds for which completions wait for a call in flight. Then they are sent in another call."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -83,7 +83,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """What a worker's attempts share. ``complete`` commits many ends together. ``on_used`` gets agent, usage and model."""
+    """Services for a worker's attempts. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
 
     app: App
     backend: Backend
@@ -112,7 +112,7 @@ class _Result:
 
 
 class Execution:
-    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early, at its last commit.
+    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early. Committed data stays.
 
     ``nested``: another process has the span of the attempt (:class:`.attempt_trace.AttemptTrace`).
     """
@@ -140,16 +140,16 @@ class Execution:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
-        """Cancel the agent. A second call changes nothing, except that ABANDON replaces an earlier reason."""
+        """Cancel the agent. A second call changes nothing. Only ABANDON replaces an earlier reason."""
         if self._why is None or why is Stop.ABANDON:
             self._why = why
         if not self._stopped.done():
             self._stopped.set_result(None)
 
     async def run(self) -> Ended | None:
-        """Execute the attempt. Return its end, or None if none was written, for example because another attempt has the run."""
+        """Execute the attempt. Return its end, or None if this attempt wrote no end."""
         lost, began, run = False, time.monotonic(), self.record
-        # Every log line of the attempt has these fields, also a line that the agent logs.
+        # Every log line of the attempt has these fields. The lines that the agent logs have them too.
         fields = {"thread_id": run.thread_id, "run_id": run.run_id, "attempt": run.attempt, "fence": self.attempt.fence}
         with structlog.contextvars.bound_contextvars(**fields), self.trace.active(), self._meter.running():
             try:
@@ -167,7 +167,7 @@ class Execution:
             return ended
 
     def _report(self, ended: Ended | None, *, lost: bool, seconds: float) -> None:
-        """Measure, trace and log the end. The end is committed, so an error here must not keep its effects from being sent."""
+        """Measure, trace and log the end. Raise no error, because the effects of the committed end must still be sent."""
         try:
             self._meter.ended(ended, self._stream.spoke_at)
             self.trace.ended(ended, lost=ended is None and (lost or self._why is Stop.ABANDON))
@@ -180,7 +180,7 @@ class Execution:
         log_end(self.record, ended, self._error, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
-        """Execute the attempt. An unexpected error counts as the attempt's error, so that the run is not retried for ever."""
+        """Execute the attempt. An unexpected error is the attempt's error. Otherwise the run would be retried for ever."""
         try:
             return await self._run()
         except DataCorruptedError as error:
@@ -191,7 +191,7 @@ class Execution:
             return await self._failed(error, Remainder.nothing())
 
     def _stop_after_refusal(self, error: RunyardError) -> None:
-        """Stop the agent after a refused write: the run is to be cancelled, or this attempt has lost its claim on the run."""
+        """Stop the agent after a refused write. A cancel was requested, or another attempt has the run."""
         self.stop(Stop.CANCEL if isinstance(error, CancelRequestedError) else Stop.ABANDON)
 
     async def _run(self) -> Ended | None:
@@ -257,7 +257,7 @@ class Execution:
             ended = await self._end(result)
             if ended is None or ended.status is not RunStatus.RUNNING:
                 return ended
-            # The answer came while the question was being stored: continue in the same attempt.
+            # The answer came while the question was being stored. Continue in the same attempt.
             if result.left.usage is not None:
                 self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.usage})
             ledger = await patiently(lambda: runs.ledger(self.attempt))
@@ -343,7 +343,7 @@ class Execution:
         return await self._end_writer.release(left, delay, info)
 
     async def _unanswered(self, error: BackendUnavailableError, left: Remainder) -> Ended:
-        """Release the run after its store did not answer, which is no error of the run."""
+        """Release the run after its store did not answer. This does not count as an error of the run."""
         log.warning("backend_call_failed", error=str(error))
         return await self._end_writer.release(left)
 
@@ -374,7 +374,7 @@ class Execution:
     async def _ask(
         self, spec: AgentSpec, run: Run, messages: Sequence[Message], extra: JsonObject, stopped: asyncio.Future[None]
     ) -> ProbeAnswer:
-        """Run an agent on a snapshot, without writing to any thread."""
+        """Run an agent on a snapshot, and write to no thread."""
         attempt_store = ProbeAttemptStore(messages, run, self._tools.backend.for_tenant(self._claim.tenant).graphs)
         with self.trace.candidate(spec.name):
             result = await self._call(attempt_store, extra, Ledger(), run=run, spec=spec, stopped=stopped)
@@ -396,5 +396,5 @@ async def _drive(spec: AgentSpec, context: RunContext) -> None:
     try:
         await spec.execute(context)
     except SystemExit as error:
-        # A task passes SystemExit to the event loop, and not every loop that runs attempts has the task guard.
+        # A task passes SystemExit to the event loop. Some loops that run attempts have no task guard.
         raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error

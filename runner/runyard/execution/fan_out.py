@@ -93,9 +93,9 @@ class FanOutJob:
         self._fan = fan
 
     async def run(self) -> JsonValue | Later:
-        """Execute the job as far as possible. Return its result, or when to continue.
+        """Execute the job as far as possible. Return its result, or :class:`Later`.
 
-        Raises HitlNotAllowedError before it reads anything if a probe or the judge may ask a human (F9).
+        Raises HitlNotAllowedError if a probe or the judge may ask a human (F9). This check comes before any read.
         """
         judge = self._app.agents.get(self._fan.judge) if self._fan.judge is not None else None
         if self._fan.judge is not None and judge is None:
@@ -184,7 +184,8 @@ class FanOutJob:
     async def _judged(self, judge: AgentSpec, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
         """Return the judge's answer and the number of the candidate that the judge chose.
 
-        The number is None if the judge failed or chose no candidate of ``good``, the candidates that succeeded.
+        ``good``: the numbers of the candidates that succeeded. The returned number is None if the judge failed or chose no
+        candidate.
         """
         step = self._ledger.steps.get(JUDGE)
         if step is not None and step.done and isinstance(step.result, dict):
@@ -253,7 +254,7 @@ _JUDGED: Final = {"number", "text", "messages", "stop_reason", "error", "thread_
 
 
 def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
-    """Return the number that a judge gave: an integer, ``{"winner": …}``, or the first number in its text."""
+    """Return the number in a judge's answer: an integer, ``{"winner": …}``, or the first number in a text."""
     if isinstance(value, dict):
         value = value.get("winner")
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Candidates of a fan-out that have threads of their own: each is a fork of the source with one run (F11).
+"""Candidates of a fan-out with threads. Each candidate is a fork of the source, with one run (F11).
 
 The job holds no slot while these runs are executed. An attempt of the job records the candidates that have ended, starts some
 of the others, and then releases the job. The job continues when fewer than ``until_fewer`` of its runs are unfinished.
@@ -112,9 +112,9 @@ class ThreadCandidates:
         return ProbeEnd(key_of(n), "cancelled", run.usage, {"stop_reason": "cancelled"})
 
     async def _start(self, waiting: Sequence[int], live: Sequence[int]) -> Later | None:
-        """Start some of the ``waiting`` candidates. Return when to continue, or None if no candidate is unfinished.
+        """Start some of the ``waiting`` candidates. Return :class:`Later`, or None if no candidate is unfinished.
 
-        ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished ones.
+        ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished candidates.
         """
         starting = waiting[: max(0, self._fan.max_parallel - len(live))]
         messages = await patiently(lambda: self._backend.fan_outs.messages(self._attempt, starting)) if starting else {}

@@ -1,4 +1,4 @@
-"""Runs that are not prompts: a fork made by a worker, and a probe (F5, F9)."""
+"""Runs of other kinds than prompts: a fork made by a worker, and a probe (F5, F9)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 async def fork(backend: Backend, claim: Claim) -> JsonValue:
-    """Make the fork of a fork job, and enqueue its first prompt if there is one. Return the job's result.
+    """Make the fork of a fork job. Enqueue its first prompt if there is one. Return the job's result.
 
-    A repetition finds the same fork and the same prompt.
+    A repetition changes nothing and returns the same result.
     """
     request, run = request_of(claim), claim.run
     of_tenant = backend.for_tenant(claim.tenant)
@@ -43,7 +43,7 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
     """Return the messages and the extra from which a probe starts.
 
-    Raises HitlNotAllowedError for an agent that may ask a human (F9), and then reads nothing.
+    Raises HitlNotAllowedError for an agent that may ask a human (F9). This check comes before any read.
     """
     refuse_asking(spec)
     request = request_of(claim)
@@ -57,7 +57,7 @@ def refuse_asking(spec: AgentSpec) -> None:
 
 
 def probe_result(written: list[Message], error: BaseException | None, keep: TracebackFilter | None = None) -> JsonValue:
-    """Return :func:`probe_outcome` as JSON, with the error as :func:`describe` records it."""
+    """Return :func:`probe_outcome` as JSON. The error in it is made by :func:`describe`."""
     outcome = probe_outcome(written, error)
     messages: JsonValue = [message.model_dump(mode="json") for message in outcome.messages]
     found: JsonObject = {"text": outcome.text, "messages": messages, "stop_reason": outcome.stop_reason}
@@ -84,6 +84,6 @@ def request_of(claim: Claim) -> ForkRequest:
         raise CapabilityMissingError("the store returned a fork job without its request", method="claim")
     cut, run = claim.fork.cut, claim.run
     if run is not None and cut.after_run_id is None and cut.at_message_id is None and cut.at_seq is None:
-        # The cut is "the last completed run". The store chose that run when it accepted the job.
+        # The cut is the last completed run. The store chose this run when it accepted the job.
         return replace(claim.fork, cut=replace(cut, after_run_id=run.after_run_id))
     return claim.fork

@@ -1,4 +1,4 @@
-"""Parking: how the agent of an attempt waits, and how its run is suspended meanwhile."""
+"""Parking: the agent of an attempt waits, and its run is suspended until the wait ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .waits import Waits
 T = TypeVar("T")
 
 _around: ContextVar[tuple[object, ...]] = ContextVar("runyard_calls", default=())
-"""The whole calls (:meth:`Parking._whole_call`) inside of which the current task works."""
+"""The whole calls (:meth:`Parking._whole_call`) to which the current task belongs."""
 
 
 class Parking(Transcript):
@@ -58,12 +58,12 @@ class Parking(Transcript):
     async def sleep(self, until: Until, *, key: str | None = None) -> None:
         """Suspend the run until a time. The sleeping run holds no worker and no key in Redis.
 
-        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The store's clock decides when
-        the time has come. ``key``: the name of the sleep in its run, by default the number of the earlier sleeps in this
+        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The time is measured by the
+        store's clock. ``key``: the name of the sleep in its run. The default has the number of the earlier sleeps in this
         attempt. A later attempt continues the sleep, and does not begin it again.
 
-        A sleep ends a probe, whose caller gets HitlNotAllowedError. Raises InvalidInputError for a time without a time zone and
-        for more than ten years.
+        A sleep ends a probe. The caller of the probe gets HitlNotAllowedError. Raises InvalidInputError for a time without a
+        time zone and for more than ten years.
         """
         due_at, timeout = end_of_wait(until, "until")
         await self._wait("sleep", key or self._steps.default_key("sleep"), due_at=due_at, timeout=timeout)
@@ -71,15 +71,16 @@ class Parking(Transcript):
     async def wait_for(
         self, name: str, schema: JsonObject | None = None, timeout: Until | None = None, *, key: str | None = None
     ) -> JsonValue:
-        """Return the value of the next signal ``name`` to this thread, or suspend the run until one is sent.
+        """Return the value of the next signal ``name`` to this thread. Suspend the run until there is such a signal.
 
-        :meth:`runyard.Client.signal` sends a signal, before or after this call. One wait takes a signal, the oldest one first.
-        ``schema``: JSON schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, None without a limit.
-        ``key``: the name of the wait in its run, by default the signal's name and the number of the earlier waits for it in
-        this attempt.
+        :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
+        ``schema``: JSON schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, or None for no limit.
+        ``key``: the name of the wait in its run. The default has the signal's name and the number of the earlier waits for this
+        signal in this attempt.
 
-        Raises SignalTimeoutError, which is a TimeoutError. Raises SignalInvalidError if the value does not fit ``schema``; the
-        signal is used up then. A wait ends a probe, as a sleep does. Raises InvalidInputError.
+        Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
+        ``schema``. The signal is then used up. Raises InvalidInputError for invalid arguments. A wait ends a probe, as a sleep
+        does.
         """
         check_id(name, "name")
         check_value(schema, "schema")
@@ -90,7 +91,7 @@ class Parking(Transcript):
     async def run(
         self, thread_id: str | None, message: str | Message, *, agent: str | None = None, key: str | None = None
     ) -> ChildResult:
-        """Start a child: a prompt on ``thread_id``, or on a new thread with None. Suspend the run until the child has ended.
+        """Start a child: a prompt on ``thread_id`` (None: a new thread). Suspend the run until the child has ended.
 
         A later attempt gets the recorded result and starts no other child. ``agent``: the child's agent, as for
         :meth:`runyard.Client.enqueue`, in the namespace of this run's agent. ``key``: the name of the child in its run, by
@@ -125,14 +126,17 @@ class Parking(Transcript):
         await self._write(self._children.start(request))
 
     async def _record_child(self, step: str, thread_id: str, run_id: str) -> JsonObject:
-        """Return the outcome of a child that ended. Only a completion is recorded: a redrive changes other outcomes."""
+        """Return the outcome of an ended child. Record the outcome only if the child completed.
+
+        A redrive may change other outcomes.
+        """
         record = await self._write(self._children.outcome(thread_id, run_id))
         if record["status"] == RunStatus.COMPLETED.value:
             await whole(self._write(self._attempt_store.finish_step(step, record)))
         return record
 
     async def _whole_call(self, call: Awaitable[T]) -> T:
-        """Await ``call``. A suspension waits for its end, unless a wait inside of the call suspends the run."""
+        """Await ``call``. A suspension by another task waits for the end of the call."""
         here = object()
         around = _around.set((*_around.get(), here))
         self._calls.add(here)
@@ -145,7 +149,7 @@ class Parking(Transcript):
 
     def _check(self) -> None:
         if isinstance(self._signal, Suspend) and not self._calls.isdisjoint(_around.get()):
-            return  # the suspension waits for the step of the caller
+            return  # the suspension waits for this call
         super()._check()
 
     @property
@@ -154,7 +158,7 @@ class Parking(Transcript):
         return self._attempt_store.children
 
     async def _wait(self, kind: WaitKind, key: str, **fields: Any) -> Wait:
-        """Return the wait ``key``, which has ended, or suspend the run until it ends."""
+        """Return the wait ``key`` if it has ended. Otherwise suspend the run until the wait ends."""
         self._check_waiting()
         known = self._waits.find(kind, key)
         if known is not None and known.ended_at is not None:
@@ -186,8 +190,8 @@ class Parking(Transcript):
         self._signal = Suspend()
         self._calls.difference_update(_around.get())
         self._call_ended.set()
-        await asyncio.sleep(0)  # parallel tasks ask their questions now, because the first raised signal cancels other tasks
-        while self._calls:  # parallel tasks finish their steps, and start and read their children, for the same reason
+        await asyncio.sleep(0)  # parallel tasks ask their questions now: the first raised signal cancels them
+        while self._calls:  # parallel tasks finish their steps and their calls about children
             self._call_ended.clear()
             await self._call_ended.wait()
         raise self._signal

@@ -1,7 +1,7 @@
-"""Errors by which a provider of models says that the same request may succeed later.
+"""Temporary errors of a provider of models. After such an error, the same request may succeed later.
 
-Adapters declare such an error by the attribute ``temporary``. Errors of the providers' own SDKs are recognised by their
-package, so that agents that are plain functions need no adapter.
+Adapters set the attribute ``temporary`` of such an error. Errors of the providers' SDKs are recognised by their package. Agents
+that are plain functions therefore need no adapter.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from contextlib import suppress
 from typing import Final
 
 PASSING_STATUSES: Final = (408, 409, 425, 429)
-"""HTTP statuses below 500 of a model's provider after which the same request may succeed."""
+"""HTTP statuses below 500 after which the same request may succeed."""
 SDKS: Final = ("openai", "anthropic", "google.genai", "groq", "mistralai", "cohere", "pydantic_ai")
-"""Packages whose errors are those of a provider of models."""
+"""Packages whose errors are errors of a provider."""
 CONNECTION_ERRORS: Final = frozenset({"APIConnectionError", "ModelConnectionError"})
-"""Base classes, in these packages, of errors without an HTTP status: no connection, a lost connection, no answer in time."""
+"""Base classes of errors without an HTTP status in these packages: no connection, a lost connection, no answer in time."""
 PASSING_CODES: Final = frozenset(
     {"api_error", "overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "timeout_error"}
 )
-"""Codes and types of errors without an HTTP status of their own, which a provider sends in a stream that has begun."""
+"""Codes and types of errors without an HTTP status. A provider sends such errors in a stream that has begun."""
 SPENT: Final = "insufficient_quota"
-"""Code of an error with the status 429 that does not end with time."""
+"""Code of an error with the status 429 that is not temporary."""
 HTTP_CLIENTS: Final = ("httpx", "httpx2")
 """Packages with which the SDKs send requests."""
 LOST: Final = frozenset({"TimeoutException", "NetworkError", "RemoteProtocolError"})
-"""Base classes, in these packages, of errors of a lost connection, or of an answer that does not come in time."""
+"""Base classes of errors in these packages: a lost connection, or no answer in time."""
 
 
 def passes(status: int | None, *codes: object) -> bool:
-    """Return whether the request that a provider answered with this HTTP status may succeed later.
+    """Return whether a request may succeed later after an answer with this HTTP status.
 
-    ``status``: None if the error had no status. ``codes``: the names that the provider gives the error, its code or its type.
-    They decide if the status is None or belongs to a stream that began without an error. A code may be an HTTP status.
+    ``status``: None if the error had no status. ``codes``: the code and the type of the provider's error. They decide if the
+    status is None or below 400. A stream that began without an error has such a status. A code may be an HTTP status.
     """
     if SPENT in codes:
         return False
@@ -46,7 +46,7 @@ def passes(status: int | None, *codes: object) -> bool:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether ``error`` is a provider's error that ends with time: 429, 5xx, a timeout, a lost connection."""
+    """Return whether ``error`` is a temporary error of a provider: 429, 5xx, a timeout, a lost connection."""
     declared = getattr(error, "temporary", None)
     if isinstance(declared, bool):
         return declared
@@ -63,7 +63,8 @@ def is_temporary(error: BaseException) -> bool:
 def asked_pause(error: BaseException) -> float | None:
     """Return the seconds that a provider asked to wait, or None.
 
-    They are the attribute ``retry_after`` of ``error`` or of its cause, or the header ``Retry-After`` of its ``response``.
+    The seconds are in the attribute ``retry_after`` of ``error`` or of its cause, or in the header ``Retry-After`` of its
+    ``response``.
     """
     for each in _with_cause(error):
         asked = getattr(each, "retry_after", None)
@@ -76,7 +77,7 @@ def asked_pause(error: BaseException) -> float | None:
 
 
 def _status(code: object) -> int | None:
-    """Return the HTTP status of an error that a code is, as a number or as text, or None."""
+    """Return ``code`` if it is the HTTP status of an error, as a number or a text. Otherwise return None."""
     text = str(code) if isinstance(code, int | str) else ""
     return int(text) if re.fullmatch(r"[45]\d\d", text, re.ASCII) else None
 
@@ -92,7 +93,7 @@ def _of_sdk(module: str) -> bool:
 
 
 def _lost_by_sdk(error: BaseException) -> bool:
-    """Return whether ``error`` is one of an SDK's HTTP client, which the SDK does not replace, for example in a stream."""
+    """Return whether ``error`` comes from the HTTP client of an SDK. An SDK does not wrap errors that occur during a stream."""
     if not any(cls.__name__ in LOST and cls.__module__ in HTTP_CLIENTS for cls in type(error).__mro__):
         return False
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]

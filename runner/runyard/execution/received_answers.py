@@ -1,4 +1,4 @@
-"""The answers that an attempt of a run is the first to have."""
+"""The answers that no earlier attempt of the run has received."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..ports.results import Ledger
 
 
 class ReceivedAnswers:
-    """Announces the answers that one attempt is the first to have, each of them once."""
+    """Announces the answers that no earlier attempt has received. Each answer is announced once."""
 
     def __init__(self, stream: EventEmitter) -> None:
         self._stream = stream

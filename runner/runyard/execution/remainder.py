@@ -14,7 +14,7 @@ from .control_signals import ControlSignal
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The uncommitted part of a context, which the executor writes with the attempt's end."""
+    """The uncommitted part of a context. The executor writes it with the attempt's end."""
 
     messages: list[Message]
     extra: JsonObject | None

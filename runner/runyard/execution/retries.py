@@ -1,7 +1,7 @@
 """Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt.
 
-:func:`retry_delay` decides whether and when a failed attempt is followed by another one. ``RetryPolicy`` in
-``domain/runs.py`` has the default numbers.
+:func:`retry_delay` decides whether and when another attempt follows a failed attempt. ``RetryPolicy`` in ``domain/runs.py`` has
+the default numbers.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from ..errors import BackendUnavailableError, RunyardError
 from .provider_outages import asked_pause, is_temporary
 
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
-"""Longest delay before an attempt, and longest timeout of an attempt, in seconds. A much later time would have no date."""
+"""Maximum delay before an attempt, and maximum timeout of an attempt, in seconds. A much later time would have no date."""
 
 MAX_ASKED_DELAY_SECONDS: Final = 3600.0
-"""Longest delay that an error may ask for, in seconds."""
+"""Maximum delay that an error may ask for, in seconds."""
 
 OUTAGE_ATTEMPTS: Final = 8
-"""Number of errors since the last suspension after which a run without ``max_attempts`` fails if the last one is a temporary
-error of a provider. With the default policy, the attempts are spread over two minutes."""
+"""Number of errors after which a run without ``max_attempts`` fails, if the last error is a temporary error of a provider.
+
+The errors since the last suspension count. With the default policy, the attempts are spread over two minutes.
+"""
 UNSERVED_RETRY_SECONDS: Final = 5.0
-"""Seconds after which a run is submitted again if this worker does not have the run's agent."""
+"""Seconds until a run is submitted again after a worker without the run's agent claimed it."""
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
-    """Return the run's options, with the options of its agent in place of defaults."""
+    """Return the run's options. For each default value, use the option of the run's agent."""
     if spec is None:
         return options
     default = DEFAULT_OPTIONS
@@ -45,8 +47,9 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
 def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -> float | None:
     """Return the seconds until the next attempt of a run after ``error``, or None if the run fails (R11).
 
-    ``options``: as :func:`effective_options` returns them. Without ``max_attempts``, a temporary error of a provider is retried
-    up to OUTAGE_ATTEMPTS, and any other error fails the run. ``errors_before``: number of errors since the last suspension.
+    ``options``: the result of :func:`effective_options`. Without ``max_attempts``, a temporary error of a provider fails the
+    run after OUTAGE_ATTEMPTS attempts. Any other error fails the run at once. ``errors_before``: number of earlier errors since
+    the last suspension.
     """
     policy = options.retry.of(error) if retryable(error) else None
     most = options.max_attempts or (OUTAGE_ATTEMPTS if is_temporary(error) else 1)
@@ -58,8 +61,8 @@ def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -
 def retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    The attribute ``retryable`` of the error decides. Without it, the result is False for errors of runyard with an HTTP status
-    below 500, except BackendUnavailableError, and True for all others.
+    The attribute ``retryable`` of the error decides. Without this attribute, the result is False for errors of runyard with an
+    HTTP status below 500, except BackendUnavailableError. For all other errors it is True.
     """
     declared = getattr(error, "retryable", None)
     if isinstance(declared, bool):
@@ -70,8 +73,8 @@ def retryable(error: BaseException) -> bool:
 def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:
     """Return the seconds until the next attempt (R11).
 
-    ``errors_before``: number of errors since the last suspension. ``error``: the pause for which it asks, up to
-    MAX_ASKED_DELAY_SECONDS, is the shortest delay.
+    ``errors_before``: number of earlier errors since the last suspension. ``error``: the error. If the error asks for a pause,
+    the delay is at least this pause, up to MAX_ASKED_DELAY_SECONDS.
     """
     delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum, MAX_DELAY_SECONDS)
     asked = asked_pause(error) if error is not None else None

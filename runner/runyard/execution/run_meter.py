@@ -1,4 +1,4 @@
-"""The meter of one attempt of a run: its metrics."""
+"""The metrics of one attempt of a run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 class RunMeter:
-    """Measures one attempt of ``run``, which ``ref`` identifies, from its start. ``agent`` is None for a run that executes no
-    agent. ``span``: the span of the attempt, for exemplars."""
+    """Measures one attempt of a run from its start.
+
+    ``ref`` and ``run``: the reference and the record of the run. ``agent``: the name of the agent, or None for a run without an
+    agent. ``span``: the span of the attempt, for exemplars.
+    """
 
     def __init__(self, ref: RunRef, run: Run, agent: str | None, span: Span = tracing.NO_SPAN) -> None:
         self._ref = ref
@@ -33,12 +36,12 @@ class RunMeter:
         self._queue = metrics.queue_label(run.queue)
 
     def running(self) -> AbstractContextManager[object]:
-        """Show the attempt as running for as long as the block lasts."""
+        """Count the attempt as running inside the block."""
         running: AbstractContextManager[object] = metrics.child(metrics.ATTEMPTS_RUNNING, self._agent).track_inprogress()
         return running
 
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
-        """Record how long the run waited for the answer that started this attempt."""
+        """Record the time for which the run waited for the answer that started this attempt."""
         ages = [(r.created_at, r.answered_at - r.created_at) for r in answered if r.created_at and r.answered_at]
         if ages:
             metrics.observe(metrics.SUSPENDED, max(ages)[1].total_seconds(), self._span)

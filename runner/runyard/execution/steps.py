@@ -1,4 +1,4 @@
-"""Steps: an attempt records the result of a function with a side effect. A later attempt does not repeat the effect.
+"""Steps: an attempt records the result of a function with a side effect. A later attempt does not call the function again.
 
 :class:`Steps` decides whether a step is replayed or executed, makes the default keys, and handles steps in doubt.
 """
@@ -35,9 +35,9 @@ OnUnknown: TypeAlias = Literal["retry", "fail", "ask"]
 """Policy for a step that an earlier attempt started and did not finish."""
 
 TOOL_STEP: Final = "tool:"
-"""The start of the key of a tool call's step."""
+"""The prefix of the key of a tool call's step."""
 CHILD_STEP: Final = "child:"
-"""The start of the key under which the result of a child is recorded. :meth:`RunContext.step` refuses such a key."""
+"""The prefix of the key under which the result of a child is recorded. :meth:`RunContext.step` refuses such keys."""
 ANSWER_SCHEMA: Final[JsonObject] = {
     "oneOf": [
         {
@@ -57,7 +57,7 @@ ANSWER_SCHEMA: Final[JsonObject] = {
 """Schema of answers to a request of kind ``step``: ``{"action": "retry" | "fail"}`` or ``{"action": "done", "result": …}``."""
 
 current_context: ContextVar[RunContext | None] = ContextVar("runyard_context", default=None)
-"""The context of the run for which the current task works."""
+"""The context of the run to which the current task belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Steps:
     async def replay_or_call(self, fn: Callable[..., Any], args: Sequence[Any], key: str | None, on_unknown: OnUnknown) -> Any:
         """Return the recorded result of the step ``key``, or call ``fn(*args)`` and record its result.
 
-        The arguments and the errors are those of :meth:`RunContext.step`.
+        The arguments and the errors are as in :meth:`RunContext.step`.
         """
         checked(on_unknown)
         if key is None:
@@ -153,7 +153,8 @@ class Steps:
             question = f"Step {step.key!r} was started and never finished: was it done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key contains the fence of the unfinished start. If the repeated call is lost too, another question follows.
+            # The key has the fence of the unfinished start. If the repeated call does not finish either, another question is
+            # asked.
             answer = await self._ask(f"doubt:{step.fence}:{step.key}", request)
         match answer:
             case {"action": "retry"}:
@@ -183,7 +184,7 @@ class Steps:
         return value
 
     def _span(self, fn: Callable[..., Any], key: str) -> AbstractContextManager[object]:
-        """Make the span of a step. The step of a tool call has none, because the call has one."""
+        """Make the span of a step. The step of a tool call needs no span, because the call has a span."""
         if key.startswith(TOOL_STEP):
             return nullcontext()
         return tracing.span(f"step {name_of(fn)}", attributes={"runyard.step.key": key})
@@ -221,14 +222,14 @@ class Steps:
         return self._scope if part is None else self._parts.setdefault(part, Scope(self, f"{part}/"))
 
     def default_key(self, name: str) -> str:
-        """Return the key of the next step that has the function name ``name`` and no key of its own."""
+        """Return the default key of the next step with the function name ``name``."""
         scope = self.scope
         scope.calls[name] += 1
         return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
 
 
 def current_step() -> CurrentStep:
-    """Return the step in which the calling code is executed, at any depth. Raise InvalidInputError outside of a step."""
+    """Return the step to which the calling code belongs. Raise InvalidInputError outside of a step."""
     found = executing.get()
     if found is None:
         raise InvalidInputError("no step is being executed here; call the function with ctx.step or decorate it with @step")
@@ -236,7 +237,7 @@ def current_step() -> CurrentStep:
 
 
 def current_run() -> RunContext:
-    """Return the context of the run for which the calling code works. By it, a tool asks a human or changes ``extra``.
+    """Return the context of the run to which the calling code belongs. A tool can use it to ask a human or to change ``extra``.
 
     Raises InvalidInputError outside of a run.
     """
@@ -247,7 +248,7 @@ def current_run() -> RunContext:
 
 
 def checked(policy: str) -> OnUnknown:
-    """Return ``policy``. Raise InvalidInputError for an unknown policy. Without this check, the error would follow a crash."""
+    """Return ``policy``. Raise InvalidInputError for an unknown policy at once, and not only after a crash."""
     for known in get_args(OnUnknown):
         if policy == known:
             return known  # type: ignore[no-any-return]
@@ -267,11 +268,11 @@ def step(
 def step(
     fn: Callable[P, Awaitable[R]] | None = None, *, key: str | None = None, on_unknown: OnUnknown = "retry"
 ) -> Callable[P, Awaitable[R]] | Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside a run, only call ``fn``.
+    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside of a run, only call ``fn``.
 
-    ``key``: the name of the step in its run, by default the function's name and the number of its earlier calls in the attempt.
-    ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or ``ask``.
-    Raises InvalidInputError for another policy.
+    ``key``: the name of the step in its run. The default has the function's name and the number of its earlier calls in the
+    attempt. ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or
+    ``ask``. Raises InvalidInputError for another policy.
     """
     checked(on_unknown)
 

@@ -1,4 +1,4 @@
-"""Transcript: the messages that an attempt reads and appends, and the events that it streams.
+"""Transcript: an attempt reads and appends messages, and streams events.
 
 ``postgres/functions/visible_messages.sql`` decides which messages a context has.
 """
@@ -32,7 +32,7 @@ DeltaField: TypeAlias = Literal["text", "thinking", "arguments"]
 EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
 
 HOLD_SECONDS: Final = 0.5
-"""Longest time for which an attempt holds an appended message before it is committed on its own."""
+"""Maximum number of seconds for which an attempt holds an appended message. Then the message is committed."""
 
 
 class Transcript:
@@ -60,7 +60,7 @@ class Transcript:
         self._signal: ControlSignal | None = None
 
     async def history(self) -> list[Message]:
-        """Return the messages for the model, in order: the context as of the run's claim, then the run's own messages."""
+        """Return the messages for the model, in order: the context at the run's claim, then the run's own messages."""
         async with self._lock:
             if self._committed is None:
                 self._committed = await self._write(self._attempt_store.context())
@@ -73,12 +73,11 @@ class Transcript:
         """Add messages to the run and return them as they are stored.
 
         The messages are durable when the call returns, except assistant messages without tool calls at the end of ``messages``.
-        These are held until the next durable operation of the attempt (append, step, ask) or the completion commits them, at
-        most for HOLD_SECONDS. A simple run therefore takes three commits: accept, claim, complete. A crash or a cancel loses
-        the messages that are held at this moment, also a cancel with ``keep``. ``message.completed`` is emitted after the
-        commit.
+        Such messages are held for at most HOLD_SECONDS. The next durable operation of the attempt (append, step, ask) or the
+        completion commits them. A simple run therefore takes three commits: accept, claim, complete. A crash or a cancel loses
+        the held messages, and so does a cancel with ``keep``. ``message.completed`` is emitted after the commit.
 
-        An assistant message that was streamed (:meth:`stream_text`) gets the id under which its text was sent.
+        A streamed assistant message (:meth:`stream_text`) gets the id under which its text was sent.
         """
         self._check()
         own = [self._own(message) for message in messages]
@@ -100,10 +99,10 @@ class Transcript:
         return own
 
     async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
-        """Send an event to the run's stream without storing it.
+        """Send an event to the run's stream. The event is not stored.
 
-        ``delta``: text, which is streamed (:meth:`stream_text`), or the event's data. Data has the type's shape
-        (:mod:`runyard.domain.event_data`) and may have more fields. ``type``: message.delta, tool.started or tool.completed.
+        ``delta``: a text to stream (:meth:`stream_text`), or the event's data. Data has the type's shape
+        (:mod:`runyard.domain.event_data`), and may have more fields. ``type``: message.delta, tool.started or tool.completed.
         Only runyard sends the other types.
 
         Raises InvalidInputError for another type, for data that is larger than :mod:`runyard.domain.size_limits` allows, and
@@ -122,7 +121,7 @@ class Transcript:
     async def stream_text(self, text: str) -> None:
         """Send a piece of the current assistant message. The first piece emits ``message.started`` with the message's id.
 
-        Raises InvalidInputError for a value that is not text: skip chunks whose text is None.
+        Raises InvalidInputError for a value that is not text. Skip chunks whose text is None.
         """
         self.stream_part(text)
 
@@ -146,18 +145,15 @@ class Transcript:
         return message if self._open_message is None else message.model_copy(update={"id": self._open_message})
 
     def discard_stream(self) -> None:
-        """Forget the message that was streamed since the last append and will not be appended.
-
-        The next piece begins another message.
-        """
+        """Forget the streamed message, because it will not be appended. The next piece begins another message."""
         self._open_message = None
 
     async def thread_usage(self) -> Usage:
-        """Return the usage of the thread's other runs: the completed ones, and the cancelled ones whose messages were kept."""
+        """Return the usage of the thread's other runs. Completed runs, and cancelled runs whose messages were kept, count."""
         return await self._write(self._attempt_store.thread_usage())
 
     def add_usage(self, usage: Usage, model: str = "") -> None:
-        """Count usage that no appended message carries. ``model``: the name of the model, for metrics.
+        """Count usage that belongs to no appended message. ``model``: the name of the model, for metrics.
 
         Raises InvalidInputError for an amount that is negative, infinite or not a number, or too large for 64 bits.
         """
@@ -182,7 +178,7 @@ class Transcript:
         self._commit_of_timer.add_done_callback(discard_outcome)
 
     async def _commit_held(self) -> None:
-        """Commit the held messages. If the write fails, the next one of the attempt meets the same error."""
+        """Commit the held messages. If this write fails, the next write of the attempt raises the error."""
         async with self._lock:
             if self._held and self._signal is None:
                 await self._commit(self._held)
@@ -192,7 +188,7 @@ class Transcript:
             self._timer.cancel()
 
     async def _commit(self, messages: Sequence[Message]) -> None:
-        """Append ``messages``, which include the held ones, in one commit. The caller holds the lock."""
+        """Append ``messages`` in one commit. They include the held messages. The caller holds the lock."""
         await whole(self._append(list(messages)))
 
     async def _append(self, messages: list[Message]) -> None:
@@ -216,7 +212,7 @@ class Transcript:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """End the attempt if a write inside the block is refused: another attempt has the run, or the run was cancelled."""
+        """End the attempt if a write inside the block is refused. Another attempt has the run, or the run was cancelled."""
         try:
             yield
         except (StaleFenceError, CancelRequestedError) as error:
@@ -226,7 +222,7 @@ class Transcript:
             raise self._signal from None
 
     async def guarded(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a call of an adapter to its store. A call without an answer is repeated for a while."""
+        """Return the result of an adapter's call to its store. If the store does not answer, repeat the call for some time."""
         self._check()
         return await self._write(patiently(call))
 
@@ -236,9 +232,9 @@ class Transcript:
 
 
 async def whole(commit: Coroutine[Any, Any, None]) -> None:
-    """Await ``commit`` in a task of its own, so that a cancel of the agent does not interrupt the commit.
+    """Await ``commit`` in a separate task. A cancel of the agent does not interrupt that task.
 
-    The context keeps the signal of a refused write, so that the task's exception is not needed.
+    The exception of the task is not needed, because the context keeps the signal of a refused write.
     """
     task = asyncio.create_task(commit)
     task.add_done_callback(discard_outcome)
@@ -250,7 +246,7 @@ async def whole(commit: Coroutine[Any, Any, None]) -> None:
 
 
 def discard_outcome(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a task that no other code awaits, so that asyncio does not log it."""
+    """Retrieve the exception of a task that no other code awaits. Otherwise asyncio would log the exception."""
     if not task.cancelled():
         task.exception()
 

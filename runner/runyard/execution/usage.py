@@ -1,4 +1,4 @@
-"""Usage of a run. Each amount is counted once, also if an attempt crashed."""
+"""Usage of a run. Each amount is counted once, even if an attempt crashed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NONE: Final = Usage()
 
 
 class UsageMeter:
-    """The usage of one attempt, to be written with its end.
+    """The usage of one attempt. It is written with the attempt's end.
 
     ``written``: the usage in the run's record. ``uncounted``: the usage to add to that record, or None. ``on_used`` is called
-    with usage of this attempt and the name of its model, which is empty if nobody named it.
+    with usage of this attempt and the name of its model. An unknown name is the empty text.
 
     A crashed attempt may have stored messages and steps without adding their usage to the record. The next attempt that reads
     these messages and steps adds their usage.
@@ -34,7 +34,10 @@ class UsageMeter:
             self._on_used(usage, model)
 
     def add_message(self, message: Message) -> None:
-        """Count the usage of a message of this attempt, once. Raises InvalidInputError for an invalid amount."""
+        """Count the usage of a message of this attempt. Count each message once.
+
+        Raises InvalidInputError for an invalid amount.
+        """
         if message.usage is not None and message.id not in self._seen:
             self.add(message.usage, model_name(message))
         self._seen.add(message.id)
@@ -56,5 +59,5 @@ class UsageMeter:
 
 
 def less(usage: Usage, other: Usage) -> Usage:
-    """Return the amounts of ``usage`` beyond ``other``, field by field, at least 0."""
+    """Return ``usage`` minus ``other``, field by field. Negative differences become 0."""
     return Usage(**{name: max(0, getattr(usage, name) - getattr(other, name)) for name in Usage.model_fields})

@@ -1,4 +1,4 @@
-"""The waits of one attempt of a run: those that earlier attempts stored, and those for which this attempt is suspended."""
+"""The waits of one attempt of a run: the stored waits of earlier attempts, and the waits of this attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..domain.waits import Wait, WaitKind
 class Waits:
     """The waits of one attempt.
 
-    ``known``: the waits that earlier attempts stored, by id. ``open``: the waits for which this attempt is suspended, by id.
+    ``known``: the stored waits of earlier attempts, by id. ``open``: the waits for which this attempt is suspended, by id.
     """
 
     def __init__(self, thread_key: int, run_id: str, known: Mapping[str, Wait]) -> None:
@@ -30,6 +30,6 @@ class Waits:
         return self._known.get(self.id_of(kind, key))
 
     def begin(self, kind: WaitKind, key: str, **fields: Any) -> None:
-        """Wait for ``key`` from the end of this attempt. A wait that an earlier attempt began stays as it is."""
+        """Begin the wait ``key``. A wait that an earlier attempt began continues unchanged."""
         wait = self.find(kind, key) or Wait(wait_id=self.id_of(kind, key), kind=kind, **fields)
         self.open[wait.wait_id] = wait

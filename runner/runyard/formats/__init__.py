@@ -1,1 +1,1 @@
-"""Message formats of providers: conversion of their messages to runyard's and back. Pure functions, without I/O."""
+"""Message formats of providers: conversion of their messages to runyard's and back. The functions do no I/O."""

@@ -1,8 +1,8 @@
 """The format ``acontext``: messages of Acontext, a store of agents' sessions.
 
-A message has ``parts`` and ``meta``. A part has a ``type``, a ``text`` and a ``meta`` with everything else. The roles of
-Acontext are user and assistant. A tool's results are parts of a message of the user. A system prompt has the role ``system``,
-which Acontext itself does not have. A message that is read has ``id``, ``parent_id`` and ``created_at`` beside its content.
+A message has ``parts`` and ``meta``. A part has a ``type``, a ``text`` and a ``meta`` with all other values. The roles of
+Acontext are user and assistant. Tool results are parts of a user message. This format also has the role ``system``, for a
+system prompt. A message that a client reads also has ``id``, ``parent_id`` and ``created_at``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT: Final = "acontext"
 SET_BY_STORE: Final = frozenset(
     {"id", "parent_id", "session_id", "thread_id", "created_at", "updated_at", "session_task_process_status", "task_id"}
 )
-"""Fields that a blob may have because a read returned them. Storing the blob ignores them: a caller cannot set them."""
+"""Fields that only the store sets. A blob may have them, because a read returned them. They are then ignored."""
 
 
 class Text(Wire):
@@ -92,7 +92,7 @@ class ToolResult(Wire):
 
 
 class Data(Wire):
-    """A part that messages do not hold. It is in the original alone."""
+    """A part that messages cannot hold. Only the original has it."""
 
     type: Literal["data"]
 
@@ -112,7 +112,7 @@ def without_store_fields(blob: JsonObject) -> JsonObject:
 
 
 def with_store_fields(blob: JsonObject, message: Message) -> JsonObject:
-    """Return ``blob`` with the fields that the store has set on ``message``, instead of those that a caller gave."""
+    """Return ``blob`` with the store's fields of ``message``. They replace the fields that a caller gave."""
     created = message.created_at.isoformat() if message.created_at is not None else None
     return {"id": message.id, "parent_id": message.parent_id, **without_store_fields(blob), "created_at": created}
 
@@ -146,14 +146,14 @@ def _part(made: Read, part: Wire, at: str) -> Part | None:
             return ToolResultPart(call_id=meta.tool_call_id, content=part.text, is_error=meta.is_error, name=meta.name)
         case File():
             return _file(made, part, at)
-    made.lose(at, "messages do not hold this data part")
+    made.lose(at, "messages cannot hold this data part")
     return None
 
 
 def _file(made: Read, part: File, at: str) -> Part | None:
     meta = part.meta
     if meta.data is None and meta.url is None and meta.file_id is None:
-        made.lose(at, "the file has neither data nor a URL")
+        made.lose(at, "the file has no data, no URL and no file id")
         return None
     about = {"url": meta.url, "data": meta.data, "media_type": meta.media_type}
     if part.type in ("image", "audio") and (part.filename is not None or meta.file_id is not None):
@@ -173,7 +173,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
     parts = [_write_part(made, part, n) for n, part in enumerate(message.content)]
     with_results = any(isinstance(part, ToolResultPart) for part in message.content)
     if message.role in ("user", "tool") and with_results != (message.role == "tool"):
-        made.alter("/role", "a message of the user is one of the tool if it has a tool's result, and only then")
+        made.alter("/role", "a user message with a tool result becomes a tool message, and any other message does not")
     item: JsonObject = {"role": "user" if message.role == "tool" else message.role, "parts": parts}
     made.items.append(item | ({"meta": message.metadata} if message.metadata else {}))
     return made
@@ -201,7 +201,7 @@ def _write_file(made: Written, part: MediaPart, n: int) -> JsonObject:
     if isinstance(part, DocumentPart | FilePart):
         kind = "video" if (part.media_type or "").startswith("video/") and isinstance(part, FilePart) else "file"
         if isinstance(media_part(part.media_type), DocumentPart) != isinstance(part, DocumentPart):
-            made.alter(f"/content/{n}/type", "documents and files differ by their media type alone")
+            made.alter(f"/content/{n}/type", "the media type decides whether the file is a document")
     form = "base64" if part.data is not None else "url" if part.url is not None else None
     meta = {"type": form, "media_type": part.media_type, "data": part.data, "url": part.url}
     name: str | None = None

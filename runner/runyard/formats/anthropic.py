@@ -1,8 +1,8 @@
 """The format ``anthropic``: messages of Anthropic's Messages API.
 
-Tool results are blocks of a user message, so that a message with N results stays one message. Anthropic's API has a parameter
-``system`` for the system prompt. In this format the system prompt is a message of the role ``system``, whose content is the
-value of this parameter.
+Tool results are blocks of a user message. A message with N results therefore stays one message. Anthropic's API has a parameter
+``system`` for the system prompt. In this format, a message of the role ``system`` has the value of this parameter as its
+content.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ToolUse(Wire):
 
 
 class Other(Wire):
-    """A block that messages do not hold. It is in the original alone."""
+    """A block that messages cannot hold. Only the original has it."""
 
     type: Literal[
         "search_result",
@@ -167,9 +167,9 @@ def read(blob: JsonValue) -> Read:
 
 
 def _part(made: Read, block: Wire, blob: JsonObject, at: str) -> Part | None:
-    """Return the part for a block, or None if no part holds it. Note what is lost."""
+    """Return the part for a block, or None if no part can hold the block. Note the losses."""
     if isinstance(block, Other) or (isinstance(block, Document) and isinstance(block.source, Nested)):
-        made.lose(at, f"messages do not hold this {blob['type']} block")
+        made.lose(at, f"messages cannot hold this {blob['type']} block")
         return None
     if not isinstance(block, ToolResult):
         lose_unknown(made, block, blob, at)
@@ -214,7 +214,10 @@ def _result(made: Read, block: ToolResult, blob: JsonObject, at: str) -> ToolRes
 
 
 def write(message: Message, names: Mapping[str, str]) -> Written:
-    """Return one Anthropic message for a message, or none if it can hold nothing of the content."""
+    """Convert a message to one Anthropic message.
+
+    The result is empty if an Anthropic message can hold no part of the content.
+    """
     made = Written(names)
     role = "user" if message.role == "tool" else message.role
     blocks: list[JsonObject] = []
@@ -222,9 +225,9 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
         if (block := _block(made, part, n, message.role)) is not None:
             blocks.append(block)
     if message.role == "tool" and not any(isinstance(part, ToolResultPart) for part in message.content):
-        made.alter("/role", "a message without tool results is one of the user")
+        made.alter("/role", "a message without tool results becomes a user message")
     if message.role == "user" and any(isinstance(part, ToolResultPart) for part in message.content):
-        made.alter("/role", "a message with tool results is one of the tool")
+        made.alter("/role", "a message with tool results becomes a tool message")
     if blocks or not message.content:
         text = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else None
         made.items.append({"role": role, "content": blocks if text is None else text})
@@ -257,21 +260,21 @@ def _thinking(made: Written, part: ThinkingPart, at: str) -> JsonObject | None:
             made.lose(f"{at}/text", "redacted reasoning has no text")
         return {"type": "redacted_thinking", "data": part.signature} if own else None
     if not own:
-        made.lose(f"{at}/signature", "Anthropic accepts reasoning in a request only with a signature of its own")
+        made.lose(f"{at}/signature", "Anthropic accepts reasoning in a request only with Anthropic's signature")
     return {"type": "thinking", "thinking": part.text, "signature": part.signature if own else ""}
 
 
 def _result_block(made: Written, part: ToolResultPart, at: str) -> JsonObject:
     block: JsonObject = {"type": "tool_result", "tool_use_id": part.call_id}
     if part.name is not None:
-        made.lose(f"{at}/name", "tool results have no name of the tool")
+        made.lose(f"{at}/name", "tool results do not name the tool")
     if part.has_parts:
         blocks = [_result_part(made, each, f"{at}/content/{k}") for k, each in enumerate(part.parts)]
         block["content"] = [each for each in blocks if each is not None]
     elif isinstance(part.content, str):
         block["content"] = part.content
     elif part.content is not None:
-        made.alter(f"{at}/content", "a tool result is text, so that this value is written as JSON")
+        made.alter(f"{at}/content", "a tool result is a text, and this value becomes JSON text")
         block["content"] = to_text(part.content)
     return block | ({"is_error": True} if part.is_error else {})
 
@@ -281,7 +284,10 @@ def _result_part(made: Written, part: TextPart | MediaPart, at: str) -> JsonObje
 
 
 def _media(made: Written, part: MediaPart, at: str) -> JsonObject | None:
-    """Return a block that :func:`read` turns into the same file. If there is no such block, note the loss and return None."""
+    """Return a block that :func:`read` converts back to the same file.
+
+    If there is no such block, note the loss and return None.
+    """
     match part:
         case ImagePart(data=str(data), url=None) if part.media_type in IMAGES:
             return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}

@@ -1,6 +1,6 @@
 """Conversion between messages and the formats, by name. Every function is pure.
 
-The module of a format decides which parts of a message the format cannot hold. ``wire.py`` has the list of these losses.
+The module of a format decides which parts of a message the format cannot hold. ``wire.py`` defines these losses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .wire import Loss, Read, Reader, Writer, is_refusal, same_json
 
 Format: TypeAlias = Literal["openai", "openai_responses", "anthropic", "gemini", "acontext", "native"]
 Blob: TypeAlias = JsonObject | Annotated[list[JsonObject], Field(fail_fast=True)]
-"""A message in a format: its JSON object, or a list where the format has several objects for one message."""
+"""A message in a format: a JSON object, or a list if the format has several objects for one message."""
 
 
 class Codec(NamedTuple):
@@ -34,30 +34,30 @@ CODECS: Final[Mapping[str, Codec]] = {
     "gemini": Codec(gemini.read, gemini.write),
     "acontext": Codec(acontext.read, acontext.write),
 }
-"""The formats of providers. Their JSON is kept verbatim if the message alone would not give the same JSON."""
+"""The formats of providers. Their JSON is kept if a conversion of the message would not give the same JSON."""
 
 
 class Converted(NamedTuple):
-    """The JSON objects of a format for one message, in order, and what they lose."""
+    """The JSON objects of a format for one message, in order, and the losses."""
 
     items: list[JsonObject]
     losses: list[Loss]
 
 
 def check_format(format: object) -> None:
-    """Raise InvalidInputError if ``format`` is no name of a format."""
+    """Raise InvalidInputError if ``format`` is not the name of a format."""
     if format not in get_args(Format):
         names = ", ".join(get_args(Format))
         raise InvalidInputError(f"there is no message format {brief(format)}; choose one of {names}", field="format")
 
 
 def from_blob(format: Format, blob: JsonValue) -> Message:
-    """Return the message for ``blob``, a JSON object of the format (or a list, where the format has several for one message).
+    """Return the message for ``blob``: a JSON object, or a list if the format has several objects for one message.
 
     The message keeps the original as ``source`` if its other fields would not give the same JSON.
 
-    Raises InvalidBlobError, whose ``details["path"]`` is the JSON pointer of the fault, and InvalidInputError for an unknown
-    format and for a blob beyond the bounds of :mod:`runyard.domain.size_limits`.
+    Raises InvalidBlobError for a fault. Its ``details["path"]`` is the JSON pointer of the fault. Raises InvalidInputError for
+    an unknown format, and for a blob beyond the bounds of :mod:`runyard.domain.size_limits`.
     """
     check_format(format)
     check_blob(blob)
@@ -72,10 +72,10 @@ def from_blob(format: Format, blob: JsonValue) -> Message:
 
 
 def to_format(format: Format, message: Message, names: Mapping[str, str] | None = None) -> Converted:
-    """Return the JSON objects of the format for a message, and what they lose.
+    """Return the JSON objects of the format for a message, and the losses.
 
-    ``names``: the names of tools by the ids of their calls, for formats whose results name their tool. A message that came in
-    the same format is returned as it was. An original is ignored if its content differs from the message's.
+    ``names``: the names of tools by the ids of their calls. Some formats need them for results. A message that was stored in
+    the same format is returned unchanged. An original is ignored if its content differs from the message's.
 
     Raises InvalidInputError for an unknown format.
     """
@@ -110,7 +110,7 @@ def _original(message: Message) -> Read | None:
 
 
 def _alike(said: Sequence[Part], parts: Sequence[Part]) -> bool:
-    """Return whether both are the same parts. ``==`` does not suffice: ``{"x": 1} == {"x": True}`` is true in Python."""
+    """Return whether both lists have equal parts. ``==`` does not suffice, because in Python ``{"x": 1} == {"x": True}``."""
     return len(said) == len(parts) and all(
         one.type == other.type and same_json(one.__dict__, other.__dict__) for one, other in zip(said, parts, strict=True)
     )
@@ -122,7 +122,7 @@ def _metadata(message: Message) -> JsonObject:
 
 
 def _beside(format: Format, message: Message, refuses: bool) -> list[Loss]:
-    """Return what is lost beside the content. Ids, times and usage belong to the store and not to the conversation.
+    """Return the losses outside of the content. Ids, times and usage do not count, because they belong to the store.
 
     ``refuses``: True if the format's JSON shows that the model refused.
     """
@@ -138,7 +138,7 @@ def _beside(format: Format, message: Message, refuses: bool) -> list[Loss]:
 
 
 def _of_store(format: Format, items: list[JsonObject], message: Message) -> list[JsonObject]:
-    """Return ``items`` with the fields that the store has set. Of the providers' formats, only ``acontext`` has them."""
+    """Return ``items`` with the fields that the store sets. Of the providers' formats, only ``acontext`` has such fields."""
     return [acontext.with_store_fields(item, message) for item in items] if format == "acontext" else items
 
 

@@ -1,9 +1,11 @@
 """The format ``gemini``: contents of the Gemini API.
 
-Gemini matches a function's response to its call by the name of the function, and ids are optional. A call without id gets an id
-made from its name and its number among the calls of that name in its content. A response without id gets an id in the same way.
-Such ids repeat in a thread. Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format the system
-prompt is a content of the role ``system`` with the value of this parameter.
+Gemini matches a function's response to its call by the name of the function. Ids are optional. A call or a response without an
+id gets an id. The id consists of the name, and of a number that counts the parts with the same name in the content. Such ids
+repeat in a thread.
+
+Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format, a content of the role ``system`` has
+the value of this parameter.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ PROVIDERS: Final = frozenset({"google", "google-gla", "google-vertex", "google-c
 OUTPUT: Final = "output"
 ERROR: Final = "error"
 KINDS: Final = ("text", "inline_data", "file_data", "function_call", "function_response")
-"""The fields of a part, of which each part has one."""
+"""The fields of a part. Each part has exactly one of them."""
 
 
 class Camel(Wire):
-    """An object whose names are in camel case, or in snake case as Google's Python library has them."""
+    """An object with names in camel case, or in snake case as in Google's Python library."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -95,7 +97,7 @@ class ContentPart(Camel):
 
 
 class Content(Camel):
-    """A message. A model that wrote nothing returns a content without parts."""
+    """A message. After an empty answer of a model, the content has no parts."""
 
     role: Literal["user", "model", "system", "function"] = "user"
     parts: Many[ContentPart] = Field(default_factory=list)
@@ -105,7 +107,7 @@ _ONE: Final = TypeAdapter(Content)
 
 
 class Ids:
-    """The ids of the calls and the responses of a content. A made id differs from every given id."""
+    """The ids of the calls and the responses of a content. A generated id differs from every given id."""
 
     def __init__(self, parts: Sequence[ContentPart]) -> None:
         named = [each for part in parts for each in (part.function_call, part.function_response) if each is not None]
@@ -116,7 +118,7 @@ class Ids:
         """Return the id of a call or of a response."""
         if held.id:
             return held.id
-        made.alter(f"{at}/id", "there is no id, so that one is made from the name")
+        made.alter(f"{at}/id", "there is no id, and an id is made from the name")
         while True:
             self._numbers[type(held), held.name] += 1
             found = f"{held.name}-{self._numbers[type(held), held.name]}"
@@ -209,7 +211,7 @@ def _file(made: Read, part: ContentPart | ResponsePart, at: str) -> MediaPart | 
 
 
 def write(message: Message, names: Mapping[str, str]) -> Written:
-    """Return one Gemini content for a message, or none if it can hold nothing of the content."""
+    """Convert a message to one Gemini content. The result is empty if a Gemini content can hold no part of the message."""
     made = Written(names)
     role = {"user": "user", "tool": "user", "assistant": "model", "system": "system"}[message.role]
     parts: list[JsonObject] = []
@@ -218,7 +220,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
             parts.append(written)
     with_results = any(isinstance(part, ToolResultPart) for part in message.content)
     if message.role in ("user", "tool") and with_results != (message.role == "tool"):
-        made.alter("/role", "a content of the user is one of the tool if it has a function's response, and only then")
+        made.alter("/role", "a user content with a function's response becomes a tool message, and any other does not")
     if parts or not message.content:
         made.items.append({"role": role, "parts": parts})
     return made
@@ -232,9 +234,9 @@ def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | No
         case ThinkingPart(redacted=False) if role == "assistant":
             own = part.signature is not None and part.provider in PROVIDERS and is_base64(part.signature)
             if part.signature is not None and not own:
-                made.lose(f"{at}/signature", "Gemini accepts only signatures of its own, which are base64")
+                made.lose(f"{at}/signature", "Gemini accepts only its own signatures, as base64")
             if part.provider not in (None, PROVIDER) or (part.provider is not None and part.signature is None):
-                made.alter(f"{at}/provider", "the provider of a signature is google, and reasoning without one has none")
+                made.alter(f"{at}/provider", "a provider is held only with a signature, and is then google")
             return {"text": part.text, "thought": True} | ({"thoughtSignature": part.signature} if own else {})
         case ToolCallPart() if role == "assistant":
             return {"functionCall": {"id": part.id, "name": part.name, "args": part.arguments}}
@@ -249,7 +251,7 @@ def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | No
 def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
     name = part.name or made.names.get(part.call_id)
     if name is None:
-        made.alter(f"{at}/name", "the name of the tool is not known, so that the id of the call stands for it")
+        made.alter(f"{at}/name", "the name of the tool is not known, and the id of the call takes its place")
     content, files = part.content, []
     if part.has_parts:
         texts = [each.text for each in part.parts if isinstance(each, TextPart)]
@@ -260,7 +262,7 @@ def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
         content = "\n".join(texts) if texts else None
         kinds = [isinstance(each, TextPart) for each in part.parts]
         if len(texts) > 1 or True in kinds[1:] or not files:
-            made.alter(f"{at}/content", "a response has one text, and then its files")
+            made.alter(f"{at}/content", "a response has one text before its files")
     elif isinstance(content, dict) and not part.is_error and [*content] not in ([OUTPUT], [ERROR]):
         return {"id": part.call_id, "name": name or part.call_id, "response": content}
     response = {ERROR if part.is_error else OUTPUT: content}
@@ -268,11 +270,14 @@ def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
 
 
 def _write_file(made: Written, part: MediaPart, at: str) -> JsonObject | None:
-    """Return a part that :func:`read` turns into the same file. If there is no such part, note the loss and return None."""
+    """Return a part that :func:`read` converts back to the same file.
+
+    If there is no such part, note the loss and return None.
+    """
     name = getattr(part, "name", None)
     shown = {"displayName": name} if name is not None else {}
     if isinstance(part, FilePart) and part.file_id is None and part.provider is not None:
-        made.lose(f"{at}/provider", "a file without file id has no provider")
+        made.lose(f"{at}/provider", "only a file with a file id has a provider")
     if media_part(part.media_type).type == part.type and not (isinstance(part, FilePart) and part.file_id is not None):
         if part.data is not None and part.url is None and part.media_type is not None:
             return {"inlineData": {"mimeType": part.media_type, "data": part.data} | shown}
@@ -280,7 +285,7 @@ def _write_file(made: Written, part: MediaPart, at: str) -> JsonObject | None:
             kind = {"mimeType": part.media_type} if part.media_type is not None else {}
             return {"fileData": {"fileUri": part.url} | kind | shown}
     if part.url is not None and part.data is None and part.media_type is None:
-        made.alter(f"{at}/type", f"a file without media type is held as a file, and not as {part.type}")
+        made.alter(f"{at}/type", f"without a media type, a file is held as a file and not as {part.type}")
         return {"fileData": {"fileUri": part.url} | shown}
     made.lose(at, f"a Gemini content cannot hold this {part.type} part")
     return None

@@ -24,7 +24,10 @@ USUAL_TYPES: Final[Mapping[str, str]] = {
 def media_part(
     media_type: str | None, *, url: str | None = None, data: str | None = None, name: str | None = None
 ) -> MediaPart:
-    """Return the kind of part that fits the media type. Images and sounds have no name, so that ``name`` is dropped."""
+    """Return the kind of part that fits the media type.
+
+    ``name`` is dropped for images and sounds, because their parts have no such field.
+    """
     kind = (media_type or "").partition(";")[0].strip().lower()
     if kind.startswith("image/"):
         return ImagePart(url=url, data=data, media_type=media_type)
@@ -49,7 +52,7 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def text_of(data: str) -> str | None:
-    """Return the text that ``data`` encodes, or None if encoding the text would not give ``data`` again."""
+    """Return the text that ``data`` encodes. Return None if the encoding of that text differs from ``data``."""
     try:
         text = base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError):

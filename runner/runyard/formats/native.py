@@ -12,22 +12,22 @@ from .wire import fault, parse
 
 FORMAT: Final = "native"
 SET_BY_STORE: Final = frozenset({"run_id", "parent_id", "seq", "created_at", "usage", "provider_details", "run_status"})
-"""Fields that a blob may have because a read returned them. Storing the blob ignores them: a caller cannot set them."""
+"""Fields that only the store sets. A blob may have them, because a read returned them. They are then ignored."""
 
 MAX_FIELDS: Final = 50
-"""Maximum number of fields of a blob. Pydantic makes one error for each field that a message does not have."""
+"""Maximum number of fields of a blob. Pydantic makes one error for each unknown field."""
 _MESSAGE: Final = TypeAdapter(Message)
 
 
 def read(blob: JsonValue) -> Message:
-    """Return the message of ``blob``. Raise InvalidBlobError, also for fields that a message does not have."""
+    """Return the message of ``blob``. Raise InvalidBlobError for a fault, and for fields that a message does not have."""
     if not isinstance(blob, dict):
         raise fault(FORMAT, "", "is no JSON object")
     fields = {name: value for name, value in blob.items() if name not in SET_BY_STORE}
     if isinstance(fields.get("content"), list) and len(fields["content"]) > MAX_PARTS:
-        raise fault(FORMAT, "/content", f"has {len(fields['content'])} parts, and {MAX_PARTS} are allowed")
+        raise fault(FORMAT, "/content", f"has {len(fields['content'])} parts; the maximum is {MAX_PARTS}")
     if len(fields) > MAX_FIELDS:
-        raise fault(FORMAT, "", f"has {len(fields)} fields, and a message has fewer")
+        raise fault(FORMAT, "", f"has {len(fields)} fields; the maximum is {MAX_FIELDS}")
     message = parse(_MESSAGE, fields, FORMAT)
     for n, part in enumerate(message.content):
         if isinstance(part, ToolResultPart) and part.has_parts:

@@ -1,7 +1,7 @@
 """The format ``openai``: messages of OpenAI's chat completions.
 
 A tool message holds one result. A message with N results is therefore a list of N tool messages, in both directions. Most
-results become text. ``wire.result_text`` decides what is lost then.
+results become text. ``wire.result_text`` notes the losses.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def read(blob: JsonValue) -> Read:
         at = f"/{n}" if isinstance(blob, list) else ""
         one = parse(_ONE, each, FORMAT, at)
         if len(listed) > 1 and not isinstance(one, Tool):
-            raise fault(FORMAT, f"{at}/role", "only tool messages are stored together; store each other message by itself")
+            raise fault(FORMAT, f"{at}/role", "a list may have tool messages only; store every other message separately")
         lose_unknown(made, one, each, at)
         _read_one(made, one, at)
     return made
@@ -199,7 +199,7 @@ def _read_answer(made: Read, one: Assistant, at: str) -> None:
     for n, call in enumerate(one.tool_calls or ()):
         place = f"{at}/tool_calls/{n}"
         if isinstance(call, CustomCall):
-            made.lose(place, "messages hold calls with JSON arguments only")
+            made.lose(place, "messages can hold only calls with JSON arguments")
             continue
         arguments = from_text(made, call.function.arguments, f"{place}/function/arguments")
         made.parts.append(ToolCallPart(id=call.id, name=call.function.name, arguments=arguments))
@@ -235,22 +235,22 @@ def _write_user(made: Written, message: Message) -> None:
         if isinstance(part, ToolResultPart):
             made.items.append({"role": "tool", "tool_call_id": part.call_id, "content": _result(made, part, n)})
             if parts or message.role == "user":
-                made.alter(f"/content/{n}", "a result is a message of the tool, before the content of the user")
+                made.alter(f"/content/{n}", "a result becomes a tool message before the user's content")
         elif (written := _write_part(made, part, n)) is None:
             continue
         else:
             parts.append(written)
             if message.role == "tool":
-                made.alter(f"/content/{n}", "a tool message holds one result, so that this is a message of the user")
+                made.alter(f"/content/{n}", "a tool message holds a result only, and this becomes a user message")
     if parts or not message.content:
         made.items.append({"role": "user", "content": _shortest(parts)})
 
 
 def _result(made: Written, part: ToolResultPart, n: int) -> str | list[JsonObject]:
     if part.is_error:
-        made.lose(f"/content/{n}/is_error", "tool messages have no mark for errors")
+        made.lose(f"/content/{n}/is_error", "tool messages cannot mark an error")
     if part.name is not None:
-        made.lose(f"/content/{n}/name", "tool messages have no name of the tool")
+        made.lose(f"/content/{n}/name", "tool messages do not name the tool")
     if part.has_parts and all(isinstance(each, TextPart) for each in part.parts):
         return [{"type": "text", "text": each.text} for each in part.parts if isinstance(each, TextPart)]
     return result_text(part, n, made)
@@ -283,7 +283,7 @@ def _write_part(made: Written, part: Part, n: int) -> JsonObject | None:
 
 
 def _file(part: MediaPart) -> JsonObject | None:
-    """Return a JSON object that :func:`read` turns into the same file, or None if there is no such object."""
+    """Return a JSON object that :func:`read` converts back to the same file, or None if there is no such object."""
     match part:
         case (
             DocumentPart(data=str(data), url=None, media_type=str(kind))
@@ -320,5 +320,5 @@ def _write_answer(made: Written, message: Message) -> None:
 
 
 def _shortest(parts: list[JsonObject]) -> str | list[JsonObject]:
-    """Return the text of a single text part, else the parts."""
+    """Return the text if there is one text part only. Otherwise return the parts."""
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts

@@ -1,7 +1,7 @@
 """The format ``openai_responses``: input and output items of OpenAI's Responses API.
 
-A message of the model can be several items: its reasoning, its text, its tool calls. A result of a tool is also an item. A
-message is therefore one item or a list of items of one role, in both directions.
+An assistant message can be several items: its reasoning, its text, its tool calls. A tool result is also an item. A message is
+therefore one item or a list of items of one role, in both directions.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Reasoning(Wire):
 
 
 class Other(Wire):
-    """An item that messages do not hold. It is in the original alone."""
+    """An item that messages cannot hold. Only the original has it."""
 
     type: Literal[
         "additional_tools",
@@ -160,9 +160,9 @@ def read(blob: JsonValue) -> Read:
         one = parse(_ONE, each, FORMAT, at)
         roles.append(_role(one))
         if roles[-1] != roles[0]:
-            raise fault(FORMAT, at, f"is an item of the role {roles[-1]} after one of {roles[0]}; store them by themselves")
+            raise fault(FORMAT, at, f"is an item of the role {roles[-1]} after one of {roles[0]}; store them separately")
         if isinstance(one, Other):
-            made.lose(at, f"messages do not hold this {one.type} item")
+            made.lose(at, f"messages cannot hold this {one.type} item")
             continue
         lose_unknown(made, one, each, at)
         _read_one(made, one, at)
@@ -253,7 +253,7 @@ def _file(made: Read, part: InputFile, at: str) -> Part:
 
 
 def write(message: Message, names: Mapping[str, str]) -> Written:
-    """Return the items for a message, in the order of its content. Texts that follow each other are one item."""
+    """Return the items for a message, in the order of its content. Adjacent texts become one item."""
     made = Written(names)
     role = "user" if message.role == "tool" else message.role
     texts: list[JsonObject] = []
@@ -261,12 +261,12 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
         if (content := _write_content(made, part, n, message)) is not None:
             texts.append(content)
             if message.role == "tool":
-                made.alter(f"/content/{n}", "an item of a result holds the result alone, so that this is an item of the user")
+                made.alter(f"/content/{n}", "an item of a result holds the result only, and this becomes a user item")
         elif (item := _write_item(made, part, n, message)) is not None:
             _flush(made, role, texts, message)
             made.items.append(item)
             if role == "user" and message.role != "tool":
-                made.alter(f"/content/{n}", "a result is an item of the tool")
+                made.alter(f"/content/{n}", "a result becomes a tool item")
     _flush(made, role, texts, message)
     if not made.items and not message.content:
         made.items.append({"type": "message", "role": role, "content": []})
@@ -295,7 +295,7 @@ def _write_item(made: Written, part: Part, n: int, message: Message) -> JsonObje
         case ThinkingPart(redacted=False) if message.role == "assistant":
             return _reasoning(made, part, n, message)
         case TextPart() | ImagePart() | DocumentPart() | FilePart() if message.role != "system":
-            return None  # its loss is noted
+            return None  # the loss was noted before
     made.lose_kind(n, part, message.role)
     return None
 
@@ -305,29 +305,29 @@ def _reasoning(made: Written, part: ThinkingPart, n: int, message: Message) -> J
     if part.signature is not None and not own:
         made.lose(f"/content/{n}/signature", "OpenAI accepts only its own encrypted reasoning")
     if part.signature is None and part.provider is not None:
-        made.lose(f"/content/{n}/provider", "reasoning has the name of a provider only with its signature")
+        made.lose(f"/content/{n}/provider", "the provider of reasoning is held only with a signature")
     digest = hashlib.sha256(f"{message.id}/{n}".encode()).hexdigest()[:48]
-    made.alter(f"/content/{n}/id", "reasoning has no id of OpenAI, so that one is made up")
+    made.alter(f"/content/{n}/id", "the reasoning has no id of OpenAI, and a new id is made")
     item = {"type": "reasoning", "id": f"rs_{digest}", "summary": [{"type": "summary_text", "text": part.text}]}
     return item | ({"encrypted_content": part.signature} if own else {})
 
 
 def _output(made: Written, part: ToolResultPart, at: str) -> str | list[JsonObject]:
     if part.is_error:
-        made.lose(f"{at}/is_error", "outputs have no mark for errors")
+        made.lose(f"{at}/is_error", "outputs cannot mark an error")
     if part.name is not None:
-        made.lose(f"{at}/name", "outputs have no name of the tool")
+        made.lose(f"{at}/name", "outputs do not name the tool")
     if part.has_parts:
         parts = [_input(made, each, f"{at}/content/{k}") for k, each in enumerate(part.parts)]
         return [each for each in parts if each is not None]
     if isinstance(part.content, str):
         return part.content
-    made.alter(f"{at}/content", "an output is text, so that this value is written as JSON")
+    made.alter(f"{at}/content", "an output is a text, and this value becomes JSON text")
     return to_text(part.content)
 
 
 def _write_content(made: Written, part: Part, n: int, message: Message) -> JsonObject | None:
-    """Return a part as content of a message item, or None if it is an item of its own or cannot be held."""
+    """Return a part as content of a message item. Return None if the part becomes a separate item or is lost."""
     match part:
         case TextPart() if message.role == "assistant":
             if is_refusal(message):
@@ -343,7 +343,10 @@ def _write_content(made: Written, part: Part, n: int, message: Message) -> JsonO
 
 
 def _input(made: Written, part: TextPart | MediaPart, at: str) -> JsonObject | None:
-    """Return input that :func:`read` turns into the same part. If there is no such input, note the loss and return None."""
+    """Return input that :func:`read` converts back to the same part.
+
+    If there is no such input, note the loss and return None.
+    """
     match part:
         case TextPart():
             return {"type": "input_text", "text": part.text}

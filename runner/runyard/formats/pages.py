@@ -14,7 +14,7 @@ from .conversion import Format, check_format, to_format
 from .wire import Loss
 
 SLICE_SECONDS: Final = 0.01
-"""Seconds after which the event loop runs again while a page is converted. A message is converted without a pause."""
+"""Seconds of work after which a conversion lets the event loop run. A single message is converted without a pause."""
 
 
 class MessageLoss(Loss):
@@ -27,8 +27,8 @@ class MessageLoss(Loss):
 class FormattedPage:
     """A page of a path as JSON objects of a format.
 
-    ``message_ids``: for each of ``items`` the id of its message. A message can be several items, or none. ``losses``: what the
-    items lack of the messages. ``next``: the cursor of the next page, or None on the last.
+    ``message_ids``: the id of the message of each item. A message can be several items, or no item. ``losses``: the values of
+    the messages that the items lack or change. ``next``: the cursor of the next page, or None on the last page.
     """
 
     items: list[JsonObject] = field(default_factory=list)
@@ -42,8 +42,8 @@ async def formatted(
 ) -> FormattedPage:
     """Return a page with ``messages`` in the format. The event loop runs between slices of a large page.
 
-    ``newest_first``: whether ``messages`` begin with the newest. A result has the tool name of the last call before it that has
-    the same id.
+    ``newest_first``: whether ``messages`` begin with the newest message. The tool name of a result is the name in the last
+    earlier call with the same id.
 
     Raises InvalidInputError for an unknown format.
     """
@@ -63,7 +63,10 @@ async def formatted(
 
 
 def _names_of_results(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return for each message the names of the tools of its results, by the ids of the calls. Ids repeat in some threads."""
+    """Return the names of the tools of each message's results, by call id.
+
+    There is a dict per message, because ids may repeat.
+    """
     called: dict[str, str] = {}
     found: list[dict[str, str]] = []
     for message in messages:

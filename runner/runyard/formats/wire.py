@@ -1,7 +1,9 @@
-"""Code that the formats share.
+"""Code that the formats share:
 
-It has the base class of strict models of a provider's JSON, errors that name the place of a fault, the list of what a
-conversion loses, and the text of a tool result.
+- the base class of strict models of a provider's JSON
+- the errors with the place of a fault
+- the list of losses of a conversion
+- the text of a tool result
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ W = TypeVar("W")
 Many: TypeAlias = Annotated[list[W], Field(max_length=MAX_PARTS, fail_fast=True)]
 """A list of parts or of other JSON values. Its length is bounded, because each entry becomes a Python object."""
 MAX_LOSSES: Final = 100
-"""Maximum number of losses of one conversion that are listed one by one."""
+"""Maximum number of losses of one conversion in the list. Further losses are only counted."""
 MAX_QUOTED: Final = 200
 """Maximum number of characters of a caller's input in an error."""
 
 
 class Wire(BaseModel):
-    """A JSON object of a provider. Fields that the class does not declare are kept and count as lost in other formats."""
+    """A JSON object of a provider. Undeclared fields are kept, and count as lost in other formats."""
 
     model_config = ConfigDict(extra="allow", strict=True, validate_by_name=True, validate_by_alias=True)
 
@@ -38,9 +40,9 @@ class Wire(BaseModel):
 class Loss(BaseModel):
     """A value that a conversion dropped or changed.
 
-    ``path``: a JSON pointer to the value, in the message's original (``format`` is the format of the original) or in the
-    message itself (``format`` is ``native``). A path of more than MAX_QUOTED characters is cut. ``what``: a sentence.
-    ``dropped``: False if the value was changed instead.
+    ``path``: a JSON pointer to the value. If ``format`` is ``native``, the pointer is for the message. Otherwise it is for the
+    message's original in that format. A path of more than MAX_QUOTED characters is cut. ``what``: a sentence about the loss.
+    ``dropped``: True if the value was dropped, False if it was changed.
     """
 
     format: str
@@ -51,7 +53,7 @@ class Loss(BaseModel):
 
 @dataclass
 class Losses:
-    """The losses of one conversion. ``more``: the number of losses after the first MAX_LOSSES, which are only counted."""
+    """The losses of one conversion. ``more``: the number of losses after the first MAX_LOSSES."""
 
     found: list[Loss] = field(default_factory=list)
     more: int = 0
@@ -64,7 +66,7 @@ class Losses:
             self.more += 1
 
     def listed(self) -> list[Loss]:
-        """Return the losses. A last entry without a path stands for the losses that were only counted."""
+        """Return the losses. The last entry has no path if it stands for the losses that were only counted."""
         if not self.more:
             return self.found
         words = f"{self.more} further values are dropped or changed"
@@ -73,7 +75,7 @@ class Losses:
 
 @dataclass
 class Read:
-    """A message under construction from a blob. It has the parts of the message, and the losses.
+    """A message under construction from a blob.
 
     ``values``: the number of values in the JSON texts that were read. ``nested``: the number of parts in tool results.
     """
@@ -96,7 +98,7 @@ class Read:
         self.losses.note(self.format, path, what, dropped=False)
 
     def nest(self, parts: Sequence[object], path: str) -> None:
-        """Count the parts of the tool result at ``path``. Raise InvalidBlobError if the message has too many."""
+        """Count the parts of the tool result at ``path``. Raise InvalidBlobError if the message has too many parts."""
         self.nested += len(parts)
         if self.nested > MAX_PARTS:
             raise fault(self.format, path, f"the tool results have more than {MAX_PARTS} parts")
@@ -108,7 +110,7 @@ class Read:
 
 @dataclass
 class Written:
-    """JSON objects of a format under construction from a message, and what they cannot hold.
+    """JSON objects of a format under construction from a message, and the losses.
 
     ``names``: the names of tools by the ids of their calls.
     """
@@ -135,12 +137,13 @@ Writer: TypeAlias = Callable[[Message, Mapping[str, str]], Written]
 
 
 def parse(adapter: TypeAdapter[W], blob: JsonValue, format: str, at: str = "") -> W:
-    """Return ``blob`` as a model of the wire. Raise InvalidBlobError with the place of the deepest fault below ``at``."""
+    """Return ``blob`` as a model. Raise InvalidBlobError with the place of the deepest fault. ``at``: the place of ``blob``."""
     try:
         return adapter.validate_python(blob)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        # The alternative of a union that fits best has the deepest fault. Of equally deep faults, prefer one of no text.
+        # In a union, the alternative that fits best has the deepest fault. At equal depth, prefer an alternative that is not
+        # text.
         best = max(found, key=lambda each: (pointer(blob, each["loc"]).count("/"), each["type"] != "string_type"))
         raise fault(format, at + pointer(blob, best["loc"]), best["msg"].removeprefix("Value error, ")) from None
 
@@ -152,14 +155,14 @@ def fault(format: str, path: str, words: str) -> InvalidBlobError:
 
 
 def pointer(blob: JsonValue, path: Sequence[int | str]) -> str:
-    """Return the JSON pointer of ``path``, without the parts that name an alternative of a union."""
+    """Return the JSON pointer of ``path``. Leave out elements that name an alternative of a union."""
     made = ""
     named = False
     for n, part in enumerate(path):
         last = n == len(path) - 1
         if isinstance(blob, dict):
             if not (named or last) and part in (blob.get("type"), blob.get("role")):
-                named = True  # the alternative "text" also has a field "text"
+                named = True  # the next "text" is a field of the alternative "text"
                 continue
             if part not in blob and not (last and isinstance(part, str)):
                 continue
@@ -199,9 +202,9 @@ def lose_unknown(read: Read, model: Any, blob: JsonValue, path: str = "") -> Non
 
 
 def from_text(made: Read, text: str, path: str) -> JsonObject:
-    """Return the JSON object that a provider wrote as text. Blank text is an empty object. Raise InvalidBlobError.
+    """Return the JSON object that a provider wrote as text. A blank text is an empty object. Raise InvalidBlobError.
 
-    The values of all texts of a message count together, before they are read.
+    The values of all texts of a message are counted together. A text is counted before it is parsed.
     """
     shape = Shape(MAX_VALUES - made.values)
     try:
@@ -210,19 +213,19 @@ def from_text(made: Read, text: str, path: str) -> JsonObject:
         value = json_text.read(content) if text.strip() else {}
         check_blob(value)
     except (ValueError, InvalidInputError) as error:
-        raise fault(made.format, path, f"is no JSON object that can be stored: {error}") from None
+        raise fault(made.format, path, f"is not a JSON object that can be stored: {error}") from None
     made.values += shape.values
     if not isinstance(value, dict):
-        raise fault(made.format, path, "is JSON, but no object")
+        raise fault(made.format, path, "is JSON, but not an object")
     return value
 
 
 def objects(blob: JsonValue, format: str) -> list[JsonValue]:
-    """Return the JSON objects of a blob that is an object or a list of them. Raise InvalidBlobError for an unsuitable list."""
+    """Return the JSON objects of a blob: one object or a list. Raise InvalidBlobError for an empty or a long list."""
     if not isinstance(blob, list):
         return [blob]
     if not 0 < len(blob) <= MAX_PARTS:
-        raise fault(format, "", f"is a list of {len(blob)} objects, and 1 to {MAX_PARTS} are allowed")
+        raise fault(format, "", f"is a list of {len(blob)} objects; give 1 to {MAX_PARTS}")
     return blob
 
 
@@ -239,7 +242,7 @@ def is_refusal(message: Message) -> bool:
 
 
 def result_text(part: ToolResultPart, n: int, written: Written) -> str:
-    """Return the content of a tool result as text, for a format whose results are text only. Note what is lost."""
+    """Return the content of a tool result as text, for a format whose results are text only. Note the losses."""
     path = f"/content/{n}/content"
     if part.has_parts:
         texts = []
@@ -252,12 +255,12 @@ def result_text(part: ToolResultPart, n: int, written: Written) -> str:
         return "\n".join(texts)
     if isinstance(part.content, str):
         return part.content
-    written.alter(path, "a tool result is text, so that this value is written as JSON")
+    written.alter(path, "a tool result is a text, and this value becomes JSON text")
     return to_text(part.content)
 
 
 def same_json(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether both values are the same JSON text. 1, 1.0 and true differ. The order of the names counts."""
+    """Return whether both values have the same JSON text. 1, 1.0 and true differ. The order of names counts."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""The protocol for reading and writing a thread branch by branch. Threads are exported and imported by it."""
+"""The protocol for reading and writing a thread branch by branch. The export and the import of threads use it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from ..domain.messages import Message
 
 
 class ImportLock(Protocol):
-    """The lock of a tenant's imports. Its connection or its process holds it. ``check``: raise BackendUnavailableError if the
-    lock was lost. Call it at least every ten seconds. ``release``: release the lock."""
+    """The lock of a tenant's imports. A connection or a process holds the lock.
+
+    ``check``: raise BackendUnavailableError if the lock was lost. Call ``check`` at least every ten seconds. ``release``:
+    release the lock.
+    """
 
     async def check(self) -> None: ...
     async def release(self) -> None: ...
@@ -19,9 +22,10 @@ class BranchStore(Protocol):
     """Optional methods of a thread store (R14). They raise ThreadNotFoundError.
 
     ``branch_keys``: return the keys of the thread's branches, in the order in which they were opened. ``branch_messages``:
-    return up to ``limit`` messages that the branch has itself, of all runs, after the number ``after``, in order. They have
-    about PAGE_BYTES together. An empty list is the end. ``set_head``: make the branch that ends at a message the head. If no
-    branch ends there, open one. ROOT_ID is the place before the first message. Raises MessageNotFoundError.
+    return up to ``limit`` of the branch's own messages after the number ``after``, in order. Messages of all runs are included.
+    They have about PAGE_BYTES together. An empty list means the end. ``set_head``: make the branch that ends at a message the
+    head. If no branch ends at the message, open a branch. ROOT_ID is the place before the first message. Raises
+    MessageNotFoundError.
 
     ``lock_imports``: take the lock of the tenant's imports. Raises LockedError if another import holds it.
     """

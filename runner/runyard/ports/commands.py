@@ -1,6 +1,6 @@
 """Arguments of the stores' verbs, and the digests by which stores recognise a repetition.
 
-The constructor of a request checks its ids and names, so that no store has to. It raises InvalidInputError.
+The constructor of a request checks its ids and names. Stores need not check them. The constructor raises InvalidInputError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..domain.validation import check_id, check_name, check_uuid
 from .refs import AttemptToken, RunRef
 
 _LONG_TEXT = 2**16
-"""Number of characters from which a text is hashed by itself. Hashing it as JSON would take many times as long."""
+"""Minimum number of characters of a text that is hashed separately. The hash of its JSON would take much longer."""
 
 
 def _text_digest(text: str) -> str:
@@ -31,7 +31,7 @@ def _text_digest(text: str) -> str:
 class Cut:
     """The place of a cut in a thread: after a completed run, or at a message (inclusive).
 
-    The default is after the last completed run. ``at_seq``: the number of the message in its thread. ``repair``: close the tool
+    The default is after the last completed run. ``at_seq``: the number of a message in its thread. ``repair``: close the tool
     calls that are open at the cut.
     """
 
@@ -70,7 +70,7 @@ class FanOut:
 
 
 class ForkOptions(TypedDict, total=False):
-    """The options of a fork (F7). Each of them has the default of :class:`ForkRequest`."""
+    """The options of a fork (F7). :class:`ForkRequest` has the defaults."""
 
     title: str | None
     tags: Mapping[str, str]
@@ -80,10 +80,12 @@ class ForkOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """A fork of the thread ``src`` to the thread ``new`` (F1 to F8). ``fan``: the arguments of a ``fork_many`` job.
-    ``prompt_run_id``: the run id of the first prompt, which a fork job enqueues. The prompt is the input of the job.
+    """A fork of the thread ``src`` to the thread ``new`` (F1 to F8).
 
-    Two requests with the same :attr:`fork_hash` are for the same fork.
+    ``fan``: the arguments of a ``fork_many`` job. ``prompt_run_id``: the run id of the first prompt. A fork job enqueues this
+    prompt. The prompt is the input of the job.
+
+    Two requests with equal :attr:`fork_hash` are requests for the same fork.
     """
 
     src: str
@@ -103,7 +105,7 @@ class ForkRequest:
         check_name(self.agent, "agent")
         if self.prompt_run_id is not None:
             check_id(self.prompt_run_id, "prompt_run_id")
-        check_value({"fork": self.metadata}, "metadata")  # the store keeps it under a key of the fork's extra
+        check_value({"fork": self.metadata}, "metadata")  # the metadata are stored in the fork's extra
 
     @property
     def fork_hash(self) -> str:
@@ -121,7 +123,7 @@ def _name_digest(name: str) -> str:
     return digest(name)
 
 
-@lru_cache(maxsize=1024, typed=True)  # JSON of 1, 1.0 and True differs
+@lru_cache(maxsize=1024, typed=True)  # 1, 1.0 and True have different JSON
 def _options_digest(parallel: bool, multitask_strategy: str, expires_in: float | None) -> str:
     return digest([parallel, multitask_strategy, expires_in])
 
@@ -145,7 +147,7 @@ class AcceptRequest:
     """A run to accept.
 
     ``run_at`` or ``delay`` (seconds): the run is due later. ``fork``: the arguments of a fork job. A fork job has no
-    ``parent_id``. ``job``: the fan-out that started this run. The end of this run submits the fan-out again.
+    ``parent_id``. ``job``: the run that started this run, and waits for its end.
     """
 
     thread_id: str
@@ -177,13 +179,13 @@ class AcceptRequest:
             object.__setattr__(self, "input", check_message(self.input).by_caller())
 
     def record(self, *, app_version: str | None, trace_context: str | None) -> None:
-        """Set the version of the caller's app and the caller's trace context. A copy would check all fields again."""
+        """Set the version of the caller's app and the caller's trace context in place. A copy would check all fields again."""
         object.__setattr__(self, "app_version", app_version)
         object.__setattr__(self, "trace_context", trace_context)
 
     @property
     def request_hash(self) -> dict[str, str]:
-        """One digest per field that changes the outcome. A conflict names the fields whose digests differ (R2).
+        """One digest per field that changes the outcome. The error for a conflict names the fields with different digests (R2).
 
         The order of the fields is the same in every version, because Postgres compares the digests as JSON text.
         """
@@ -210,7 +212,7 @@ class Write:
     """The last write of an attempt.
 
     ``messages``: the messages to append. ``extra``: the changed keys of the thread's extra with their values, or None.
-    ``first_event``: the number of the first event of the write. The events are one per message, then one per HITL request, then
+    ``first_event``: the number of the first event of the write. There is one event per message, then one per HITL request, then
     the event of the run.
     """
 
@@ -223,8 +225,11 @@ class Write:
 
 
 class ThreadChanges(TypedDict, total=False):
-    """Changes of a thread. None clears a field. ``extra`` and ``config`` are merged into those of the thread: each key replaces
-    the whole value of that key, and a key whose value is None is removed."""
+    """Changes of a thread. None clears a field.
+
+    ``extra`` and ``config`` are merged key by key. Each key replaces the whole value of this key in the thread. A key whose
+    value is None is removed.
+    """
 
     agent: str | None
     title: str | None
@@ -235,7 +240,7 @@ class ThreadChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRequest:
-    """A thread to create before its first message. ``config``: a JSON object, which forks of the thread copy by value."""
+    """A thread to create before its first message. ``config``: a JSON object. A fork of the thread gets a copy."""
 
     thread_id: str
     agent: str | None = None

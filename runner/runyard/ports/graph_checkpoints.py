@@ -1,9 +1,9 @@
 """The port for the checkpoints of graphs. A framework such as LangGraph saves the states of its graphs as checkpoints.
 
-The store does not interpret the framework's data. Contents, values and items are bytes. Each has a ``kind``, which is a text
-that the framework's serializer returns together with the bytes. A **line** is a sequence of checkpoints under one name. A line
-belongs to a saver without runs, or to the runs of one thread. A **stream** contains items of lists. Items are only appended to
-a stream. The store keeps a list as **segments**. A segment is a stream, the number of the segment's first item, and the number
+The store does not interpret the framework's data. Contents, values and items are bytes. Each has a ``kind``, a text that the
+framework's serializer returns together with the bytes. A **line** is a sequence of checkpoints under one name. A line belongs
+to a saver without runs, or to the runs of one thread. A **stream** contains items of lists. Items are only appended to a
+stream. The store keeps a list as **segments**. A segment is a stream, the number of the segment's first item, and the number
 after its last item.
 """
 
@@ -104,7 +104,7 @@ class TaskWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A stored checkpoint. ``writes``: the pending writes after it, in the order of task_path, task_id and idx."""
+    """A stored checkpoint. ``writes``: its pending writes, in the order of task_path, task_id and idx."""
 
     graph_id: str
     namespace: str
@@ -119,8 +119,11 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFilter:
-    """The conditions for the checkpoints of a list. None is no condition. ``metadata``: keys that the metadata have, with their
-    values. ``before``: an id that is higher than those of the checkpoints."""
+    """The conditions for the checkpoints of a list. None means no condition.
+
+    ``metadata``: the metadata of a checkpoint have these keys with these values. ``before``: the id of a checkpoint is lower
+    than this id.
+    """
 
     graph_id: str | None = None
     namespace: str | None = None
@@ -135,7 +138,7 @@ class GraphStart:
 
     ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last message
     of the thread that the state contains, or None. ``unseen``: the ids of messages before ``base_id`` that the state does not
-    contain, because the run of ``base_id`` began before their run was redriven, or before they were stored.
+    contain. They were stored, or their run was redriven, after the run of ``base_id`` began.
     """
 
     line: LineRef
@@ -161,13 +164,12 @@ class GraphCheckpointStore(Protocol):
 
     ``scope``: the servers and the tenant. Stores with the same scope have the same checkpoints.
 
-    ``put``: store a checkpoint. Return the stored lists by channel. If a stream is not visible any more, or if a version
-    without a new value is not stored, store nothing and return None. ``put_writes``: store writes of a task. A write is (idx,
-    channel, kind, data). It does not replace a stored write with the same idx >= 0. It replaces a stored write with the same
-    idx < 0. ``latest``: return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None.
-    ``page``: return checkpoints in descending order of their ids, beginning after the checkpoint ``after``. An empty list means
-    the end. ``items``: return the chunks of each segment, with the number of the first item of its first chunk. Return None if
-    the list was deleted.
+    ``put``: store a checkpoint. Return the stored lists by channel. If a stream was deleted, or if a version without a new
+    value is not stored, store nothing and return None. ``put_writes``: store writes of a task. A write is (idx, channel, kind,
+    data). If a write with the same idx is stored, the new write replaces it only for idx < 0. ``latest``: return the newest
+    checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None. ``page``: return checkpoints in descending
+    order of their ids. Begin after the checkpoint ``after``. An empty list means the end. ``items``: return the chunks of each
+    segment, with the number of the first item of its first chunk. Return None if the list was deleted.
 
     ``copy``: copy the checkpoints of a thread to another thread. Raises ThreadAlreadyExistsError if the target has checkpoints.
     The time of the copy does not depend on the number of checkpoints. ``delete``: delete the checkpoints of a thread.

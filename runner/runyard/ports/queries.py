@@ -15,8 +15,8 @@ from ..domain.validation import check_aware, check_limit
 class PageRequest:
     """A request for one page of a list.
 
-    ``limit``: the most entries of the page. ``cursor``: the ``next`` of the page before, or None for the first page. ``most``:
-    the largest ``limit`` of this list, or None. Raises InvalidInputError for a limit out of range.
+    ``limit``: the maximum number of entries of the page. ``cursor``: the ``next`` of the previous page, or None for the first
+    page. ``most``: the largest ``limit`` of this list, or None. Raises InvalidInputError for a limit out of range.
     """
 
     limit: int = 100
@@ -31,7 +31,7 @@ class PageRequest:
 class RunFilter:
     """A filter of runs by thread, status, agent and time of acceptance.
 
-    ``since``: the earliest time of acceptance. ``before``: the time before which the runs were accepted. A field that is None
+    ``since``: the earliest time of acceptance. ``before``: the latest time of acceptance (exclusive). A field that is None
     matches every run. An invalid id matches no run. Raises InvalidInputError for a time without a zone, or in a year outside
     ALLOWED_YEARS.
     """
@@ -63,8 +63,9 @@ class ThreadFilter:
 class PathRequest:
     """A request for a path of a thread's message tree, or for a page of it (B2).
 
-    ``leaf_id``: the id of the message at which the path ends, or None for the newest leaf. ``limit``: the most messages, or
-    None for the whole path. ``newest_first``: begin at the leaf. Raises InvalidInputError for a limit out of range.
+    ``leaf_id``: the id of the message at which the path ends, or None for the newest leaf. ``limit``: the maximum number of
+    messages, or None for the whole path. ``newest_first``: begin at the leaf. Raises InvalidInputError for a limit out of
+    range.
     """
 
     leaf_id: str | None = None

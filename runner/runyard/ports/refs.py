@@ -1,7 +1,8 @@
 """The address of a run, and the right to write to it.
 
-Both contain the thread's key, which is unique over all tenants and over time. A thread's id is not unique: a new thread
-may have the id of a deleted one. An :class:`AttemptToken` adds the fence, which proves the right to write (I2).
+Both contain the thread's key. The key is unique over all tenants and over time. A thread's id is not unique, because a new
+thread may have the id of a deleted thread. An :class:`AttemptToken` also has the fence. The fence proves the right to write
+(I2).
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ class Accepted:
 
 @dataclass(slots=True)
 class Admitted:
-    """The result of ``admit``. ``next_due``: seconds until the next due time, deadline or expiry, or None if there is none."""
+    """The result of ``admit``. ``next_due``: seconds until the next due time, deadline or expiry.
+
+    None if there is no such time.
+    """
 
     effects: Effects
     next_due: float | None
@@ -62,14 +65,13 @@ class Claim:
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
     - ``other_version``: this worker leaves the run to the version of the app that began the run. Submit the job later.
     - ``unserved``: this worker does not have the run's agent. Submit the job later.
-
     - ``behind``: the run is not the head of its lane.
     - ``ended``, ``suspended``: the status of the run. ``unknown``: the run does not exist.
 
-    After ``ended``, ``behind``, ``suspended`` and ``unknown`` the job need not be submitted again.
+    After ``ended``, ``behind``, ``suspended`` and ``unknown``, the caller does not submit the job again.
 
-    ``version_before``: the app version of the attempt before, or None for the first attempt. ``alone``: this attempt must have
-    a process of its own, because earlier attempts crashed their processes.
+    ``version_before``: the app version of the previous attempt, or None for the first attempt. ``alone``: whether this attempt
+    needs a separate process, because earlier attempts crashed.
     """
 
     ref: RunRef
@@ -111,9 +113,9 @@ class Ledger:
     """The records of earlier attempts of a run.
 
     ``steps``: the started and the finished steps, by key. ``requests``: the pending and the answered requests, by id.
-    ``waits``: the open and the ended waits, by id. ``received``: the ids of the requests whose answers this attempt is the
-    first to have.
-    ``resumes``: True if an answer or the end of a wait started this attempt, because the attempt before it suspended the run.
+    ``waits``: the open and the ended waits, by id. ``received``: the ids of the requests whose answers no earlier attempt has
+    received. ``resumes``: True if the previous attempt suspended the run, and an answer or the end of a wait started this
+    attempt.
     """
 
     steps: dict[str, Step] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Ended:
-    """The end of an attempt. A cancel or an incomplete tool cycle makes ``status`` differ from the requested one."""
+    """The end of an attempt. After a cancel or an incomplete tool cycle, ``status`` is not the requested status."""
 
     status: RunStatus
     event_id: str
@@ -137,8 +139,8 @@ class Ended:
 class Responded:
     """An answered request. ``created`` is False if the same response was recorded before.
 
-    ``last``: this call recorded the response, and no other request of the run is pending. Exactly one of several concurrent
-    responses to the requests of a run has ``last``.
+    ``last``: whether this call recorded the response and no other request of the run is pending. Of several concurrent
+    responses to the requests of a run, exactly one has ``last``.
     """
 
     request: HitlRequest
@@ -198,8 +200,8 @@ class Created:
 class Page(Generic[T]):
     """One page of a list. ``next``: the cursor of the next page, or None at the end of the list.
 
-    A page with a ``next`` may have fewer items than the limit, or none. It ends at about PAGE_BYTES, or after a bounded number
-    of rows that do not match the filter.
+    A page with a ``next`` may have fewer items than the limit, or no items. A page also ends at about PAGE_BYTES, or after a
+    bounded number of rows that do not match the filter.
     """
 
     items: list[T]

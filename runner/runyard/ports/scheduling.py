@@ -1,7 +1,6 @@
-"""The scheduler and the event log: jobs, the effects of a commit on Redis, the ports that apply them, and their limits in time
-and bytes.
+"""The scheduler and the event log: jobs, the effects of a commit on Redis, and the ports that apply them.
 
-The caller of a verb applies its effects. If the caller dies before that, the reconciler applies them.
+The caller of a verb applies its effects. If the caller dies first, the reconciler applies them.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ EVENTS_PER_READ: Final = 500
 """Maximum number of events of a run in one read."""
 
 EVENT_BYTES_PER_READ: Final = 64 * 2**10
-"""Approximate maximum number of bytes in one read, which a slow reader keeps in memory. A larger event is read by itself."""
+"""Approximate maximum number of bytes in one read. A slow reader keeps them in memory. A larger event is read by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """What the event streams of a deployment may take, the same in every process.
+    """The limits of the event streams of a deployment. They are equal in all processes.
 
-    ``events`` and ``bytes``: approximately the most that the stream of one run keeps. Its oldest events are removed.
-    ``running``: seconds after its last event for which the stream of a run is kept. ``stopped``: the same for a run that ended
-    or waits for a human. ``total_bytes``: the most bytes of all streams together. None is half of the server's memory limit, or
-    DEFAULT_TOTAL_BYTES if the server has no limit.
+    ``events`` and ``bytes``: the approximate maximum of the stream of one run. Its oldest events are removed. ``running``:
+    seconds for which the stream of a run is kept after its last event. ``stopped``: the same for a run that ended or waits for
+    a human. ``total_bytes``: the maximum number of bytes of all streams together. None means half of the server's memory limit,
+    or DEFAULT_TOTAL_BYTES if the server has no limit.
     """
 
     events: int = 5000
@@ -46,16 +45,16 @@ class StreamLimits:
 
 
 DEFAULT_TOTAL_BYTES: Final = 2**30
-"""The most bytes of all streams on a server without a memory limit."""
+"""Maximum number of bytes of all streams on a server without a memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
-    """The bytes that the streams of a deployment take, and the number of streams that were dropped before they expired.
+    """The number of bytes of a deployment's streams, and the number of streams that were dropped before they expired.
 
-    The number begins at 0 again after the server lost its data, and after a long time without events. ``memory``: the bytes
-    that count against the memory limit of the fullest server. ``max_memory``: that limit, 0 without one. Both are 0 if the
-    server does not tell.
+    The number of dropped streams begins at 0 again after the server lost its data, and after a long time without events.
+    ``memory``: the bytes that count for the memory limit of the fullest server. ``max_memory``: this limit, or 0 without a
+    limit. Both are 0 if the server does not report them.
     """
 
     bytes: int = 0
@@ -66,12 +65,12 @@ class StreamUsage:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that may start, as submitted to the scheduler. The scheduler serves tenants by turns.
+    """The entry in the scheduler for a run that may start. The scheduler serves tenants by turns.
 
     ``delay``: seconds until the run is due. ``ready_at``: the earliest time at which the run could start, in seconds since 1970
     by the store's clock. ``queued``: the event to write when the job is submitted, or None if an attempt has begun since the
-    run was accepted or redriven. ``over``: the run ended before a worker claimed it. Submitting such a job removes it from its
-    queue.
+    run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. The submission of such a job
+    removes it from its queue.
     """
 
     thread_key: int
@@ -92,7 +91,7 @@ class Job:
 
     @property
     def lane_key(self) -> str:
-        """The lane's name in Redis, which contains no colon. All runs of the lane have the same lane key."""
+        """The lane's name in Redis. It contains no colon. All runs of the lane have the same lane key."""
         if self.lane == MAIN_LANE:
             return str(self.thread_key)
         return f"{self.thread_key}.{hashlib.blake2s(self.lane.encode(), digest_size=8).hexdigest()}"
@@ -104,15 +103,15 @@ class Job:
 
 
 def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event:
-    """Return the event ``run.queued`` of a run that waits for attempt ``attempt``. ``fence``: that of the accept or redrive."""
+    """Return the event ``run.queued`` of a run that waits for ``attempt``. ``fence``: the fence of the accept or redrive."""
     return Event.trusted(f"{fence}-1", "run.queued", thread_id, run_id, {"attempt": attempt})
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideEvent:
-    """An event outside any attempt: the cancel or the failure of a run that no worker executes, or the death of a run.
+    """An event outside of attempts: the cancel or the failure of a run that no worker executes, or the death of a run.
 
-    ``agent`` and ``queue`` are those of the run.
+    ``agent`` and ``queue``: the agent and the queue of the run.
     """
 
     ref: RunRef
@@ -128,9 +127,9 @@ class OutsideEvent:
 class Effects:
     """The work in Redis that follows a commit.
 
-    ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs whose workers get a hint of a pending cancel.
-    ``withdrawn``: jobs of ended runs to remove. A queue without workers would otherwise keep these jobs for ever.
-    ``deleted``: the keys of deleted threads, whose streams are deleted.
+    ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs with a pending cancel. Their workers get a hint.
+    ``withdrawn``: jobs of ended runs to remove. A queue without workers would otherwise keep these jobs for ever. ``deleted``:
+    the keys of deleted threads. The streams of these threads are deleted.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -158,20 +157,20 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A job that a worker took. ``token``: the number of the worker's lock on the lane. Release or expiry ends the lock."""
+    """A job that a worker took. ``token``: the number of the worker's lock on the lane. The lock ends by release or expiry."""
 
     job: Job
     token: int
 
 
 class Scheduler(Protocol):
-    """The jobs that may start, and the locks of their lanes. Losing all jobs and locks costs latency, never a run.
+    """The jobs that may start, and the locks of their lanes. A loss of all jobs and locks delays runs, but loses no run.
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
     ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. The reconciler submits them again after their locks expire. ``missing_jobs`` returns the jobs that the
-    scheduler does not have: their runs do not hold the lane's lock, and the jobs are not offered soon. The locks of the workers
-    ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim`` and loses no job.
+    call took. The reconciler submits them again after their locks expire. ``missing_jobs`` returns the jobs that the scheduler
+    does not have. The run of a missing job does not hold the lane's lock, and no worker is about to get the job. Locks of the
+    workers ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
@@ -188,14 +187,13 @@ class Scheduler(Protocol):
 class EventLog(Protocol):
     """One bounded stream of events per run.
 
-    ``follow`` yields each event. With ``silence`` it also yields None after that many seconds without an event. ``read``
-    returns the events after an event id. With ``page`` it returns at most EVENTS_PER_READ events with about
-    EVENT_BYTES_PER_READ bytes in total, and an empty list at the end. ``begins`` yields once at the start, and again whenever a
-    run of the thread gets an event whose id ends in ``-1``. Such an event begins an attempt, or belongs to a verb outside any
-    attempt.
+    ``follow`` yields each event. It also yields None after ``silence`` seconds without an event. ``read`` returns the events
+    after an event id. With ``page`` it returns at most EVENTS_PER_READ events with about EVENT_BYTES_PER_READ bytes in total,
+    and an empty list at the end. ``begins`` yields once at the start, and again whenever a run of the thread gets an event
+    whose id ends in ``-1``. Such an event begins an attempt, or belongs to a verb outside of attempts.
 
     ``forget`` deletes the streams of threads. Events that are appended afterwards reach live followers and are not stored.
-    ``trim`` drops streams until the rest fits the limit of the deployment. The streams of runs that stopped longest ago are
+    ``trim`` drops streams until the others fit the limit of the deployment. The streams of runs that stopped longest ago are
     dropped first, then the streams without an event for the longest time. A reader of a dropped stream finds a ``gap``.
     """
 

@@ -56,9 +56,9 @@ from .workers import (
 )
 
 DEFAULT_MIN_POOL_CONNECTIONS: Final = 1
-"""Connections to Postgres that a process keeps open without work."""
+"""Minimum number of open connections of a process to Postgres."""
 DEFAULT_MAX_POOL_CONNECTIONS: Final = 10
-"""Most connections to Postgres of a process."""
+"""Maximum number of connections of a process to Postgres."""
 
 
 class Checkpointer(Protocol):
@@ -113,7 +113,7 @@ class RequestStore(Protocol):
 class RequestRemover(Protocol):
     """Optional method of a checkpointer (R14): remove one pending request that a checkpointer stored.
 
-    Return whether this call removed the request. A request that is answered stays.
+    Return whether this call removed the request. An answered request stays.
     """
 
     async def remove_request(self, thread_id: str, request_id: str) -> bool: ...
@@ -122,7 +122,7 @@ class RequestRemover(Protocol):
 class ThreadStore(Protocol):
     """Threads, their message trees, and forks.
 
-    ``ancestors``: :func:`runyard_backends.lineage.ancestors`.
+    ``ancestors``: see :func:`runyard_backends.lineage.ancestors`.
     """
 
     async def thread(self, thread_id: str) -> Thread | None: ...
@@ -151,34 +151,33 @@ class RunStore(Protocol):
 
     A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
 
-    ``admit``: admit the runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not
-    started by their ``expires_at``. Each of these covers at most ``limit`` threads of all tenants. The reconciler calls it in
-    each pass.
+    ``admit``: admit due runs, apply the deadlines of HITL requests and waits, and fail runs that did not start by their
+    ``expires_at``. Each of the three covers at most ``limit`` threads of all tenants. The reconciler calls ``admit`` in each
+    pass.
 
     ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked.
     After this time the outcome of a claim is ``skipped``, and the result of a completion is LockedError. The other claims and
-    completions of the call are stored. ``complete`` without ``wait`` waits as long as any call.
+    completions of the call are stored. ``complete`` without ``wait`` waits as long as any other call.
 
-    ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already,
-    the run stays RUNNING. A request with ``created_at`` was stored before, and gets no other event.
+    ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has already happened,
+    the run stays RUNNING. A request with ``created_at`` was stored before, and gets no second event.
 
-    ``start_child``: accept a child of the attempt's run, which is the ``job`` of ``request``, together with the wait for its
-    end. The id of the wait is the child's run id. Raises RunConflictError if another run has that id, StaleFenceError,
-    CancelRequestedError, ChildDeadlockError, TooManyChildrenError, and the errors of ``accept``.
+    ``start_child``: accept a child of the attempt's run, and store the wait for its end. The ``job`` of ``request`` is the
+    attempt's run. The id of the wait is the child's run id. Raises RunConflictError if another run has that id,
+    StaleFenceError, CancelRequestedError, ChildDeadlockError, TooManyChildrenError, and the errors of ``accept``.
 
-    ``signal``: send a signal to a thread. A suspended run that waits for it continues. Without such a run the signal stays.
-    Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
+    ``signal``: send a signal to a thread. A suspended run that waits for the signal continues. Without such a run the signal is
+    kept. Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
 
-    ``statuses``: return the status of each of ``runs``, pairs of thread id and run id, or None where ``run`` returns None.
-    ``answered``: return the request of a thread that has the answer ``response_id``, or None.
-    ``delete_run``: delete the content of a run that ended and is in no context, except messages that forks and branches show.
-    The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
-    ``isolate``: mark an attempt as running in a process of its own. ``bury``: record the death of that process. ``how``: the
-    cause of the death, as text. ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its
-    runs have not ended. ``usage``: the usage of the attempt. Each verb that ends an attempt counts the usage, also if the run
-    was cancelled. ``run_events``: return the proven events of a run, which the store makes from its rows. Only events after the
-    event id ``after`` are returned, at most ``limit`` with about EVENT_BYTES_PER_READ bytes in total, and an empty list at the
-    end.
+    ``statuses``: return the status of each of ``runs`` (pairs of thread id and run id), or None for an unknown run.
+    ``answered``: return the request of a thread that was answered with ``response_id``, or None. ``delete_run``: delete the
+    content of a run that ended and is in no context, except messages that forks and branches show. The run's row stays, with
+    ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError. ``isolate``: record that an
+    attempt has a separate process. ``bury``: record the death of that process. ``how``: the cause of the death, as text.
+    ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs have not ended.
+    ``usage``: the usage of the attempt. Each verb that ends an attempt counts the usage, even if the run was cancelled.
+    ``run_events``: make events of a run from the store's rows. Return the events after the event id ``after``, at most
+    ``limit`` with about EVENT_BYTES_PER_READ bytes in total. An empty list means the end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -240,7 +239,7 @@ class LimitStore(Protocol):
     """The deployment's limits, over all tenants (R16). A change applies from the next accept and the next claim on.
 
     ``clear_limit``: return whether the limit was set. ``review_limits``: count the waiting runs, and return the jobs of runs
-    that wait for a permit although one is free. Only the leader calls ``review_limits``.
+    that wait although a permit is free. Only the leader calls ``review_limits``.
     """
 
     async def limits(self) -> list[Limit]: ...
@@ -250,9 +249,9 @@ class LimitStore(Protocol):
 
 
 class Feed(Protocol):
-    """The committed changes of one tenant, in one order. A new entry never gets a place before an entry that was read (E5).
+    """The committed changes of one tenant, in one order (E5). No later entry gets a place before an entry that was read.
 
-    ``read``: return the entries after the page's cursor. Without a cursor, begin at the oldest entry kept. ``next`` is always
+    ``read``: return the entries after the page's cursor. Without a cursor, begin at the oldest stored entry. ``next`` is always
     set, because the feed has no end. Raises InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
     """
 
@@ -262,11 +261,11 @@ class Feed(Protocol):
 class UsageStore(Protocol):
     """Usage totals of runs, by the UTC day of their end.
 
-    ``report``: return the tenant's usage from the day ``since`` to the day ``until``, both included. The default is the last 30
-    days by the store's clock. With ``agent`` it counts the runs of this agent only. Raises InvalidInputError for 0 days, and
-    for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``: add about ``limit`` entries of the feed to the
-    totals of all tenants, and return for how long the feed is held back. Only the leader calls ``count``. The store prunes no
-    entry that is not counted.
+    ``report``: return the tenant's usage from the day ``since`` to the day ``until``. Both days are included. The default is
+    the last 30 days by the store's clock. ``agent``: count the runs of this agent only. Raises InvalidInputError for 0 days,
+    and for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``: add about ``limit`` entries of the feed to the
+    totals of all tenants. Return the time for which the feed is held back. Only the leader calls ``count``. The store prunes
+    counted entries only.
     """
 
     async def report(
@@ -278,7 +277,7 @@ class UsageStore(Protocol):
 class WebhookSender(Protocol):
     """Sends one HTTP request to a URL that a client gave. The sender connects to public or allowed addresses only.
 
-    The sender follows no redirect. A failure of the receiver raises no error, but is reported in the reply. ``timeout``:
+    The sender follows no redirect. The reply reports a failure of the receiver. Such a failure raises no error. ``timeout``:
     seconds for the whole request.
     """
 
@@ -288,8 +287,8 @@ class WebhookSender(Protocol):
 class WorkerStore(Protocol):
     """Workers, their heartbeats, the leader's lease, and the reads of the reconciler, over all tenants.
 
-    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. An
-    agent that writes nothing learns of a cancel by this read if the hint was lost.
+    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. If the
+    hint of a cancel was lost, this read finds the cancel.
 
     ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has all
     orphans of its workers. A page ends after the worker with which it has at least ``limit`` orphans.
@@ -304,8 +303,8 @@ class WorkerStore(Protocol):
     ``report_redis``: record why the worker does not reach Redis (None: it does). The time of the first report stays. Changes
     nothing for a dead or unknown worker.
 
-    ``prune``: delete data whose retention has passed: at most ``limit`` rows of each kind, but the rows of all dead workers.
-    Return True if there may be more.
+    ``prune``: delete data whose retention has passed: at most ``limit`` rows of each kind, and the rows of all dead workers.
+    Return True if there may be more rows to delete.
     """
 
     async def register(self, worker: WorkerInfo) -> None: ...
@@ -336,8 +335,8 @@ class WorkerStore(Protocol):
 class QueueStore(Protocol):
     """The waiting runs of the queues and the pauses of queues, over all tenants.
 
-    ``queues``: the queues by name, all of them if ``page`` is None. ``known``: only those that a worker serves, an agent names
-    or somebody paused. Runs of a paused queue are accepted, but no worker claims them. ``pause``: return the time of the pause.
+    ``queues``: return the queues by name (``page`` None: all queues). ``known``: return only queues with a worker, an agent or
+    a pause. Runs of a paused queue are accepted, but no worker claims them. ``pause``: return the time of the pause.
     ``resume``: return whether the queue was paused.
     """
 
@@ -349,9 +348,9 @@ class QueueStore(Protocol):
 class KeyStore(Protocol):
     """The API keys of one tenant (A1). ``find_key`` covers every tenant.
 
-    ``create_key``: ``lifetime`` is in seconds, or None for a key that does not expire. ``key.expires_at`` is the latest time of
-    its expiry, or None. ``revoke_key``: return whether this call revoked the key. ``find_key``: return the key and the digest
-    of its secret, or None if the key does not exist, has expired or was revoked.
+    ``create_key``: ``lifetime`` is in seconds, or None for a key without expiry. ``key.expires_at`` is the latest time of
+    expiry, or None. ``revoke_key``: return whether this call revoked the key. ``find_key``: return the key and the digest of
+    its secret, or None if the key does not exist, has expired or was revoked.
     """
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...
@@ -363,15 +362,15 @@ class KeyStore(Protocol):
 class Backend(Protocol):
     """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
-    Every backend has every attribute. Some parts of a backend, for example of HTTP, have no implementation. A call to such a
-    part raises CapabilityMissingError. Without Redis, ``end_wait`` and ``hint_cancel`` of the scheduler and the appends of the
-    event log do nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
+    Every backend has every attribute. Some attributes of a backend, for example of HTTP, have no implementation. Their calls
+    raise CapabilityMissingError. Without Redis, ``end_wait`` and ``hint_cancel`` of the scheduler and the appends of the event
+    log do nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
 
-    ``remote``: whether another process, the API, carries the calls out.
+    ``remote``: whether another process (the API) executes the calls.
 
     ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
     SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return
-    effects to their callers. Also yield empty effects at first, and whenever the transaction of another program may have
+    effects to their callers. Yield empty effects at the start, and whenever the transaction of another program may have
     accepted a run that waits for admission.
     """
 

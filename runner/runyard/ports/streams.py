@@ -14,10 +14,11 @@ from ..domain.runs import Run
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The state in which a run stopped.
+    """The result of a run that has ended or is suspended.
 
     ``messages``: the messages that the run wrote, in order. ``requests``: its pending requests, the oldest first. ``omitted``:
-    the names of incomplete lists. Incomplete ``messages`` are the last messages, incomplete ``requests`` the oldest requests.
+    the names of incomplete lists. Incomplete ``messages`` are the last messages. Incomplete ``requests`` are the oldest
+    requests.
     """
 
     run: Run
@@ -30,7 +31,7 @@ class Streams(Protocol):
     """Follows runs and threads of one tenant.
 
     :class:`runyard.events.streams.DirectStreams` reads the store and the event log. The streams of the HTTP backend call a
-    server, which reads them.
+    server that does the same.
 
     ``follow_run``: yield the events of one run after ``last_event_id`` (None: from its first event), live, until the run ends
     or is suspended. ``found``: the run, if the caller has just read it. Raises RunNotFoundError.
@@ -41,8 +42,8 @@ class Streams(Protocol):
     ``thread_cursor``: return the cursor at which ``follow_thread`` without a cursor begins. Raises ThreadNotFoundError.
 
     ``outcome``: return the messages and the requests of a run that stopped. ``max_bytes``: the approximate maximum number of
-    bytes of the messages, and again of the requests. None returns all. Raises ResultExpiredError for a fork job whose result
-    has been deleted, and for a run that was deleted.
+    bytes of the messages, and the same number for the requests. None returns all. Raises ResultExpiredError for a fork job
+    whose result has been deleted, and for a run that was deleted.
     """
 
     def follow_run(

@@ -1,4 +1,4 @@
-"""The protocol of a store's timelines of runs and trees of children."""
+"""The protocol of a store for timelines of runs and for their children."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from ..domain.timeline import Timeline
 from .queries import FIRST_PAGE, PageRequest
 
 FOUND_RUNS: Final = 10
-"""Most runs that a search by the beginning of an id returns."""
+"""Maximum number of runs in the result of a search by the beginning of an id."""
 
 
 class TimelineStore(Protocol):
     """Timelines of the tenant's runs, their children, and the search of a run by the beginning of its id.
 
-    ``timeline``: return a page of the timeline of a run, which the thread may have inherited whole. Raises RunNotFoundError,
-    ThreadNotFoundError, InvalidCursorError.
-    ``find``: return the thread ids and run ids of the runs whose ids begin with ``prefix``, at most :data:`FOUND_RUNS`. If
-    runs have exactly this id, return only these. Runs whose content was deleted are not found.
-    ``children``: return the children of the thread's runs, and their children, in the order of :class:`ChildRuns`, at most
-    ``limit``. A child whose content was deleted is left out, with its children. Raises ThreadNotFoundError.
+    ``timeline``: return a page of the timeline of a run. The thread may have inherited the run whole. Raises RunNotFoundError,
+    ThreadNotFoundError, InvalidCursorError. ``find``: return the thread ids and run ids of the runs whose ids begin with
+    ``prefix``, at most :data:`FOUND_RUNS`. If runs have exactly this id, return only these. Runs whose content was deleted are
+    not found. ``children``: return the children of the thread's runs and the children of these, at most ``limit``, in the order
+    of :class:`ChildRuns`. A child whose content was deleted is left out together with its children. Raises ThreadNotFoundError.
     """
 
     async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline: ...

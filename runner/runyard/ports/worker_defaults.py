@@ -1,15 +1,15 @@
-"""The defaults of a worker: its slots, its time to stop, and how long user code may block it.
+"""The defaults of a worker: its slots, its time to stop, and the time for which user code may block it.
 
-``support/settings.py`` has the environment variables that change them. How long data is kept is in ``Retention``
-(``workers.py``).
+``support/settings.py`` has the environment variables that change them. ``Retention`` (``workers.py``) has the times for which
+data is kept.
 """
 
 from typing import Final
 
 DEFAULT_SLOTS: Final = 1000
-"""Runs that a worker executes at once."""
+"""Number of runs that a worker executes at once."""
 DEFAULT_GRACE_SECONDS: Final = 20.0
-"""Seconds in which a stopping worker lets its runs finish."""
+"""Seconds for which a stopping worker lets its runs continue."""
 DEFAULT_WATCHDOG_SECONDS: Final = 30.0
 """Seconds for which user code may block a worker's main loop."""
 DEFAULT_ARQ_RESULT_SECONDS: Final = 3600.0

@@ -1,5 +1,7 @@
-"""Workers, queues, and the runs that the leader may have to submit, as stores report them. Also how long data is kept
-(:class:`Retention`). ``worker_defaults.py`` has the other defaults of a worker."""
+"""Reports of stores about workers, queues, and the runs that the leader may have to submit. Also :class:`Retention`.
+
+``worker_defaults.py`` has the other defaults of a worker.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ from ..domain.waits import WaitsFor
 from .scheduling import Job
 
 WaitingCursor: TypeAlias = tuple[datetime, int]
-"""A place in the list of waiting runs: the time at which a run changed last, and the number of its accept."""
+"""A place in the list of waiting runs: the time of a run's last change, and the number of its accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """A running run whose worker is dead or has left.
 
-    ``worker_id``: that worker. ``cancelled``: a cancel of the run is pending. The next claim then ends the run.
+    ``worker_id``: the id of that worker. ``cancelled``: whether a cancel of the run is pending. The next claim then ends the
+    run.
     """
 
     job: Job
@@ -41,8 +44,8 @@ class OrphanPage:
 class WaitingPage:
     """The jobs of waiting lane heads. ``after``: the place after which to continue, or None at the end.
 
-    A lane head is the first run of its lane that has not ended. It waits if it needs nothing but a worker. A page may have no
-    jobs and be followed by other pages, because a page ends after a number of examined runs.
+    A lane head is the first run of its lane that has not ended. Such a run waits if it needs only a worker. A page ends after a
+    number of examined runs. A page without jobs is therefore not always the last page.
     """
 
     jobs: Sequence[Job] = ()
@@ -51,7 +54,10 @@ class WaitingPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockedLoop:
-    """A main loop that user code blocks. ``seconds``: for how long. ``place``: ``file:line``. ``stack``: of the main thread."""
+    """A main loop that user code blocks. ``seconds``: the time so far. ``place``: ``file:line``.
+
+    ``stack``: the main thread's stack.
+    """
 
     seconds: float
     place: str
@@ -70,12 +76,12 @@ class RedisOutage:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: a map from agent name to queue. ``default_agent``: the agent of runs that name none, or None if the app has no
-    agents. Its namespace is that of the app. ``asking``: the names of the agents that may ask humans. A worker gives them in
-    its registration. A store that lists workers may leave ``asking`` empty. ``on_version_mismatch``: the setting of the
-    worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
-    since the last heartbeat, by the store's clock. ``blocked``: the main loop is blocked, or None.
-    ``redis_outage``: the worker does not reach Redis, or None.
+    ``agents``: a map from agent name to queue. ``default_agent``: the agent of runs without an agent, or None if the app has no
+    agents. It is in the app's namespace. ``asking``: the names of the agents that may ask humans. A worker sends them with its
+    registration. In a list of workers, ``asking`` may be empty. ``on_version_mismatch``: the setting of the worker's
+    :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds since the
+    last heartbeat, by the store's clock. ``blocked``: the block of the main loop, or None. ``redis_outage``: the outage of
+    Redis, or None.
     """
 
     worker_id: str
@@ -95,20 +101,22 @@ class WorkerInfo:
     redis_outage: RedisOutage | None = None
 
     def serves(self, agent: str | None) -> bool:
-        """Return whether the worker has the agent, or the default agent for which the name stands. A worker without a list of
-        agents has all."""
+        """Return whether the worker has the agent, or the default agent for which the name stands.
+
+        A worker without a list of agents has all agents.
+        """
         if not self.agents:
             return True
         return agent in self.agents if is_agent(agent) else namespace_of(agent) == namespace_of(self.default_agent)
 
     def leaves(self, run: Run) -> bool:
-        """Return whether another version began ``run``, and this worker leaves the run to that version."""
+        """Return whether another version began ``run`` and this worker leaves the run to that version."""
         began = run.app_version if run.attempt else None
         other = began is not None and self.app_version is not None and began != self.app_version
         return other and self.on_version_mismatch == "wait"
 
     def takes(self, run: Run) -> bool:
-        """Return whether the worker has the agent of ``run``, and does not leave the run to another version."""
+        """Return whether the worker has the agent of ``run`` and does not leave the run to another version."""
         return (run.kind == "fork" or self.serves(run.agent)) and not self.leaves(run)
 
 
@@ -116,8 +124,8 @@ class WorkerInfo:
 class Retention:
     """The time for which prunable data is kept.
 
-    ``feed``: for entries of the feed, and for webhook deliveries that ended. ``results``: for results of fork jobs.
-    ``workers``: for the rows of dead workers.
+    ``feed``: the time for entries of the feed and for ended webhook deliveries. ``results``: the time for results of fork jobs.
+    ``workers``: the time for the rows of dead workers.
     """
 
     feed: timedelta = timedelta(days=7)
@@ -141,8 +149,8 @@ class FeedDelay:
 class HeartbeatReply:
     """The store's reply to a heartbeat.
 
-    ``draining``: the worker must claim nothing more. ``paused``: the names of the paused queues. ``fits``: the schema admits
-    this code.
+    ``draining``: whether the worker must stop claiming. ``paused``: the names of the paused queues. ``fits``: whether this code
+    can run on the schema.
     """
 
     draining: bool = False
@@ -154,13 +162,13 @@ class HeartbeatReply:
 class QueueInfo:
     """The state of a queue, over all tenants.
 
-    ``queued``: the number of due runs that wait for a worker or for their lane. ``waiting``: the number of those that need
-    nothing but a worker. ``deepest``: the number of queued runs in the longest lane. ``oldest``: the longest wait of a queued
-    run in seconds, or None without queued runs. ``scheduled``: the number of runs that are not due yet. ``running``: the number
-    of runs that workers execute. ``suspended``: the number of suspended runs. ``waits_for``: the number of those that wait for
-    a human, a timer, a signal or a child. ``workers``: the number of live workers that serve the queue and are not draining.
-    ``known``: a live worker serves the queue, an agent that was ever served belongs to the queue, or the queue is paused. The
-    names of other queues come from clients only.
+    ``queued``: the number of due runs that wait for a worker or for their lane. ``waiting``: the number of these runs that need
+    only a worker. ``deepest``: the number of queued runs in the longest lane. ``oldest``: the longest wait of a queued run in
+    seconds, or None without queued runs. ``scheduled``: the number of runs that are not due yet. ``running``: the number of
+    runs that workers execute. ``suspended``: the number of suspended runs. ``waits_for``: the numbers of suspended runs that
+    wait for a human, a timer, a signal or a child. ``workers``: the number of live workers that serve the queue and are not
+    draining. ``known``: whether a live worker serves the queue, an agent that a worker served belongs to the queue, or the
+    queue is paused. Only the runs of clients name other queues.
     """
 
     queue: str
@@ -183,9 +191,9 @@ class DeploymentFigures:
 
     ``questions``, ``approvals``, ``steps``: the numbers of HITL requests of each kind that wait for an answer.
     ``oldest_request``: the longest wait of such a request in seconds, or None without such requests. ``database_bytes``: the
-    size of the database. ``dead_rows``: the number of rows of its tables that vacuum has to remove. ``connections`` and
-    ``max_connections``: the numbers of open and of allowed connections of the server. ``commits``: the number of committed
-    transactions since the server's statistics began. Without a server, its figures are 0.
+    size of the database. ``dead_rows``: the number of rows that vacuum has to remove. ``connections`` and ``max_connections``:
+    the numbers of open and allowed connections of the server. ``commits``: the number of committed transactions since the
+    server's statistics began. Without a server, these figures are 0.
     """
 
     questions: int = 0

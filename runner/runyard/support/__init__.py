@@ -1,1 +1,1 @@
-"""Shared services: settings, logging, metrics, retries, optional packages."""
+"""Shared services: settings, logging, metrics, retries and optional packages."""

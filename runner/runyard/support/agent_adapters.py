@@ -1,10 +1,10 @@
-"""The adapters of agents of other frameworks, from the entry points of the group ``runyard.adapters``.
+"""The adapters for agents of other frameworks. They are the entry points of the group ``runyard.adapters``.
 
 The name of an entry point is the top import package of a framework, for example ``pydantic_ai``. Its value is a function
-``serve(agent)``. This function returns an async function of a :class:`~runyard.RunContext` that executes the agent. It returns
-None if ``agent`` does not belong to the framework. The async function has the attribute ``asks_humans`` = True if the agent may
-ask a human. An adapter is loaded only in a process that has imported the framework. Other processes cannot have agents of the
-framework.
+``serve(agent)``. This function returns an async function with a :class:`~runyard.RunContext` as its parameter. The async
+function executes the agent. ``serve`` returns None if ``agent`` does not belong to the framework. If the agent may ask a human,
+the async function has the attribute ``asks_humans`` = True. An adapter is loaded only in a process that has imported the
+framework. Other processes cannot have agents of the framework.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def register(framework: str, serve: Serve) -> None:
 
 @cache
 def _installed() -> EntryPoints:
-    from importlib.metadata import entry_points  # slow to import, because it imports email and zipfile
+    from importlib.metadata import entry_points  # slow: this import also imports email and zipfile
 
     return entry_points(group=GROUP)
 
@@ -48,10 +48,10 @@ def frameworks() -> list[str]:
 
 
 def adapted(agent: object) -> AgentFunction | None:
-    """Return ``agent`` as an async function of a RunContext, or None if no adapter accepts ``agent``.
+    """Return an async function that executes ``agent``, or None if no adapter accepts ``agent``.
 
-    An adapter that raises an error is left out for agents whose classes do not come from its framework. For an agent of the
-    framework, raises the error of the adapter, and InvalidInputError for an adapter that cannot be loaded.
+    If the class of ``agent`` comes from the framework of an adapter, raises the error of the adapter. The error is
+    InvalidInputError if the adapter cannot be loaded. Errors of other adapters are ignored.
     """
     for framework in frameworks():
         if framework not in sys.modules:

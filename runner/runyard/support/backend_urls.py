@@ -1,8 +1,7 @@
-"""The registry of backends by URL scheme, filled from the entry points of the group ``runyard.backends``.
+"""The registry of backends by URL scheme. The backends are the entry points of the group ``runyard.backends``.
 
 An entry point is a coroutine function ``connect(url, *, tenant="", **options)`` that returns a
-:class:`~runyard.ports.stores.Backend`. Its name is the URL scheme. A package makes a scheme available by installing an entry
-point.
+:class:`~runyard.ports.stores.Backend`. Its name is the URL scheme. A package adds a scheme by its entry point.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _registered: dict[str, Connect] = {}
 
 
 def register(scheme: str, connect: Connect) -> None:
-    """Use ``connect`` for URLs of ``scheme`` in this process, also in place of an installed backend."""
+    """Use ``connect`` for URLs of ``scheme`` in this process. ``connect`` replaces an installed backend."""
     _registered[scheme] = connect
 
 
@@ -48,8 +47,7 @@ def schemes() -> list[str]:
 def find(url: str) -> Connect:
     """Return the connect function for ``url``.
 
-    Raises InvalidInputError if the URL has no scheme, or a scheme without a backend. The message lists the schemes with a
-    backend.
+    Raises InvalidInputError if the URL has no scheme, or if no backend has its scheme. The message lists the known schemes.
     """
     scheme = urlsplit(url).scheme
     if connect := _registered.get(scheme):
@@ -63,7 +61,7 @@ def find(url: str) -> Connect:
 
 
 def _check_options(make: Connect, scheme: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInputError for an option that is no parameter of the backend's function, such as an API key of Postgres."""
+    """Raise InvalidInputError for an option that the backend does not have, such as an API key for Postgres."""
     parameters = signature(make).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -72,9 +70,9 @@ def _check_options(make: Connect, scheme: str, options: Mapping[str, Any]) -> No
 
 
 async def connect(url: str, *, tenant: str = "", **options: Any) -> Backend:
-    """Connect to the backend for ``url``. ``options``: options of this backend (for postgresql: ``redis``, pool sizes).
+    """Connect to the backend for ``url``. ``options``: the options of this backend (for postgresql: ``redis``, pool sizes).
 
-    Raises InvalidInputError for an unknown scheme or option, BackendUnavailableError if a server does not answer.
+    Raises InvalidInputError for an unknown scheme or option. Raises BackendUnavailableError if a server does not answer.
     """
     make = find(url)
     _check_options(make, urlsplit(url).scheme, options)

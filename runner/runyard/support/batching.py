@@ -16,12 +16,12 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Item, Answer]):
-    """Turns many ``await batcher(item)`` into few ``await call(items)``.
+    """Groups the items of many ``await batcher(item)`` into few ``await call(items)``.
 
     ``call`` returns one value or exception per item, in order. An exception that ``call`` raises goes to every item of that
     call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. While a call is in flight, the next
-    one starts only ``patience`` seconds after the last start. Items can therefore share a call, and a call that hangs delays
-    later items for a short time only. An item whose caller was cancelled is still sent.
+    call starts ``patience`` seconds after the last start. Items can therefore share a call. A call that hangs delays later
+    items for a short time only. An item whose caller was cancelled is still sent.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Batcher(Generic[Item, Answer]):
         task.add_done_callback(self._calls.discard)
 
     async def drained(self) -> None:
-        """Return when every item that was sent has its answer."""
+        """Wait until every sent item has its answer."""
         while self._calls:
             await asyncio.wait(self._calls)
 
     async def _run(self) -> None:
         batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-        if not batch:  # a call that was started in the same turn of the loop took the items
+        if not batch:  # another call in the same iteration of the loop took the items
             self._running -= 1
             return
         try:
@@ -108,7 +108,7 @@ async def answered(
 
 
 def settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
-    """Give the future its answer, unless its caller was cancelled."""
+    """Give the future its answer. Do nothing if the caller was cancelled."""
     if future.done():
         return
     if isinstance(answer, asyncio.CancelledError):
@@ -122,10 +122,10 @@ def settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> No
 async def each_its_own(
     call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], items: Sequence[Item]
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``. If the call fails, send each item alone, so that one bad item does not fail the others.
+    """Return ``call(items)``. If the call fails, send each item alone. A bad item then does not fail the other items.
 
-    Use this function for calls that may be repeated. BackendUnavailableError and WorkerDeadError of the first call are raised,
-    because no single item causes them.
+    Use this function only for calls that may be repeated. BackendUnavailableError and WorkerDeadError of the first call are
+    raised, because no single item causes them.
     """
     try:
         return await call(items)

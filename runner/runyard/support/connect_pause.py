@@ -1,7 +1,7 @@
 """The pause before the next connection to a server that cannot be used.
 
-A call that finds no usable connection opens one. Without a pause, many repeated calls would flood a server with connections
-while the server starts, or while it is a replica.
+A call without a usable connection opens a connection. While a server starts or is a replica, repeated calls would open too many
+connections without a pause.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .store_retries import jittered
 
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 0.4
-"""The first pause and the longest one, in seconds. Each further failure doubles the pause. Jitter of ± 50 % is added."""
+"""The first pause and the longest pause, in seconds. Each further failure doubles the pause. Jitter of ± 50 % is added."""
 FORGET_SECONDS: Final = 5.0
-"""Seconds without a failure after which the next pause is the first one again."""
+"""Seconds without a failure. The next pause is then the first pause again."""
 
 
 class ConnectPause:
@@ -34,9 +34,9 @@ class ConnectPause:
             raise ConnectionError(f"{self._reason}; the next attempt to connect is in {left:.2f} s")
 
     def failed(self, reason: str) -> None:
-        """Begin a pause, because a connection failed or cannot be used.
+        """Begin a pause after a connection failed or cannot be used.
 
-        During a pause do nothing, because many connections fail at once.
+        Do nothing during a pause, because many connections fail at once.
         """
         now = self._clock()
         if now < self._over_at:

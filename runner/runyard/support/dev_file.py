@@ -1,9 +1,9 @@
-"""The file ``.runyard/dev.json``, in which commands in a second terminal find the servers of ``runyard dev``.
+"""The file ``.runyard/dev.json``. Commands in a second terminal read the servers of ``runyard dev`` from this file.
 
-The file has the passwords of the private servers. It is created with mode 0600: only its owner can read it. A ``runyard dev``
-takes the lock of its folder (flock on ``dev.lock``) before it changes anything in the folder. The end of the process releases
-the lock, even if the process is killed. Commands use the file only while the lock is held. They refuse a file or folder that
-another user made or could change, because prompts could then go to a server of that user.
+The file has the passwords of the private servers. Its mode is 0600: only its owner can read it. A ``runyard dev`` takes the
+lock of its folder (flock on ``dev.lock``) before it changes the folder. The lock is released at the end of the process, even if
+the process is killed. Commands use the file only while the lock is held. Commands refuse a file or folder that another user
+owns or can change. Otherwise prompts could go to a server of that user.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FOLDER: Final = ".runyard"
 FILE: Final = "dev.json"
 LOCK: Final = "dev.lock"
 INSTEAD: Final = "set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL"
-"""What a user can do whose file is refused."""
+"""The remedy in the error about a refused file."""
 LOCK_SECONDS: Final = 1.0
-"""Seconds to wait for the lock: a command that checks whether the lock is held takes the lock for a moment."""
+"""Seconds to wait for the lock. A command that checks the lock holds it for a moment."""
 MAX_CHARACTERS: Final = 65_536
-"""Most characters that are read of the file."""
+"""Maximum number of characters to read from the file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Deployment:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of ``folder`` while the block lasts. Remove the file of a ``runyard dev`` that did not end by itself.
+    """Hold the lock of ``folder`` inside the ``with`` block. First remove the file of an earlier ``runyard dev``.
 
     Raises InvalidInputError if a ``runyard dev`` holds the lock, or if the folder or the lock's file cannot be trusted.
     """
@@ -91,7 +91,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _open(file: Path, flags: int) -> int:
-    """Open ``file``, which may not be a link. Raises FileNotFoundError, NotADirectoryError or InvalidInputError."""
+    """Open ``file``. Raises FileNotFoundError, NotADirectoryError, or InvalidInputError for a link."""
     try:
         return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +102,7 @@ def _open(file: Path, flags: int) -> int:
 
 
 def write(folder: Path, deployment: Deployment) -> Path:
-    """Write ``deployment`` to the file in ``folder`` and return its path. Readers see the old file or the complete new one."""
+    """Write ``deployment`` to the file in ``folder``. Return the path. Readers see the old file or the complete new file."""
     draft = folder / f"{FILE}.{os.getpid()}"
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -111,7 +111,7 @@ def write(folder: Path, deployment: Deployment) -> Path:
 
 
 def read(folder: Path) -> Deployment | None:
-    """Return the deployment in ``folder``; None if there is none, or if no ``runyard dev`` holds the lock.
+    """Return the deployment in ``folder``. Return None without a valid file, and if no ``runyard dev`` holds the lock.
 
     Raises InvalidInputError if the folder or the file is a link, belongs to another user, or can be changed by another user.
     """
@@ -133,8 +133,10 @@ def read(folder: Path) -> Deployment | None:
 
 
 def check(folder: Path) -> None:
-    """Raise InvalidInputError if ``folder`` is a link, belongs to another user, or can be changed by another user. A missing
-    folder is accepted."""
+    """Raise InvalidInputError if ``folder`` is a link, belongs to another user, or can be changed by another user.
+
+    A missing folder is accepted.
+    """
     try:
         found = folder.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -145,8 +147,10 @@ def check(folder: Path) -> None:
 
 
 def check_owner(path: Path, found: os.stat_result, *, root: bool = False, instead: str = INSTEAD) -> None:
-    """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it. ``found``: its status.
-    ``root``: root may own it. ``instead``: what a user can do who needs no such file."""
+    """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it.
+
+    ``found``: the status of ``path``. ``root``: whether root may own it. ``instead``: another remedy, for the error.
+    """
     if found.st_uid != os.geteuid() and not (root and found.st_uid == 0):
         raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it", instead)
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -158,10 +162,10 @@ def _not_followed(path: Path, why: str, do: str, instead: str = INSTEAD) -> Inva
 
 
 def find(start: Path | None = None) -> Deployment | None:
-    """Return the nearest deployment in ``start`` or a folder above it, up to the home folder and on one file system.
+    """Return the nearest deployment in ``start`` or a folder above it. Search up to the home folder, on one file system.
 
-    A user without a home folder has no such bound. Raises InvalidInputError if a file or folder on the way is a link, belongs
-    to another user, or can be changed by another user.
+    Without a home folder, search up to the root of the file system. Raises InvalidInputError if a file or folder on the way is
+    a link, belongs to another user, or can be changed by another user.
     """
     here = (start or Path.cwd()).resolve()
     device, home = _device(here), _home()
@@ -174,7 +178,7 @@ def find(start: Path | None = None) -> Deployment | None:
 
 
 def _home() -> Path | None:
-    """Return the user's home folder, or None if neither the environment nor the system names one."""
+    """Return the user's home folder, or None if the user has none."""
     try:
         return Path.home()
     except RuntimeError:
@@ -186,5 +190,5 @@ def _device(folder: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove the file in ``folder``, whose lock the caller holds."""
+    """Remove the file in ``folder``. The caller holds the folder's lock."""
     (folder / FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The file ``.env`` of the current folder, which may belong to another program."""
+"""The file ``.env`` of the current folder. The file may belong to another program."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from ..errors import InvalidInputError
 
 ENV_FILE: Final = ".env"
-"""The file with variables, read from the current folder only."""
+"""The file with variables. It is read from the current folder only."""
 PREFIX: Final = "RUNYARD_"
-"""The beginning of the names of all variables of runyard."""
+"""The prefix of the names of all variables of runyard."""
 
 
 def read(name: str = PREFIX) -> tuple[str, os.stat_result] | None:
-    """Return the text of the file and its status. Return None if there is no file, or if it does not contain ``name``.
+    """Return the text of the file and its status. Return None if there is no file, or if the file does not contain ``name``.
 
-    Raises InvalidInputError if the file cannot be opened, and if it is not UTF-8 and contains ``name``.
+    Raises InvalidInputError if the file cannot be opened. Raises InvalidInputError if it contains ``name`` and is not UTF-8.
     """
     file = Path(ENV_FILE)
     try:
@@ -27,6 +27,6 @@ def read(name: str = PREFIX) -> tuple[str, os.stat_result] | None:
             content, status = opened.read(), os.fstat(opened.fileno())
         return (content.decode(), status) if name.lower().encode() in content.lower() else None
     except OSError as error:
-        raise InvalidInputError(f"{file} cannot be read ({error.strerror}); mend it or remove it") from None
+        raise InvalidInputError(f"{file} cannot be read ({error.strerror}); repair or remove it") from None
     except UnicodeDecodeError:
         raise InvalidInputError(f"{file} is not UTF-8; save it as UTF-8 or remove it") from None

@@ -18,15 +18,15 @@ FORMATS: Final[Mapping[str, Callable[[CollectorRegistry], bytes]]] = {
 
 
 def content_type(accept: str) -> str:
-    """Return the one of FORMATS for a scraper with this ``Accept`` header.
+    """Return the content type for a scraper with this ``Accept`` header.
 
-    The function of prometheus_client for this copies the version that the header asks for into the content type, and fails if
-    that version is no number.
+    prometheus_client has such a function. It copies the version in the header into the content type, and fails if that version
+    is not a number.
     """
     asked = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
     return next(kind for kind in FORMATS if OPENMETRICS not in kind or OPENMETRICS in asked)
 
 
 def exposed(kind: str) -> bytes:
-    """Return the metrics of this process. ``kind``: one of FORMATS."""
+    """Return the metrics of this process. ``kind``: a content type of FORMATS."""
     return FORMATS[kind](REGISTRY)

@@ -1,22 +1,21 @@
-"""Failpoints: faults before and after calls of the ports, set by an environment variable, for tests of runyard.
+"""Failpoints: faults before and after calls of the ports, for tests of runyard. An environment variable sets them.
 
-``RUNYARD_FAILPOINTS`` holds rules separated by ``;``. A rule is ``port.verb.moment=action``, as in::
+``RUNYARD_FAILPOINTS`` has rules separated by ``;``. A rule is ``port.verb.moment=action``, as in::
 
     RUNYARD_FAILPOINTS="runs.complete.after=crash;runs.append.before[r1]=delay(0.5)*3"
 
 - ``port.verb``: a verb of :mod:`runyard.ports.stores`, such as ``runs.claim`` or ``scheduler.claim``. ``*`` matches any text:
   ``scheduler.*`` and ``*`` are valid.
-- ``moment``: ``before`` the call, or ``after`` it. A verb of a store has committed ``after`` the call, but its caller does not
-  have the answer yet.
+- ``moment``: ``before`` or ``after`` the call. At ``after``, a verb of a store has committed, and its caller has no answer yet.
 - ``[run id]``, optional: the rule applies to calls with this run id only.
-- ``action``: ``crash`` kills the own process with SIGKILL. ``error`` raises BackendUnavailableError, as if the request
+- ``action``: ``crash`` kills this process with SIGKILL. ``error`` raises BackendUnavailableError, as if the request
   (``before``) or the answer (``after``) was lost. ``delay(seconds)`` waits. ``pause(path)`` waits until the file exists.
-  ``note(path)`` appends the name of the point to the file, as a line.
+  ``note(path)`` appends a line with the name of the point to the file.
 - ``*times``, optional: the number of calls to which the rule applies.
 - ``+skip``, optional: the number of calls that the rule skips first.
 
-Several rules for one point apply in their order. With the variable, :func:`runyard.support.backend_urls.connect` puts the
-proxies of :func:`armed` around a backend. Without the variable, this module is not loaded.
+Several rules for one point apply in their order. If the variable is set, :func:`runyard.support.backend_urls.connect` puts the
+proxies of :func:`armed` around a backend. Otherwise this module is not loaded.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Rule:
         return fnmatchcase(point, self.point) or fnmatchcase(point.rpartition(".")[0], self.point)
 
     def due(self, runs: Callable[[], set[str]]) -> bool:
-        """Return whether the rule applies to this call, and count the call."""
+        """Count the call. Return whether the rule applies to the call."""
         if self.times == 0 or (self.run is not None and self.run not in runs()):
             return False
         if self.skip:
@@ -97,7 +96,10 @@ class Rule:
 
 
 def parse(text: str) -> list[Rule]:
-    """Return the rules in ``text``. Raise InvalidInputError for an unreadable rule, or one that matches no failpoint."""
+    """Return the rules in ``text``.
+
+    Raise InvalidInputError for an unreadable rule, and for a rule that matches no failpoint.
+    """
     rules = []
     known = [f"{verb}.{moment}" for verb in verbs() for moment in MOMENTS]
     for part in filter(None, (part.strip() for part in text.split(";"))):
@@ -126,10 +128,10 @@ def of_process(text: str) -> Sequence[Rule]:
 
 
 def armed(backend: T, rules: Sequence[Rule]) -> T:
-    """Put ``rules`` around the parts of ``backend``, also for its other tenants. Return ``backend``.
+    """Put ``rules`` around the parts of ``backend`` and of its backends for other tenants. Return ``backend``.
 
-    The parts are replaced in place. Objects that the backend builds from its parts, such as its streams, then also have the
-    failpoints. A backend that has rules already stays as it is, because ``for_tenant`` returns it again.
+    The parts are replaced in place. Objects that the backend makes from its parts, such as its streams, then also have the
+    failpoints. A backend with rules stays unchanged, because ``for_tenant`` may return the same backend again.
     """
     part: Any = backend
     if isinstance(part.runs, _Port):
@@ -170,7 +172,7 @@ class _Port:
 
 
 def runs_in(value: Any) -> Iterator[str]:
-    """Yield the run ids in the arguments of a call: strings, and run ids of requests, attempts and jobs."""
+    """Yield the possible run ids in the arguments of a call: all strings, and the run ids of requests, attempts and jobs."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

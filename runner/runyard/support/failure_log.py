@@ -9,15 +9,16 @@ from typing import Any, Final
 from ..errors import BackendUnavailableError
 
 REPEAT_SECONDS: Final = 60.0
-"""Seconds between two lines about the same call while it fails."""
+"""Minimum number of seconds between two lines about the same call."""
 
 
 class FailureLog:
     """Logs the failures of one repeated call as ``event``.
 
-    The first failure is logged at once, later ones at most once in REPEAT_SECONDS, with the number of ``failures`` since the
-    last line or success. After a logged failure, the first success is logged as ``<event>_over``. ``log``: the logger of
-    structlog. ``clock``: returns seconds of a monotonic clock.
+    The first failure is logged at once. Later failures are logged at most once in REPEAT_SECONDS. The field ``failures`` is the
+    number of failures since the last line or success. After a logged failure, the first success is logged as ``<event>_over``.
+
+    ``log``: the logger of structlog. ``clock``: returns seconds of a monotonic clock.
     """
 
     def __init__(self, log: Any, event: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +28,7 @@ class FailureLog:
         self._told = False
 
     def failed(self, error: BaseException, *, expected: bool = False, **fields: Any) -> None:
-        """Log ``error``, unless the last line is too recent. ``expected``: omit the traceback, as for an unavailable server."""
+        """Log ``error``, unless the last line is too recent. ``expected``: omit the traceback."""
         self._failures += 1
         now = self._clock()
         if now < self._next_at:

@@ -1,7 +1,7 @@
-"""The hosts from which files that messages name by URL may be fetched (M5).
+"""The hosts from which the files of messages may be fetched (M5). A message can name a file by URL.
 
-Anyone may have written the URL. This process, a library or the model's provider may fetch the file. runyard knows which one
-only if it guards the library (:mod:`runyard.agents.downloads`).
+Anyone may have written the URL. This process, a library or the model's provider may fetch the file. runyard knows who fetches
+the file only if it guards the library (:mod:`runyard.agents.downloads`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def from_environment() -> FetchSettings:
 
 
 def check_host(url: str) -> None:
-    """Raise FetchNotAllowedError unless the operator allows the host of ``url``, and its scheme is http or https."""
+    """Raise FetchNotAllowedError unless the operator allows the host of ``url``, and the scheme is http or https."""
     try:
         parts = urlsplit(url)
         scheme, host = parts.scheme, parts.hostname or ""

@@ -1,8 +1,7 @@
-"""Settings that keep Python's garbage collector from visiting permanent objects.
+"""Settings by which Python's garbage collector does not visit permanent objects.
 
-The collector visits new objects often, and all objects at times. A serving process has several hundred thousand permanent
-objects. The messages of a long thread are about as many objects. With these settings the collector still frees the reference
-cycles of agents.
+The collector visits new objects often, and sometimes all objects. A serving process has several hundred thousand permanent
+objects. The messages of a long thread are about as many objects. The collector still frees the reference cycles of agents.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from collections.abc import Iterator
 from typing import Final
 
 MIN_MESSAGES: Final = 1_000
-"""Number of messages from which :func:`held_back` pauses the collector."""
+"""Minimum number of messages for which :func:`held_back` pauses the collector."""
 FULL_COLLECTION_MESSAGES: Final = 100_000
 """Number of messages between two collections of all objects."""
 SETTLED_THRESHOLD: Final = 50_000
-"""Number of new objects after which a serving process collects new objects. Python's default is far lower."""
+"""Number of new objects that starts a collection of new objects in a serving process. Python's default is far lower."""
 
 _made = 0
 
 
 def settle() -> None:
-    """Exclude the objects of the started process from all collections, and make collections rare.
+    """Exclude all present objects from later collections, and make collections rare.
 
-    Call this in a serving process only. Other programs configure their collector themselves.
+    Call this function in a serving process only. Other programs configure their collector themselves.
     """
     gc.collect()
     gc.freeze()
@@ -34,7 +33,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def held_back(messages: int) -> Iterator[None]:
-    """Pause the collector inside the ``with`` block, which makes messages. ``messages``: their number."""
+    """Pause the collector inside the ``with`` block. ``messages``: the number of messages that the block makes."""
     if messages < MIN_MESSAGES or not gc.isenabled():
         yield
         return
@@ -49,11 +48,11 @@ def held_back(messages: int) -> Iterator[None]:
 def _grow_old(messages: int) -> None:
     """Move all objects to the collector's oldest generation.
 
-    freeze and unfreeze also reset the counter that starts Python's next full collection. Therefore this function starts such a
+    freeze and unfreeze also reset the counter that starts Python's next full collection. This function therefore starts a full
     collection after every FULL_COLLECTION_MESSAGES messages.
     """
     global _made
-    if gc.get_freeze_count():  # settle or the program froze objects, which must stay frozen
+    if gc.get_freeze_count():  # objects that settle or the program froze must stay frozen
         return
     gc.freeze()
     gc.unfreeze()

@@ -1,6 +1,6 @@
 """Spans of tools and model requests by the OpenTelemetry conventions for generative AI.
 
-They are for agents whose framework makes none. Those of pydantic-ai are in ``agents/attempt_spans.py``.
+They are for agents of frameworks without such spans. ``agents/attempt_spans.py`` has the spans of pydantic-ai.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _content = False
 
 
 def record_content(content: bool) -> None:
-    """Say whether the spans of models and tools in this process contain messages, arguments and results (T4)."""
+    """Set whether the spans of models and tools in this process contain messages, arguments and results (T4)."""
     global _content
     _content = content
 
 
 def records_content() -> bool:
-    """Return what :func:`record_content` said."""
+    """Return the value that :func:`record_content` has set."""
     return _content
 
 
 def tool_span(name: str, call_id: str) -> AbstractContextManager[Span]:
-    """Make a span of the tool call ``call_id`` of the tool ``name``, without arguments and result (T4)."""
+    """Make a span of the tool call ``call_id`` of the tool ``name``. The span has no arguments and no result (T4)."""
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.call.id": call_id}
     return tracing.span(f"execute_tool {name}", attributes=attributes)
 
 
 def model_span(model: str, thread_id: str) -> AbstractContextManager[Span]:
-    """Make a span of a request to ``model`` in the conversation ``thread_id``, without messages (T4)."""
+    """Make a span of a request to ``model`` in the conversation ``thread_id``. The span has no messages (T4)."""
     attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model, "gen_ai.conversation.id": thread_id}
     return tracing.span(f"chat {model}", "client", attributes)
 
@@ -51,8 +51,8 @@ def usage_attributes(input_tokens: int, output_tokens: int) -> dict[str, int]:
 def total_usage(used: Usage) -> dict[str, int]:
     """Return the attributes of the usage of a whole attempt.
 
-    The names are those of pydantic-ai for totals. A product that adds up ``gen_ai.usage`` over the spans of a trace therefore
-    counts each token once.
+    The names are pydantic-ai's names for totals. They are not ``gen_ai.usage``. A sum of ``gen_ai.usage`` over the spans of a
+    trace therefore counts each token once.
     """
     return {
         "gen_ai.aggregated_usage.input_tokens": min(used.input_tokens, MAX_TOKENS),

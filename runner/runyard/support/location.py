@@ -1,6 +1,7 @@
-"""The deployment to connect to if the caller names none: the environment, the ``runyard dev`` of this folder, or ``.env``.
+"""The default deployment of a program: from the environment, from the ``runyard dev`` of this folder, or from ``.env``.
 
-Also the namespace of the program's agents, from the environment or ``.env``."""
+This module also finds the namespace of the program's agents, in the environment or in ``.env``.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ URL: Final = "RUNYARD_POSTGRES_URL"
 REDIS: Final = "RUNYARD_REDIS_URL"
 API_KEY: Final = "RUNYARD_API_KEY"
 NAMESPACE: Final = "RUNYARD_NAMESPACE"
-"""The variables of the environment and of ``.env`` that name a deployment, and the namespace of a program on it."""
+"""The variables of the environment and of ``.env`` that name a deployment and the namespace of a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A deployment. ``url``: of Postgres, of the HTTP API, or of another backend. ``redis`` and ``api_key``: None if the
-    backend of ``url`` needs none. ``source``: ``argument``, ``environment``, ``runyard dev`` or ``.env``."""
+    """A deployment.
+
+    ``url``: the URL of Postgres, of the HTTP API, or of another backend. ``redis`` and ``api_key``: None if the backend does
+    not need them. ``source``: ``argument``, ``environment``, ``runyard dev`` or ``.env``.
+    """
 
     url: str
     redis: str | None = None
@@ -34,19 +38,22 @@ class Location:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of the backend that the deployment needs."""
+        """The options of the deployment's backend."""
         named = {"redis": self.redis, "api_key": self.api_key}
         return {name: value for name, value in named.items() if value is not None}
 
 
 def locate(url: str | None = None, *, redis: str | None = None, api_key: str | None = None) -> Location:
-    """Return the deployment at ``url``, or the first that the environment, the ``runyard dev`` of this folder or of a folder
-    above it, and ``.env`` name.
+    """Return the deployment at ``url``. Without ``url``, return the first deployment that is found.
 
-    ``redis`` and ``api_key`` come from where the URL comes from. Arguments have precedence. An API key counts for an ``http``
-    or ``https`` URL only. Raises InvalidInputError if no deployment is named, if Postgres is named without Redis, and if a
-    ``.env`` that names a deployment is not UTF-8, belongs to another user than root, or can be changed by another user.
-    Raises InvalidInputError for a ``.env`` that cannot be opened.
+    The search covers the environment, the ``runyard dev`` of this folder or of a folder above it, and ``.env``, in this order.
+
+    ``redis`` and ``api_key`` come from the source of the URL. Arguments have precedence. An API key is used for an ``http`` or
+    ``https`` URL only.
+
+    Raises InvalidInputError if no deployment is found, and if Postgres is named without Redis. Raises InvalidInputError if
+    ``.env`` cannot be opened, and if a ``.env`` that names a deployment is not UTF-8, belongs to another user than root, or can
+    be changed by another user.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)
@@ -72,10 +79,12 @@ def _complete(url: str, redis: str | None, api_key: str | None, source: str, nam
 
 
 def namespace_of_program(namespace: str | None) -> str:
-    """Return ``namespace``, or for None the namespace that the environment or ``.env`` names. The empty text is none.
+    """Return ``namespace``. For None, return the namespace in the environment or in ``.env``.
 
-    Raises InvalidInputError for a namespace that is no valid id or contains ``/``, and for a ``.env`` with a namespace for
-    which :func:`locate` would raise. Without its namespace, the program would answer the threads of other programs.
+    The empty text means no namespace.
+
+    Raises InvalidInputError for a namespace that is not a valid id or contains ``/``. If ``.env`` has a namespace, raises the
+    errors of :func:`locate` about ``.env``. Without its namespace, the program would answer the threads of other programs.
     """
     if namespace is None:
         namespace = os.environ.get(NAMESPACE)
@@ -85,10 +94,11 @@ def namespace_of_program(namespace: str | None) -> str:
 
 
 def _env_file(name: str, instead: str) -> dict[str, str]:
-    """Return the variables of ``.env`` if it contains ``name``. A variable of the environment is not inserted: the file could
-    send it to any server. ``instead``: what the caller of the program can do if the file is refused.
+    """Return the variables of ``.env`` if it contains ``name``. ``instead``: a remedy, for the error about a refused file.
 
-    The owner of a file that does not contain ``name`` does not matter.
+    References to variables of the environment are not replaced, because the file could send their values to any server.
+
+    The owner of the file is checked only if the file contains ``name``.
     """
     if (found := env_file.read(name)) is None:
         return {}

@@ -1,4 +1,4 @@
-"""Group commit of items that need the locks of their threads. A locked thread delays its own items only."""
+"""Group commit of items that need the locks of their threads. A locked thread delays only its own items."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_WAIT_SECONDS: Final = 0.025
 WAIT_SECONDS: Final = 0.1
 """Seconds for which a call with the items of one thread waits for its lock."""
 WAITING_CALLS: Final = 2
-"""Number of calls of one batcher that wait for a lock at once. Each keeps a connection from other calls."""
+"""Maximum number of calls of one batcher that wait for a lock at once. Each of them holds a connection."""
 
 AnItem = TypeVar("AnItem", contravariant=True)
 AnAnswer = TypeVar("AnAnswer", covariant=True)
@@ -25,7 +25,7 @@ AnAnswer = TypeVar("AnAnswer", covariant=True)
 class LockingCall(Protocol[AnItem, AnAnswer]):
     """A call that locks the threads of its items. ``wait``: seconds to wait for a lock.
 
-    The answer for an item whose thread stays locked is LockedError. Nothing of this item is stored then.
+    If the thread of an item stays locked, the answer is LockedError, and nothing of the item is stored.
     """
 
     async def __call__(self, items: Sequence[AnItem], *, wait: float) -> Sequence[AnAnswer | Exception]: ...
@@ -40,10 +40,10 @@ class _Kept(NamedTuple, Generic[Item, Answer]):
 class LockedBatcher(Batcher[Item, Answer]):
     """A batcher whose calls wait for a lock only briefly.
 
-    Items that were refused because their thread stayed locked are sent again, thread by thread. Meanwhile no further batch gets
-    an item of this thread. With one call in flight, the items of a thread keep their order.
+    If a thread stays locked, its refused items are sent again, thread by thread. Until they are stored, other calls get no item
+    of this thread. With one call in flight, the items of a thread keep their order.
 
-    ``thread``: returns the thread of an item. The other arguments are those of Batcher.
+    ``thread``: a function that returns the thread of an item. The other arguments are as in Batcher.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LockedBatcher(Batcher[Item, Answer]):
         self._keep(asyncio.create_task(self._until_unlocked(thread)))
 
     async def _until_unlocked(self, thread: Hashable) -> None:
-        """Send the kept items of a thread until none is left."""
+        """Send the kept items of a thread until all have answers."""
         queue = self._kept[thread]
         pause = 0.005
         try:
@@ -121,7 +121,7 @@ class LockedBatcher(Batcher[Item, Answer]):
                 kept.future.cancel()
 
     async def _in_turn(self, items: Sequence[Item], until: float) -> Sequence[Answer | Exception]:
-        """Send the items when few enough calls wait. The answers are LockedError if that is not before the time ``until``."""
+        """Send the items when fewer than WAITING_CALLS calls wait. After the time ``until``, the answers are LockedError."""
         try:
             async with asyncio.timeout_at(until):
                 await self._slots.acquire()

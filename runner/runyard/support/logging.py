@@ -15,7 +15,10 @@ from . import tracing
 
 
 def configure(level: str = "info", format: Literal["json", "console", "auto"] = "auto", stream: TextIO = sys.stderr) -> None:
-    """Send the records of structlog and of logging to ``stream``. ``format`` ``auto``: text on a terminal, JSON elsewhere."""
+    """Send the records of structlog and of logging to ``stream``.
+
+    ``format`` ``auto`` means text on a terminal, otherwise JSON.
+    """
     console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -44,10 +47,10 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
 
 
 def plain_tracebacks() -> None:
-    """Make structlog print tracebacks without the values of variables. By default it prints these values.
+    """Make structlog print tracebacks without the values of variables. By default structlog prints these values.
 
-    The values contain the text of conversations, and secrets. Rendering them blocks the event loop for seconds. Any other
-    configuration of the program stays.
+    The values contain the text of conversations, and secrets. Their output blocks the event loop for seconds. The rest of the
+    program's configuration stays.
     """
     *before, last = structlog.get_config()["processors"]
     if isinstance(last, structlog.dev.ConsoleRenderer) and getattr(last.exception_formatter, "show_locals", False):
@@ -58,7 +61,7 @@ def _console(stream: TextIO) -> Processor:
     render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_traceback)
 
     def console(logger: Any, name: str, event: EventDict) -> str:
-        """Render an event with escaped values, which can neither control the terminal nor forge a line."""
+        """Render an event with escaped values. Such values cannot control the terminal or forge a line."""
         kept = {one_line(key): one_line(value) if isinstance(value, str) else value for key, value in event.items()}
         kept |= {key: legible(event[key]) for key in ("stack", "exception") if isinstance(event.get(key), str)}
         return str(render(logger, name, kept))

@@ -1,8 +1,8 @@
 """Prometheus metrics of a process. ``docs/reference/metrics.md`` lists them.
 
 Labels are closed sets: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`). Any other
-agent or queue is counted under the empty name, which no agent can have. The names of models come from agents, and a process
-keeps MAX_MODELS of them, each for one agent. A label is never an id or a text from a client.
+agent or queue is counted under the empty name. The names of models come from agents. A process has at most MAX_MODELS pairs of
+an agent and a model. A label is never an id or a text from a client.
 
 Each bucket of a histogram is a series for each value of its labels. A worker with five agents has at most 300 series.
 """
@@ -42,11 +42,11 @@ _ANSWERS: Final = (5.0, 60.0, 600.0, 3600.0, 14400.0, 86400.0, 604800.0)
 OUTCOMES: Final = tuple(sorted(status.value for status in ENDED))
 """Outcomes of a run."""
 ATTEMPT_OUTCOMES: Final = (*OUTCOMES, RunStatus.SUSPENDED.value, "released", "lost")
-"""Outcomes of an attempt: the outcome of its run, or an outcome after which another attempt follows."""
+"""Outcomes of an attempt: the outcome of its run, or an outcome before another attempt."""
 USUAL_ERRORS: Final = ("agent_error", "budget_exceeded", "invalid_input", "run_timeout")
-"""Codes of errors of attempts that are counted from 0. The count of another code begins with its first error."""
+"""Codes of errors of attempts. Their counts begin at 0. The count of another code begins with its first error."""
 MAX_MODELS: Final = 50
-"""Maximum number of models of all agents together in a process. Further models are counted under the empty name."""
+"""Maximum number of models of all agents in a process. Further models are counted under the empty name."""
 MAX_MODEL_CHARACTERS: Final = 100
 """Maximum number of characters in the name of a model. A longer name is counted under the empty name."""
 
@@ -138,7 +138,7 @@ OLDEST_WEBHOOK: Final = Gauge(
     "Age of the oldest feed entry that a webhook has not received. Only the leader reports it.",
 )
 
-SLOTS: Final = Gauge("runyard_slots", "Most runs that this worker executes at once.")
+SLOTS: Final = Gauge("runyard_slots", "Maximum number of runs that this worker executes at once.")
 SLOTS_IN_USE: Final = Gauge("runyard_slots_in_use", "Runs that this worker holds.")
 
 SILENCE: Final = Gauge(
@@ -154,9 +154,7 @@ LEADING: Final = Gauge("runyard_leading", "1 if this worker is the leader.")
 QUEUED: Final = Gauge(
     "runyard_queued_runs", "Runs that are due and wait for their lane or a worker. Only the leader reports it.", ["queue"]
 )
-WAITING: Final = Gauge(
-    "runyard_waiting_runs", "Queued runs that need nothing but a worker. Only the leader reports it.", ["queue"]
-)
+WAITING: Final = Gauge("runyard_waiting_runs", "Queued runs that need only a worker. Only the leader reports it.", ["queue"])
 SCHEDULED: Final = Gauge(
     "runyard_scheduled_runs",
     "Runs that are not due yet: delayed runs, and runs that wait for a retry. Only the leader reports it.",
@@ -164,7 +162,7 @@ SCHEDULED: Final = Gauge(
 )
 RUNNING: Final = Gauge("runyard_running_runs", "Runs that workers execute. Only the leader reports it.", ["queue"])
 DEEPEST_LANE: Final = Gauge(
-    "runyard_deepest_lane_runs", "Most queued runs in one lane of the queue. Only the leader reports it.", ["queue"]
+    "runyard_deepest_lane_runs", "Queued runs in the longest lane of the queue. Only the leader reports it.", ["queue"]
 )
 OLDEST: Final = Gauge("runyard_oldest_queued_seconds", "Longest wait of a queued run. Only the leader reports it.", ["queue"])
 SUSPENDED_RUNS: Final = Gauge(
@@ -201,7 +199,7 @@ CALLS_FAILED: Final = Counter(
     "Calls of Postgres or Redis without a reply, or on a server that takes no writes.",
     ["server"],
 )
-POOL: Final = Gauge("runyard_postgres_pool_connections", "Most connections to Postgres for the calls of this process.")
+POOL: Final = Gauge("runyard_postgres_pool_connections", "Maximum connections to Postgres for the calls of this process.")
 POOL_IN_USE: Final = Gauge(
     "runyard_postgres_pool_connections_in_use", "Connections to Postgres that calls of this process use."
 )
@@ -215,22 +213,23 @@ POSTGRES_CONNECTIONS: Final = Gauge(
 )
 POSTGRES_MAX_CONNECTIONS: Final = Gauge(
     "runyard_postgres_max_connections",
-    "Most connections that the Postgres server allows to roles that are not superusers. Only the leader reports it.",
+    "Maximum number of connections of roles that are not superusers. Only the leader reports it.",
 )
 POSTGRES_COMMITS: Final = Counter(
     "runyard_postgres_commits_total", "Transactions committed in the database, of all clients. Only the leader reports it."
 )
 REDIS_BYTES: Final = Gauge(
     "runyard_redis_bytes",
-    "Bytes that count against the memory limit of Redis, on its fullest server. Only the leader reports it.",
+    "Bytes that count for the memory limit of Redis, on its fullest server. Only the leader reports it.",
 )
 REDIS_MAX_BYTES: Final = Gauge(
-    "runyard_redis_max_bytes", "The memory limit of that server (maxmemory), 0 without a limit. Only the leader reports it."
+    "runyard_redis_max_bytes",
+    "Memory limit of the fullest server of Redis (maxmemory), or 0. Only the leader reports it.",
 )
 
 HTTP: Final = Histogram(
     "runyard_http_request_seconds",
-    "Time from a request of the HTTP API to the end of its answer, or for a stream to its beginning.",
+    "Time from a request of the HTTP API to the end of its answer. A stream counts until its beginning.",
     ["method", "route", "status"],
     buckets=_REQUESTS,
 )
@@ -245,8 +244,7 @@ _models: set[tuple[str, str]] = set()
 
 
 def hide_leader_gauges() -> None:
-    """Set the gauges of servers and requests to no number (NaN), which ``max`` ignores. A 0 would show a server without data
-    while another worker begins to lead."""
+    """Set the gauges of servers and requests to NaN. ``max`` ignores NaN. A 0 would show an empty server."""
     for gauge in (
         OLDEST_REQUEST,
         POSTGRES_BYTES,
@@ -266,7 +264,7 @@ hide_leader_gauges()
 def own_registry() -> None:
     """Remove unused series from the default registry: the creation times of counters, and the metrics of the garbage collector.
 
-    Call this function in a process of runyard's own only. In a process of the host, the registry belongs to the host.
+    Call this function only in a process that runyard started. In a process of the host, the registry belongs to the host.
     """
     disable_created_metrics()  # type: ignore[no-untyped-call]
     with suppress(KeyError):  # a second call
@@ -274,7 +272,7 @@ def own_registry() -> None:
 
 
 def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
-    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero, so that their first count is an increase."""
+    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero. Their first count is then an increase."""
     queues = list(queues)
     _agents.update(agents)
     _queues.update(queues)
@@ -305,7 +303,7 @@ def serve_arq() -> None:
 
 
 def serve_http(routes: Iterable[tuple[str, str, int]]) -> None:
-    """Start the counters of the HTTP API at zero. ``routes``: per route its method, path template and status of a success."""
+    """Start the counters of the HTTP API at zero. ``routes``: the method, path template and success status of each route."""
     for method, route, status in routes:
         HTTP.labels(method=method, route=route, status=str(status))
     for code in BY_CODE:
@@ -323,13 +321,13 @@ def _serve_calls() -> None:
 
 @cache
 def child(metric: M, *values: str) -> M:
-    """Return ``metric.labels(*values)``, from a cache. ``values``: one of each label, in their order."""
+    """Return ``metric.labels(*values)`` from a cache. ``values``: the values of the labels, in their order."""
     found: M = metric.labels(*values)
     return found
 
 
 def observe(histogram: Histogram, value: float, span: Span | None = None) -> None:
-    """Add a measurement. ``span``: the span whose ids are its exemplar, by default the current one (T5)."""
+    """Add a measurement. ``span``: the span whose ids are the exemplar, by default the current span (T5)."""
     histogram.observe(value, tracing.exemplar(span))
 
 
@@ -349,8 +347,10 @@ def queue_label(queue: str) -> str:
 
 
 def model_label(agent: str, model: str) -> str:
-    """Return the label of a model of the agent with the label ``agent``: its name, or the empty name for a name that is long,
-    has a character that cannot be shown, such as half of a surrogate pair, or comes after MAX_MODELS others."""
+    """Return the label of a model of the agent with the label ``agent``. The label is the model's name or the empty name.
+
+    It is empty for a long name, for a name with unprintable characters, and after MAX_MODELS other models.
+    """
     if len(model) > MAX_MODEL_CHARACTERS or not model.isprintable():
         return ""
     if len(_models) < MAX_MODELS:
@@ -360,7 +360,7 @@ def model_label(agent: str, model: str) -> str:
 
 @contextmanager
 def measured_call(server: str) -> Iterator[None]:
-    """Measure the block, which is one call of ``server``. Count its failure, unless another call held a lock."""
+    """Measure the block as one call of ``server``. Count its failure, unless another call held a lock."""
     began = time.perf_counter()
     try:
         yield
@@ -393,7 +393,7 @@ def count_rejected(code: str) -> None:
 
 
 def count_ends(events: Iterable[OutsideEvent]) -> None:
-    """Count the runs that ended outside any attempt."""
+    """Count the runs that ended outside of attempts."""
     for event in events:
         outcome = event.type.removeprefix("run.")
         if outcome in OUTCOMES:

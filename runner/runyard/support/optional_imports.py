@@ -22,12 +22,12 @@ EXTRAS: Final = {
     "aiosqlite": "sqlite",
     "asyncmy": "mysql",
 }
-"""A map from a top-level module to the extra of the distribution that installs it."""
+"""Top-level module → the extra of the distribution that installs it."""
 
 
 @contextmanager
 def needed_by(name: str) -> Iterator[None]:
-    """Wrap the imports of the module ``name``. Raise ExtraMissingError if one of them needs an extra that is not installed."""
+    """Wrap the imports of the module ``name``. Raise ExtraMissingError if an import needs an extra that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,10 +1,9 @@
 """Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file.
 
-Some default numbers are in the modules that they limit (``ports/*.py``, ``domain/webhooks.py``). Other modules read
-``RUNYARD_APP`` (``cli/commands/worker.py``), ``RUNYARD_NAMESPACE`` (``location.py``), ``RUNYARD_MODEL``
-(``agents/default_model.py``), ``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and the settings of the API (``http/settings.py``).
-Heartbeats, leases and locks are constants and have no setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``,
-``ports/scheduling.py``.
+Some default numbers are defined in ``ports/*.py`` and ``domain/webhooks.py``. Other modules read ``RUNYARD_APP``
+(``cli/commands/worker.py``), ``RUNYARD_NAMESPACE`` (``location.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``),
+``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and the settings of the API (``http/settings.py``). The times of heartbeats, leases
+and locks are constants without a setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``, ``ports/scheduling.py``.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
 NO_FILE_GIVEN: Final = ()
-"""The files of settings without the argument ``_env_file``. pydantic-settings reads them before it asks for the sources."""
+"""The value of ``env_file`` without the argument ``_env_file``. pydantic-settings itself then reads no file."""
 
 
 class EnvFileSettings(BaseSettings):
-    """Settings whose values are arguments, variables of the environment, or variables of ``.env``, in this order.
+    """Settings. A value is an argument, else a variable of the environment, else a variable of ``.env``.
 
-    The argument ``_env_file`` names another file, or with None no file. Raises InvalidInputError if ``.env`` cannot be read
+    The argument ``_env_file`` names another file. None means no file. Raises InvalidInputError if ``.env`` cannot be read
     (:func:`runyard.support.env_file.read`).
     """
 
@@ -74,8 +73,8 @@ class EnvFileSettings(BaseSettings):
 class FetchSettings(EnvFileSettings):
     """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
-    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched, by default
-    none. ``fetch_private``: whether these hosts may have addresses that are not public.
+    ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched. The default is
+    no host. ``fetch_private``: whether these hosts may have addresses that are not public.
     """
 
     model_config = SettingsConfigDict(
@@ -103,7 +102,7 @@ class Settings(FetchSettings):
 
     ``postgres_url``: the Postgres server. ``redis_url``: the Redis server. ``listen_url``: a direct Postgres address for
     LISTEN, if ``postgres_url`` is a transaction pooler. ``tenant``: the tenant of the command line, and of runs of arq queues
-    without a tenant. ``queues``: the queues to serve (comma-separated), by default those of the app's agents.
+    without a tenant. ``queues``: the queues to serve (comma-separated), by default the queues of the app's agents.
     ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write ``NAME=TENANT`` if the runs of a queue belong
     to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with these queues, by default ``redis_url``.
     ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the most runs at once. ``grace``:
@@ -165,7 +164,7 @@ class Settings(FetchSettings):
 
     @property
     def retention(self) -> Retention:
-        """The retention of data that the leader prunes."""
+        """The retention of the data that the leader prunes."""
         return Retention(feed=timedelta(seconds=self.feed_retention), results=timedelta(seconds=self.result_retention))
 
     @property

@@ -1,4 +1,4 @@
-"""Retries of calls to a store that does not answer, within a time limit.
+"""Retries of calls to a store, within a time limit, while the store does not answer.
 
 Only a call that raised BackendUnavailableError is repeated. The modules ``driver_errors`` of the backends decide which errors
 of a driver become BackendUnavailableError.
@@ -20,13 +20,13 @@ RETRY_LIMIT_SECONDS: Final = 30.0
 
 
 LOCKED_SECONDS: Final = 10.0
-"""Seconds after which a call that needs a lock gives up."""
+"""Maximum number of seconds for which a call waits for a lock."""
 MAX_LOCKED_PAUSE_SECONDS: Final = 0.1
 """Maximum pause between two tries of a call that needs a lock."""
 
 
 def jittered(seconds: float) -> float:
-    """Return ``seconds`` ± 50 %, so that many callers do not retry at once."""
+    """Return ``seconds`` ± 50 %. Many callers then do not retry at the same time."""
     return seconds * random.uniform(0.5, 1.5)
 
 
@@ -38,8 +38,8 @@ async def patiently(
 ) -> T:
     """Repeat ``call`` until the store answers, for at most ``bound`` seconds.
 
-    Use this function only for calls that may be repeated. ``on_failure``: called with each error before ``call`` is repeated.
-    The wait ends with an error that it raises. Raises BackendUnavailableError after ``bound`` seconds.
+    Use this function only for calls that may be repeated. ``on_failure``: a function that is called with each error before a
+    repetition. If it raises an error, this call raises that error. Raises BackendUnavailableError after ``bound`` seconds.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + bound
@@ -58,8 +58,8 @@ async def patiently(
 async def until_unlocked(call: Callable[[], Awaitable[T]], places: asyncio.Semaphore, *, bound: float) -> T:
     """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS and at most ``bound`` seconds.
 
-    ``places``: limits the number of calls that are repeated at the same time. A call that waits for a place or for its next try
-    holds no connection. Raises the last LockedError.
+    ``places``: the semaphore that limits the number of repeated calls at the same time. A call that waits for a place or for
+    its next try holds no connection. Raises the last LockedError.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + min(LOCKED_SECONDS, bound)

@@ -1,6 +1,7 @@
-"""Tracebacks of the user's code as text of bounded size, without the values of variables.
+"""Tracebacks of the user's code, as text of bounded size without the values of variables.
 
-The text begins at the first frame outside runyard and the import system, and contains the causes and the contexts of the error.
+The text begins at the first frame outside of runyard and of the import system. It contains the causes and the contexts of the
+error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_ERRORS: Final = 6
 CUT: Final = "  …\n"
 
 TracebackFilter = Callable[[str], str | None]
-"""Returns the text to store in place of a traceback, or None to store none."""
+"""A function of a traceback that returns the text to store, or None to store no text."""
 
 _OWN: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = f"{get_path('stdlib')}/"
@@ -33,7 +34,7 @@ _IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
 
 
 def traceback_text(error: BaseException) -> str | None:
-    """Return the traceback of ``error``, at most MAX_TRACEBACK_BYTES bytes. None if the error was never raised.
+    """Return the traceback of ``error``, at most MAX_TRACEBACK_BYTES bytes. Return None if the error was never raised.
 
     The error's text is the last line, as Python prints it. Source lines are read from the files of the frames.
     """
@@ -46,23 +47,23 @@ def traceback_text(error: BaseException) -> str | None:
 
 
 def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the outermost first."""
+    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first."""
     shown = traceback.StackSummary.extract(list(frames)[-MAX_FRAMES:])
     return _bounded(["Stack (most recent call last):\n", *shown.format()], "", MAX_TRACEBACK_BYTES)
 
 
 def place_of(error: BaseException) -> str | None:
-    """Return ``file:line`` of the text that Python could not parse, or of the innermost frame of the user's code."""
+    """Return ``file:line`` of a syntax error, or of the innermost frame of the user's code."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"
     return innermost_place(traceback.walk_tb(error.__traceback__))
 
 
 def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
-    """Return ``file:line`` of the innermost frame of the user's code, else of the innermost frame. None without frames.
+    """Return ``file:line`` of the innermost frame of the user's code. Return None without frames.
 
-    ``frames``: with their line numbers, the outermost first. Code of the standard library, of installed packages and of runyard
-    is not the user's.
+    ``frames``: the frames with their line numbers, the outermost first. Code of the standard library, of installed packages and
+    of runyard is not the user's code. Without a frame of the user's code, the innermost frame is used.
     """
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
     of_user = [
@@ -78,7 +79,7 @@ def is_own(filename: str) -> bool:
 
 
 def _blocks(error: traceback.TracebackException, most: int) -> Iterator[tuple[list[str], str]]:
-    """Yield the frames and the words of the error's causes, of the error, and of the errors of a group: at most ``most``."""
+    """Yield the frames and the text of at most ``most`` errors: the causes, the error itself, the errors of a group."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None and most > 1:
         for frames, words in _blocks(before, most - 1):
@@ -101,7 +102,7 @@ def _blocks(error: traceback.TracebackException, most: int) -> Iterator[tuple[li
 
 
 def _bounded(frames: list[str], words: str, room: int) -> str:
-    """Return the frames and the words in at most ``room`` bytes. The first frame and the innermost frames are kept."""
+    """Return the frames and ``words`` in at most ``room`` bytes. The first frame and the innermost frames are kept."""
     left = room - _size(words)
     if sum(map(_size, frames)) > left:
         first, rest = frames[:2], frames[2:]

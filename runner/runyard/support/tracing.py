@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: the spans of this process, and the trace context of a call (W3C Trace Context).
 
-A process traces if its program has set a tracer provider, such as that of the OpenTelemetry SDK. Nothing here imports
-OpenTelemetry before that: without a provider the functions return at once, and a span is :data:`NO_SPAN`.
+A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. This module
+imports OpenTelemetry only then. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
 ``docs/how-to/traces.md`` lists the spans. A span has no content of messages and no text of an error (T4).
 """
 
@@ -27,9 +27,9 @@ SCOPE: Final = "runyard"
 """The instrumentation scope of the spans."""
 API: Final = "opentelemetry.trace"
 SAMPLED: Final = 1
-"""The bit of a traceparent's flags that says that its trace is recorded."""
+"""The bit of a traceparent's flags for a recorded trace."""
 KNOWN_FLAGS: Final = 3
-"""The bits of these flags that W3C Trace Context defines: the trace is recorded, and its id is random."""
+"""The flags that W3C Trace Context defines: the trace is recorded, the trace id is random."""
 
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 
@@ -37,7 +37,7 @@ _current: ContextVar[str | None] = ContextVar("runyard_trace_context", default=N
 
 
 class SpanIds(NamedTuple):
-    """The ids of a span, as numbers. The trace id counts only for a span without a parent."""
+    """The ids of a span, as numbers. Only a span without a parent uses the trace id."""
 
     trace_id: int
     span_id: int
@@ -65,7 +65,7 @@ def tracer() -> Tracer | None:
     """Return the tracer of the process's tracer provider, or None if the process does not trace."""
     global _known
     api: Any = sys.modules.get(API)
-    if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is importing it
+    if api is None or not hasattr(api, "get_tracer_provider"):  # another thread is importing the API
         return None
     provider = api.get_tracer_provider()
     if provider is not _known[0]:
@@ -74,12 +74,12 @@ def tracer() -> Tracer | None:
 
 
 def chooses_ids() -> bool:
-    """Return whether the spans of this process get the ids that :func:`start` is given, which needs the SDK's tracer."""
+    """Return whether the spans of this process get the ids given to :func:`start`. Only the SDK's tracer can do this."""
     return isinstance(getattr(tracer(), "id_generator", None), _IdGenerator)
 
 
 def current_span() -> Span:
-    """Return the current span, or :data:`NO_SPAN` without one."""
+    """Return the current span, or :data:`NO_SPAN` if there is none."""
     api: Any = sys.modules.get(API)
     if api is None or not hasattr(api, "get_current_span"):
         return NO_SPAN
@@ -88,14 +88,14 @@ def current_span() -> Span:
 
 
 def current() -> str | None:
-    """Return the ``traceparent`` of the current span, else that of :func:`within`, or None. Accepted runs record it."""
+    """Return the ``traceparent`` of the current span, else of :func:`within`, else None. Accepted runs record it."""
     found = _current_context()
     return _current.get() if found is None else traceparent(found)
 
 
 @contextmanager
 def within(traceparent: str | None) -> Iterator[None]:
-    """Make ``traceparent`` the context of calls inside the ``with`` block that have no span. An invalid value is ignored."""
+    """Make ``traceparent`` the context of calls without a span inside the ``with`` block. An invalid value is ignored."""
     token = _current.set(valid(traceparent))
     try:
         yield
@@ -104,12 +104,12 @@ def within(traceparent: str | None) -> Iterator[None]:
 
 
 def valid(traceparent: str | None) -> str | None:
-    """Return ``traceparent`` if it has the form of W3C Trace Context, version 00, else None."""
+    """Return ``traceparent`` if it has the form of W3C Trace Context, version 00. Otherwise return None."""
     return traceparent if traceparent is not None and _TRACEPARENT.fullmatch(traceparent) else None
 
 
 def unsampled(traceparent: str | None) -> str | None:
-    """Return a valid ``traceparent`` without the flag that its trace is recorded."""
+    """Return a valid ``traceparent``, and clear its flag for a recorded trace."""
     return None if traceparent is None else f"{traceparent[:-2]}{int(traceparent[-2:], 16) & ~SAMPLED:02x}"
 
 
@@ -119,7 +119,7 @@ def traceparent(context: SpanContext) -> str:
 
 
 def span_context(traceparent: str | None) -> SpanContext | None:
-    """Return a ``traceparent`` of another process as a span context, or None for an invalid one. The process traces."""
+    """Return a ``traceparent`` of another process as a span context. Return None for an invalid value. Needs a provider."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
@@ -130,7 +130,7 @@ def span_context(traceparent: str | None) -> SpanContext | None:
 
 
 def add_link(span: Span, context: SpanContext | str | None, why: str) -> None:
-    """Link ``span`` to another span. ``why``: how the other span is related."""
+    """Link ``span`` to another span. ``why``: the relation of the other span."""
     if span.is_recording():
         found = span_context(context) if isinstance(context, str) else context
         if found is not None:
@@ -146,9 +146,11 @@ def span(
     parent: SpanContext | str | None = None,
     began: int | None = None,
 ) -> Iterator[Span]:
-    """Make a span the current one inside the ``with`` block. An exception that leaves the block marks the span (:func:`fail`).
+    """Make a span. Inside the ``with`` block this span is the current span.
 
-    The arguments are those of :func:`start`.
+    An exception of the block marks the span (:func:`fail`).
+
+    The arguments are as in :func:`start`.
     """
     if tracer() is None:
         yield NO_SPAN
@@ -166,7 +168,7 @@ def span(
 
 @contextmanager
 def active(span: Span) -> Iterator[None]:
-    """Make ``span`` the current one inside the ``with`` block. The block's end does not end it."""
+    """Make ``span`` the current span inside the ``with`` block. The end of the block does not end the span."""
     if span is NO_SPAN:
         yield
         return
@@ -185,7 +187,7 @@ def start(
     began: int | None = None,
     ids: SpanIds | None = None,
 ) -> Span:
-    """Start a span and return it, or :data:`NO_SPAN` if the process does not trace. The caller ends the span.
+    """Start a span. Return the span, or :data:`NO_SPAN` if the process does not trace. The caller ends the span.
 
     ``parent``: a span context or a ``traceparent``, by default the current span, else the context of :func:`within`. ``began``:
     the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span, if :func:`chooses_ids`.
@@ -214,14 +216,14 @@ def end(span: Span, ended: int | None = None) -> None:
 
 
 def _warn(event: str, name: str, error: Exception) -> None:
-    """Log an error of the program's sampler or span processors, which the SDK calls for each span. It breaks no run (T6)."""
+    """Log an error of the program's sampler or span processors. Such an error fails no run (T6)."""
     import structlog  # this import takes as long as the other imports of a client together
 
     structlog.get_logger("runyard.traces").warning(event, span=name, error=type(error).__qualname__)
 
 
 def fail(span: Span, error: BaseException | str) -> None:
-    """Mark ``span`` as failed by ``error``: by its code, else by its class. The text of an error may quote a message (T4)."""
+    """Mark ``span`` as failed, with the code or the class of ``error``. The text of an error may quote a message (T4)."""
     if not span.is_recording():
         return
     from opentelemetry.trace import StatusCode
@@ -232,13 +234,16 @@ def fail(span: Span, error: BaseException | str) -> None:
 
 
 def log_fields() -> dict[str, str]:
-    """Return ``trace_id`` and ``span_id`` of the current span for a log line; empty without a span."""
+    """Return ``trace_id`` and ``span_id`` of the current span for a log line. Without a span, return an empty dict."""
     found = _current_context()
     return {} if found is None else _named(found)
 
 
 def exemplar(span: Span | None = None) -> dict[str, str] | None:
-    """Return the exemplar of a measurement: the ids of ``span``, by default the current one; None if it is not recorded."""
+    """Return the exemplar of a measurement: the ids of ``span`` (None: the current span).
+
+    Return None for an unrecorded span.
+    """
     if span is NO_SPAN or tracer() is None:
         return None
     found = _current_context() if span is None else span.get_span_context()
@@ -246,7 +251,7 @@ def exemplar(span: Span | None = None) -> dict[str, str] | None:
 
 
 def headers() -> dict[str, str]:
-    """Return the headers that carry the context of this call to another process."""
+    """Return the headers that send the context of this call to another process."""
     found = _current_context()
     if found is None:
         return {} if (recorded := _current.get()) is None else {"traceparent": recorded}
@@ -255,13 +260,13 @@ def headers() -> dict[str, str]:
 
 
 def _current_context() -> SpanContext | None:
-    """Return the context of the current span, or None without one."""
+    """Return the context of the current span, or None if there is no span."""
     found = current_span()
     return None if found is NO_SPAN else found.get_span_context()
 
 
 def _parent(parent: SpanContext | str | None) -> Context | None:
-    """Return the OpenTelemetry context in which a span starts; None is the current one."""
+    """Return the OpenTelemetry context in which a span starts. None means the current context."""
     if isinstance(parent, str) or (parent is None and _current_context() is None):
         parent = span_context(parent or _current.get())
     if parent is None:
@@ -280,7 +285,7 @@ def _tracer_of(provider: Any, api: Any) -> Tracer | None:
     if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
         return None
     found: Tracer = provider.get_tracer(SCOPE)
-    if isinstance(found, api.NoOpTracer):  # OTEL_SDK_DISABLED
+    if isinstance(found, api.NoOpTracer):  # set by OTEL_SDK_DISABLED
         return None
     generator = getattr(found, "id_generator", None)
     if generator is not None and not isinstance(generator, _IdGenerator):
@@ -289,7 +294,7 @@ def _tracer_of(provider: Any, api: Any) -> Tracer | None:
 
 
 class _IdGenerator:
-    """The ids that :func:`start` was given, else those of the provider's generator ``own``."""
+    """Generates the ids given to :func:`start`, else the ids of the provider's generator ``own``."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

@@ -1,5 +1,4 @@
-"""Test helpers for agents: a model that follows a script, a harness that executes runs without servers or waiting, and a
-deployment with a real worker inside the test's process.
+"""Test helpers for agents: a scripted model, a harness without servers, and a deployment inside the test's process.
 
 ::
 
@@ -38,7 +37,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # imported by __getattr__ on first use: the harness needs no model, and a model needs no harness
+__all__ = [  # __getattr__ imports each name on first use: the harness needs no model, a model needs no harness
     "Harness",
     "HarnessRun",
     "ModelRequested",

@@ -8,9 +8,9 @@
         def tool_agent(self, tool): ...
         def approval_agent(self, tool): ...
 
-The methods return agents of the framework in a form that an App accepts. The test controls the model of the agent. The model
-must choose its next answer only from the messages of the request, because a request may be repeated after a crash. The tests
-need pytest-asyncio in its mode ``auto``, or anyio. They need no server. The docstrings cite the rules that the tests prove.
+The methods return agents of the framework that an App accepts. The test controls the model of the agent. The model must choose
+its answer by the messages of the request only, because a request may be repeated after a crash. The tests need pytest-asyncio
+in its mode ``auto``, or anyio. They need no server. The docstrings cite the rules that the tests prove.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SuiteTool: TypeAlias = "Callable[[str], Awaitable[str]]"
 class AdapterSuite(ABC):
     """The tests of one adapter. A subclass makes the agents.
 
-    ``streams``: False if the framework has no streams of tokens. ``counts_usage``: False if the framework does not report
+    ``streams``: False if the framework does not stream tokens. ``counts_usage``: False if the framework does not report
     requests. ``records_calls``: False if tool calls of the framework's agents are not stored as messages.
     """
 
@@ -43,22 +43,22 @@ class AdapterSuite(ABC):
 
     @abstractmethod
     def echo_agent(self, seen: list[list[str]]) -> object:
-        """Return an agent whose model answers ``You said: TEXT`` to a last message TEXT of the user, in several pieces.
+        """Return an agent whose model answers ``You said: TEXT`` to the last user message TEXT, in several pieces.
 
-        For each request the model appends a list to ``seen``. The list has the texts of the request's messages, in order,
-        without instructions.
+        For each request the model appends a list to ``seen``. The list has the texts of the request's messages, in order.
+        Instructions are not in the list.
         """
 
     @abstractmethod
     def tool_agent(self, tool: SuiteTool) -> object:
-        """Return an agent whose model calls ``tool`` with ``text="x"`` once per prompt, and then answers ``done: RESULT``."""
+        """Return an agent whose model calls ``tool`` once per prompt with ``text="x"``, then answers ``done: RESULT``."""
 
     @abstractmethod
     def approval_agent(self, tool: SuiteTool) -> object:
-        """Return an agent like that of :meth:`tool_agent`. It also asks a human to approve a call before the call."""
+        """Return an agent as in :meth:`tool_agent` that asks a human to approve each call."""
 
     async def test_the_app_takes_the_agent(self) -> None:
-        """F9: An App finds the adapter of the agent, and knows whether the agent may ask a human."""
+        """F9: An App finds the adapter of the agent. The App knows whether the agent may ask a human."""
         assert not may_ask(as_function(self.echo_agent([])))
         assert may_ask(as_function(self.approval_agent(_counted()[1])))
 
@@ -121,8 +121,10 @@ class AdapterSuite(ABC):
         assert run.run.usage.requests == 2
 
     async def test_a_crash_repeats_no_stored_result(self) -> None:
-        """R9: After a crash before or after any write, the run completes with the same messages. The first write after a call
-        stores the result of the call. After a later crash the call is not repeated."""
+        """R9: After a crash before or after any write, the run completes with the same messages.
+
+        The first write after a call stores the result of the call. After a later crash the call is not repeated.
+        """
         async with Harness(self.tool_agent(_counted()[1])) as harness:
             expected = _shape(await harness.prompt("t", "go"))
             writes = len(harness.writes)
@@ -236,7 +238,7 @@ class AdapterSuite(ABC):
 
 
 def _counted() -> tuple[list[str], SuiteTool]:
-    """Return a tool and the list of the texts with which it is called."""
+    """Return a list and a tool. The tool appends its text to the list."""
     calls: list[str] = []
 
     async def work(text: str) -> str:

@@ -24,21 +24,21 @@ WRITES: Final = frozenset(get_args(Write))
 
 @dataclass
 class Crash:
-    """A crash before or after (``moment``) the ``nth`` write from now on. With ``verb`` only the writes of this name count."""
+    """A crash before or after (``moment``) the ``nth`` later write. ``verb``: count only the writes of this name."""
 
     moment: Moment
     verb: Write | None
     nth: int
 
     def __str__(self) -> str:
-        return f"the worker was to die {self.moment} the {self.verb or 'write'} that is {self.nth} away"
+        return f"the ordered crash {self.moment} {self.verb or 'a write'} did not happen; writes still needed: {self.nth}"
 
 
 class CrashPlan:
     """The crashes of a harness.
 
-    ``writes``: the writes that workers made or were about to make, in order. ``changed``: set after each write. ``pending``:
-    the crashes that are still to happen.
+    ``writes``: the writes of workers, in order. A write before which a worker crashed is included. ``changed``: set after each
+    write. ``pending``: the crashes that have not happened yet.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class CrashPlan:
         self.pending: list[Crash] = []
 
     def crashes_at(self, verb: Write, moment: Moment) -> bool:
-        """Record a write and return whether a crash happens here. Each crash happens once."""
+        """Record a write. Return whether a crash happens at this place. Each crash happens once."""
         if moment == "before":
             self.writes.append(verb)
             for crash in self.pending:
@@ -60,8 +60,8 @@ class CrashPlan:
 class CrashingPort:
     """The port of one worker that crashes as planned.
 
-    After the crash every call raises StaleFenceError. ``die``: called at the crash, with the answer that the worker did not
-    get, or with None for a crash before the write.
+    After the crash every call raises StaleFenceError. ``die``: a function that is called at the crash. Its argument is the lost
+    answer, or None for a crash before the write.
     """
 
     def __init__(self, inner: Any, crash_plan: CrashPlan, die: Callable[[Any], None]) -> None:
@@ -94,10 +94,11 @@ class CrashingPort:
 
 
 async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[object]]) -> int:
-    """Execute ``scenario`` once without a crash, then once per crash: before and after each of its writes.
+    """Execute ``scenario`` once without a crash. Then execute it with a crash before and after each of its writes.
 
-    The scenario prompts, answers and asserts, for example that a payment was made once. It gets a fresh harness each time and
-    must reset its own state outside the harness. An exception of the scenario gets a note with the place of the crash.
+    The scenario prompts, answers and asserts, for example that a payment was made once. Each execution gets a new harness. The
+    scenario must reset its own state outside of the harness. An exception of the scenario gets a note with the place of the
+    crash.
 
     Returns the number of crashes.
     """
@@ -113,6 +114,6 @@ async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[obj
                     harness.crash(moment, nth=n)
                     await scenario(harness)
             except BaseException as error:
-                error.add_note(f"the worker was to die {moment} write {n} of {len(writes)}: {verb}")
+                error.add_note(f"planned crash: {moment} write {n} of {len(writes)}, {verb}")
                 raise
     return 2 * len(writes)

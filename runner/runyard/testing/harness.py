@@ -1,4 +1,4 @@
-"""Harness: executes runs on the memory store, without servers or waiting, with a clock that the test moves."""
+"""Harness: executes runs on the memory store, without servers. The test moves the clock of the store."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ T = TypeVar("T")
 Over: TypeAlias = "Callable[[], Awaitable[bool]]"
 
 QUIET_TURNS: Final = 200
-"""Turns of the event loop without a running run, after which the harness counts as idle."""
+"""Number of iterations of the event loop without a running run. Then the harness counts as idle."""
 MAX_CLOCK_JUMPS: Final = 100
-"""Maximum number of moves of the clock in one call without any write of a worker in between."""
+"""Maximum number of consecutive moves of the clock in one call without a write of a worker."""
 
 
 class StuckError(AssertionError):
-    """The awaited result cannot come: no run can continue without another call of the test."""
+    """The awaited result cannot come, because no run can continue without another call of the test."""
 
 
 @dataclass(frozen=True)
 class HarnessRun(RunResult):
-    """The state in which a run stopped: :class:`~runyard.RunResult` with its ``events`` so far."""
+    """The result of a stopped run: a :class:`~runyard.RunResult`, and the ``events`` of the run so far."""
 
     events: list[Event] = field(default_factory=list)
     harness: Harness = field(kw_only=True, repr=False)
@@ -59,9 +59,9 @@ class HarnessRun(RunResult):
         return self.run.attempt
 
     async def respond(self, answer: JsonValue, request_id: str | None = None) -> HarnessRun:
-        """Answer the run's question, execute the run until it stops again, and return its new state.
+        """Answer the run's question. Execute the run until it stops again, and return its result.
 
-        Errors as for :meth:`runyard.Client.respond`.
+        The errors are as in :meth:`runyard.Client.respond`.
         """
         if request_id is None and len(self.requests) == 1:
             request_id = self.requests[0].request_id
@@ -69,15 +69,15 @@ class HarnessRun(RunResult):
 
 
 class Harness:
-    """Executes the runs of an app in this process, as a worker would, on an empty memory store.
+    """Executes the runs of an app in this process, on an empty memory store.
 
     Use it as ``async with Harness(app) as harness``, with an App or a single agent. The harness executes every run that it or
     its ``client`` enqueues. A call that waits for a run returns when the run has ended, asks a human, or waits for a signal.
-    Such a call does not wait for backoffs, sleeps and later due times: it moves the clock. Waits of the agent itself
-    (``asyncio.sleep``, the timeout of an attempt) take their real time.
+    Such a call does not wait for backoffs, sleeps and later due times. It moves the clock instead. ``asyncio.sleep`` in the
+    agent and the timeout of an attempt take their real time.
 
-    The exit of the harness raises AssertionError if the test asked for a crash (``crash``, ``crash_before``, ``crash_after``)
-    that did not happen.
+    The exit of the harness raises AssertionError if an ordered crash (``crash``, ``crash_before``, ``crash_after``) did not
+    happen.
     """
 
     def __init__(self, app: object, *, tenant: str = "") -> None:
@@ -94,7 +94,7 @@ class Harness:
 
     @property
     def writes(self) -> list[Write]:
-        """The writes that workers made for runs so far, in order. A write is included even if a worker crashed before it."""
+        """The writes of workers for runs, in order. A write before which a worker crashed is included."""
         return list(self._crash_plan.writes)
 
     async def __aenter__(self) -> Self:
@@ -112,12 +112,12 @@ class Harness:
         self._worker.close()
         await ended(self._serving)
         if kind is None and self._crash_plan.pending:
-            raise AssertionError("; ".join(f"{crash} when the test ended" for crash in self._crash_plan.pending))
+            raise AssertionError("; ".join(str(crash) for crash in self._crash_plan.pending))
 
     async def prompt(self, thread_id: str, message: str | Message | None, run_id: str | None = None, **how: Any) -> HarnessRun:
-        """Enqueue a prompt, execute its run until it stops, and return its state.
+        """Enqueue a prompt. Execute its run until it stops, and return its result.
 
-        Arguments and errors as for :meth:`runyard.Client.enqueue`.
+        The arguments and errors are as in :meth:`runyard.Client.enqueue`.
         """
         handle = await self.client.enqueue(thread_id, message, run_id, **how)
         return await self.result(thread_id, handle.run_id)
@@ -125,9 +125,9 @@ class Harness:
     async def respond(
         self, thread_id: str, answer: JsonValue, request_id: str | None = None, response_id: str | None = None
     ) -> HarnessRun:
-        """Answer a question, execute its run until it stops again, and return its state.
+        """Answer a question. Execute its run until it stops again, and return its result.
 
-        Errors as for :meth:`runyard.Client.respond`.
+        The errors are as in :meth:`runyard.Client.respond`.
         """
         request = await self.client.respond(thread_id, answer, request_id, response_id)
         assert request.thread_id is not None and request.run_id is not None
@@ -136,7 +136,8 @@ class Harness:
     async def result(self, thread_id: str, run_id: str) -> HarnessRun:
         """Execute a run until it stops, and return its result.
 
-        Raises StuckError if the run neither stops nor is suspended, and ScriptEndedError if the run's model had no reply left.
+        Raises StuckError if the run neither ends nor is suspended. Raises ScriptEndedError if the run's model had no further
+        reply.
         """
         handle = self.client.handle(thread_id, run_id)
 
@@ -157,11 +158,11 @@ class Harness:
         return HarnessRun(result.run, result.messages, result.requests, events=events, harness=self)
 
     async def fork(self, src: str, new: str | None = None, after_run_id: str | None = None, **how: Any) -> Thread:
-        """Fork a thread. Arguments and errors as for :meth:`runyard.Client.fork`."""
+        """Fork a thread. The arguments and errors are as in :meth:`runyard.Client.fork`."""
         return await self.work(self.client.fork(src, new, after_run_id, **how))
 
     async def fork_once(self, src: str, message: str | Message, after_run_id: str | None = None, **how: Any) -> ForkOnceResult:
-        """Probe a thread. Arguments and errors as for :meth:`runyard.Client.fork_once`."""
+        """Probe a thread. The arguments and errors are as in :meth:`runyard.Client.fork_once`."""
         return await self.work(self.client.fork_once(src, message, after_run_id, **how))
 
     async def messages(self, thread_id: str) -> list[Message]:
@@ -169,7 +170,7 @@ class Harness:
         return (await self.client.messages(thread_id)).items
 
     async def work(self, call: Awaitable[T]) -> T:
-        """Execute runs until ``call``, a call of the client, has its result. Return the result.
+        """Execute runs until ``call`` has its result. Return the result. ``call``: a call of the client.
 
         Raises StuckError if no run can continue before ``call`` has its result.
         """
@@ -191,7 +192,7 @@ class Harness:
                 await asyncio.wait((task,))
 
     async def advance(self, seconds: float) -> None:
-        """Move the store's clock by ``seconds``. Execute the runs that become due, and apply the deadlines of questions."""
+        """Move the store's clock by ``seconds``. Execute due runs, and apply the deadlines of questions."""
         end = self._now + timedelta(seconds=seconds)
         await self._settled()
         while (due := await self._next(deadlines=True)) is not None and due <= end:
@@ -199,19 +200,19 @@ class Harness:
         await self._jump(end)
 
     def crash(self, moment: Moment, verb: Write | None = None, nth: int = 1) -> None:
-        """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write from this call on.
+        """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write after this call.
 
-        ``nth``: from 1. ``verb``: count only the writes of this name. After the crash another worker takes over. Cleanup code
-        of the agent is still executed in this process, and the writes of the dead worker are refused.
+        ``nth``: from 1. ``verb``: count only the writes of this name. After the crash another worker takes over. The agent's
+        cleanup code is still executed in this process. Writes of the dead worker are refused.
         """
         self._crash_plan.pending.append(Crash(moment, verb, nth))
 
     def crash_before(self, verb: Write, nth: int = 1) -> None:
-        """Order a crash before a commit: the agent's work since the last commit has happened and is not recorded."""
+        """Order a crash before a commit. The agent's work since the last commit is then not recorded."""
         self.crash("before", verb, nth)
 
     def crash_after(self, verb: Write, nth: int = 1) -> None:
-        """Order a crash after a commit: the worker does not receive the answer of the store."""
+        """Order a crash after a commit. The worker does not receive the answer of the store."""
         self.crash("after", verb, nth)
 
     async def _run_until(self, over: Over) -> bool:
@@ -273,7 +274,7 @@ class Harness:
                 return
 
     async def _jump(self, moment: datetime) -> None:
-        """Set the clock to ``moment`` and execute the runs that are due then."""
+        """Set the clock to ``moment``, and execute the due runs."""
         self._now = max(self._now, moment)
         self._due_times.forget(self._now)
         await self._worker.rescue()
@@ -282,7 +283,7 @@ class Harness:
 
 
 class HarnessScope:
-    """Key under which helpers store their state for one harness. Each harness has a new key."""
+    """A key under which helpers store their state for one harness. Each harness has a new key."""
 
 
 PROCESS: Final = HarnessScope()

@@ -1,4 +1,4 @@
-"""A whole deployment inside the event loop of a test: a real worker, the stores in memory, Redis by fakeredis."""
+"""A deployment inside the event loop of a test: a real worker, stores in memory, and fakeredis in place of Redis."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ async def deployment(
     slots: int = 100,
     grace: float = 0.0,
 ) -> AsyncIterator[Client]:
-    """Serve ``app`` while the block lasts. The block gets a client of the deployment, which has no threads at first.
+    """Serve ``app`` inside the ``with`` block. The block gets a client of the deployment. At first there are no threads.
 
-    ``app``: an App, or a single agent as an App takes it. ``tenant``: the tenant of the client. ``queues``: the queues that the
-    worker serves, by default all of the app. ``slots``: maximum number of runs at once. ``grace``: seconds that runs may take
-    to end after the block. Runs that take longer are stopped.
+    ``app``: an App, or a single agent that an App accepts. ``tenant``: the tenant of the client. ``queues``: the queues that
+    the worker serves, by default all queues of the app. ``slots``: maximum number of runs at once. ``grace``: seconds for which
+    runs may continue after the block. Then they are stopped.
 
     Backoffs, delays and deadlines take their real time. :class:`~runyard.testing.Harness` skips them and simulates crashes.
     Webhooks are not sent.
 
-    The deployment opens no port and starts no process and no thread. After the block, also after an exception in it, the worker
-    and all its tasks have ended. A fixture may enter the block in one task and leave it in another.
+    The deployment opens no port and starts no process and no thread. After the block the worker and all its tasks have ended,
+    even if the block raised an exception. A fixture may enter the block in one task and leave it in another task.
 
-    Raises ExtraMissingError if ``runyard[testing]`` is not installed. Raises the worker's error at the end of the block if the
-    worker failed.
+    Raises ExtraMissingError if ``runyard[testing]`` is not installed. If the worker failed, the end of the block raises its
+    error.
     """
     served = app if isinstance(app, App) else App({"agent": app})
     backend = await backend_urls.connect("memory://", tenant=tenant, redis="fakeredis://")
@@ -54,7 +54,7 @@ async def deployment(
 
 @asynccontextmanager
 async def _serving(worker: Worker) -> AsyncIterator[None]:
-    """Run ``worker`` while the block lasts. Scripted models start without state, as in a harness."""
+    """Run ``worker`` inside the ``with`` block. Scripted models start without state, as in a harness."""
     context = copy_context()
     context.run(stage.set, HarnessScope())
     running = asyncio.create_task(worker.run(), name="deployment", context=context)

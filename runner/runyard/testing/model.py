@@ -25,14 +25,17 @@ Delta: TypeAlias = "str | dict[int, DeltaToolCall] | dict[int, DeltaThinkingPart
 
 
 class ScriptEndedError(AssertionError):
-    """The script has fewer replies than the agent requested. :class:`~runyard.testing.Harness` raises it to the test."""
+    """The script has fewer replies than the agent requested.
+
+    The call of :class:`~runyard.testing.Harness` raises this error.
+    """
 
     retryable = False
 
 
 @dataclass(frozen=True)
 class ModelRequested:
-    """One model request, as the agent sent it. ``tools``: the names of the tools that the agent offered."""
+    """One model request of the agent. ``tools``: the names of the tools that the agent offered."""
 
     messages: list[ai.ModelMessage]
     tools: list[str]
@@ -65,23 +68,28 @@ Reply: TypeAlias = "Said | Callable[[ModelRequested], Said | Awaitable[Said]]"
 
 
 def call(tool: str, /, **arguments: JsonValue) -> ToolCallPart:
-    """Return a call of ``tool`` to use as a reply or as a part of one. The model gives the call an id when it replies."""
+    """Return a call of ``tool``, for use as a reply or in a reply. The model gives the call an id when it replies."""
     return ToolCallPart(id="", name=tool, arguments=arguments)
 
 
 class ScriptedModel(FunctionModel):
     """A model that replies with the entries of ``script`` in order.
 
-    A reply is a text; a :func:`call` of a tool; a list of texts and calls in one message; an exception, which is raised; a
-    ``ModelResponse``; or a function of the :class:`ModelRequested` that returns one of these. A function in place of the list
-    answers every request.
+    A reply is one of these:
 
-    **Each conversation has its own place in the script**: the number of answers in the history selects the next reply. A
+    - a text, a :func:`call` of a tool, or a list of texts and calls for one message
+    - an exception to raise
+    - a ``ModelResponse``
+    - a function of the :class:`ModelRequested` that returns one of these
+
+    A function in place of ``script`` answers every request.
+
+    **Each conversation has its own place in the script.** The number of answers in the history selects the next reply. A
     request that is repeated after a crash therefore gets the same reply. Each new thread begins at the first reply. A fork
-    continues where its source was cut. An exception is raised once in each harness or deployment and then skipped.
+    continues at the place of its cut. An exception is raised once in each harness or deployment, and then skipped.
 
-    Calls get the ids ``<tool>-<n>``, numbered over the conversation. ``delay``: seconds between two streamed tokens.
-    ``requests``: all requests, in order. A request beyond the end of the script raises :class:`ScriptEndedError`.
+    Calls get the ids ``<tool>-<n>``. ``n`` counts the calls of the conversation. ``delay``: seconds between two streamed
+    tokens. ``requests``: all requests, in order. A request beyond the end of the script raises :class:`ScriptEndedError`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A deterministic agent for demos and tests. Its prompt is its script: commands separated by ``|``, executed in order.
+"""A deterministic agent for demos and tests. Its prompt is its script: commands separated by ``|``.
 
 =========================  =================================================================================================
 command                    effect
@@ -39,11 +39,11 @@ from ..domain.size_limits import JsonObject
 from ..execution.context import RunContext
 
 TOKEN_SECONDS: Final = 0.0
-"""Seconds between two streamed words, without RUNYARD_TOKEN_DELAY."""
+"""Seconds between two streamed words, if RUNYARD_TOKEN_DELAY is not set."""
 
 
 class PermanentError(Exception):
-    """The error of ``fail``, which is not retried."""
+    """The error of ``fail``. It is not retried."""
 
     retryable = False
 
@@ -66,7 +66,10 @@ class Command:
 
 
 def parse(script: str) -> list[Command]:
-    """Split a script into commands. Text without a command becomes ``ask`` if it ends with ``?``, else ``say``."""
+    """Split a script into commands. A text without a command becomes ``ask`` if it ends with ``?``.
+
+    Otherwise it becomes ``say``.
+    """
     commands = []
     for number, text in enumerate(filter(None, (part.strip() for part in script.split("|")))):
         verb, _, rest = text.partition(" ")
@@ -80,7 +83,7 @@ def parse(script: str) -> list[Command]:
 
 
 async def scripted(ctx: RunContext) -> None:
-    """Execute the script in the prompt, or without a prompt the script in the last user message of the history."""
+    """Execute the script in the last user message of the history."""
     history = await ctx.history()
     prompt = next((message.text for message in reversed(history) if message.role == "user"), "")
     done = _done(message for message in history if message.run_id == ctx.run_id)
@@ -95,7 +98,7 @@ async def scripted(ctx: RunContext) -> None:
 
 
 def _done(own: Iterable[Message]) -> set[int]:
-    """Return the numbers of the commands whose last message is committed."""
+    """Return the numbers of the commands with a committed last message."""
     done = set()
     for message in own:
         number = message.metadata.get("command")
@@ -137,7 +140,7 @@ async def _approve(ctx: RunContext, command: Command, history: list[Message]) ->
 
 
 async def _call(ctx: RunContext, command: Command, history: list[Message]) -> ToolCallPart:
-    """Return the command's tool call: the one that an earlier attempt committed, else a new one."""
+    """Return the tool call of the command. Append the call if no earlier attempt has committed it."""
     call_id = f"call-{ctx.run_id}-{command.number}"
     for message in history:
         for call in message.tool_calls:

@@ -1,4 +1,4 @@
-"""Wait for the end of a task, even if the waiting task is cancelled."""
+"""Wait for the end of a task. A cancel of the caller does not end the wait."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 
 async def ended(task: asyncio.Task[None], on_cancel: Callable[[], object] = lambda: None) -> None:
-    """Wait until ``task`` has ended by itself, even if the caller is cancelled meanwhile, once or several times.
+    """Wait until ``task`` has ended. A cancel of the caller does not end the wait.
 
-    ``on_cancel``: called at each cancel of the caller. If there was such a cancel, raises CancelledError after the end of the
-    task. Otherwise raises the error of the task.
+    ``on_cancel``: a function that is called at each cancel of the caller. After such a cancel, raises CancelledError at the end
+    of the task. Otherwise raises the error of the task.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait((task,))  # awaiting the task itself would pass the cancel on to it
+            await asyncio.wait((task,))  # ``await task`` would also cancel the task
         except asyncio.CancelledError as error:
             cancelled = error
             on_cancel()

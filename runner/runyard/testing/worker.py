@@ -1,4 +1,4 @@
-"""The worker of a harness: claim loop and executor of a real worker, without the timers. It dies in a simulated crash."""
+"""The worker of a harness: the claim loop and the executor of a real worker, without its timers. Simulated crashes end it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .crashes import CrashingPort, CrashPlan
 
 HARNESS_SLOTS: Final = 1000
 POLL_SECONDS: Final = 1.0
-"""Seconds between two checks for changes that no worker of the harness made."""
+"""Maximum number of seconds of a wait for a write. Other programs may make changes without such a write."""
 
 
 class DueTimeScheduler:
@@ -37,7 +37,7 @@ class DueTimeScheduler:
         return getattr(self._inner, name)
 
     def forget(self, now: datetime) -> None:
-        """Drop the due times up to ``now``."""
+        """Drop the due times until ``now``."""
         self.due = {moment for moment in self.due if moment > now}
 
     async def submit(self, jobs: Sequence[Job]) -> None:
@@ -54,7 +54,7 @@ class DueTimeScheduler:
 
 
 class PatchedBackend:
-    """A backend with some ``parts`` replaced, for every tenant."""
+    """A backend with some replaced ``parts``, for every tenant."""
 
     def __init__(self, inner: Any, **parts: Any) -> None:
         self._inner, self._parts = inner, parts
@@ -100,7 +100,7 @@ class HarnessWorker:
     def _die(self, answer: Any) -> None:
         self.dead = True
         self.deaths += 1
-        if isinstance(answer, Ended):  # the answer, which is lost, has the due time of a retry
+        if isinstance(answer, Ended):  # the lost answer has the due time of a retry
             self._due_times.note(answer.effects.jobs)
         self._stop_executions()
 
@@ -155,7 +155,7 @@ class HarnessWorker:
                 await self._backend.workers.mark_dead(self.worker_id, worker.heartbeat_at)
 
     async def progress(self) -> None:
-        """Wait until a write was made or all executions ended, at most POLL_SECONDS."""
+        """Wait for a write or for the end of all executions, at most POLL_SECONDS."""
         waits = [asyncio.ensure_future(wait) for wait in (self._crash_plan.changed.wait(), self._claim_loop.finished())]
         try:
             await asyncio.wait(waits, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -166,7 +166,7 @@ class HarnessWorker:
         self._crash_plan.changed.clear()
 
     async def rescue(self) -> None:
-        """Submit waiting runs that the scheduler does not hold, and runs of dead workers. Admit due runs."""
+        """Submit waiting runs that are missing from the scheduler, and runs of dead workers. Admit due runs."""
         store, scheduler = self._backend.workers, self._backend.scheduler
         orphans = await store.orphans()
         waiting = await store.waiting(unchanged=timedelta(0))
@@ -182,7 +182,7 @@ class HarnessWorker:
         return admitted.next_due
 
     async def check_queues(self) -> None:
-        """Wake the claim loop, so that it reads the queues immediately. Call this after the due times of jobs have changed."""
+        """Make the claim loop read the queues at once. Call this method after the due times of jobs have changed."""
         await self._backend.scheduler.end_wait(self.worker_id)
 
     async def _follow_cancel_hints(self) -> None:

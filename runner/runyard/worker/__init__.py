@@ -1,1 +1,1 @@
-"""The worker: claims runs, executes them in slots, sends heartbeats, and as the leader reconciles."""
+"""The worker claims runs, executes them in slots, and sends heartbeats. The leader also reconciles."""

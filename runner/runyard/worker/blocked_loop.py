@@ -1,7 +1,7 @@
-"""Find out which line of user code blocks the main loop, and report it while the loop is blocked.
+"""Find the line of user code that blocks the main loop. Report the line while the loop is blocked.
 
-The heartbeat thread runs this watch. While native code holds the interpreter, no thread of the worker runs, and the watch finds
-nothing.
+The heartbeat thread executes this watch. While native code holds the interpreter, no thread of the worker runs. The watch then
+finds nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 BLOCKED_SECONDS: Final = 1.0
-"""Seconds of silence of the main loop after which it counts as blocked."""
+"""Seconds for which the main loop did not run. Then the loop counts as blocked."""
 LOOK_SECONDS: Final = 0.25
-"""Seconds between two looks at the main loop."""
+"""Seconds between two checks of the main loop."""
 LAST_LOOK_SECONDS: Final = 1.0
-"""Seconds before the end of the watchdog's time at which the stack is logged and reported again."""
+"""Seconds before the end of the watchdog's time. The stack is then logged and reported again."""
 
 _LOOP_FILES: Final = (str(Path(asyncio.__file__).parent), selectors.__file__)
 
@@ -36,23 +36,23 @@ log = structlog.get_logger("runyard.heartbeat")
 
 
 class BlockedLoopWatch:
-    """Watches the main loop of ``heartbeat_state``. ``main_thread``: the identifier of the thread of that loop."""
+    """Watches the main loop of ``heartbeat_state``. ``main_thread``: the identifier of that loop's thread."""
 
     def __init__(self, heartbeat_state: HeartbeatState, main_thread: int) -> None:
         self._state = heartbeat_state
         self._main_thread = main_thread
         self._reported: str | None = None
-        """The worker whose loop was reported as blocked."""
+        """The id of the worker whose loop was reported as blocked."""
         self._last = False
 
     async def run(self, backend: Backend) -> None:
-        """Log and report a blocked loop, and its end, until cancelled."""
+        """Log and report a blocked loop and the end of the block, until cancelled."""
         while True:
             try:
                 await self._look(backend)
             except BackendUnavailableError as error:
                 log.warning("blocked_loop_report_failed", worker_id=self._state.worker_id, error=str(error))
-            except Exception as error:  # the heartbeats of the thread continue
+            except Exception as error:  # the thread's heartbeats must continue
                 log.exception("blocked_loop_report_failed", worker_id=self._state.worker_id, error=str(error))
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -75,9 +75,9 @@ class BlockedLoopWatch:
 
 
 def blocked(thread: int, seconds: float) -> BlockedLoop | None:
-    """Return the place and the stack of a thread whose loop is blocked, or None if the loop itself is the innermost frame.
+    """Return the place and the stack of a thread whose loop is blocked, or None.
 
-    In that case the loop waits for work or for CPU time, and no code blocks it.
+    The loop is not blocked if the innermost frame is the loop's own. It then waits for work or for CPU time.
     """
     frame = sys._current_frames().get(thread)
     frames = list(traceback.walk_stack(frame))[::-1] if frame is not None else []

@@ -1,6 +1,6 @@
 """Cancels of the attempts that this worker executes (R10).
 
-A hint stops an attempt at once. The store has every cancel, also one whose hint was lost: ``worker.py`` reads it every
+A hint stops an attempt at once. A hint may be lost, but the store has every cancel. ``worker.py`` reads the cancels every
 INSPECT_SECONDS. The executor gives a cancelled agent CLEANUP_SECONDS for its cleanup.
 """
 
@@ -15,17 +15,17 @@ from ..ports.scheduling import Scheduler
 from ..ports.stores import WorkerStore
 
 FindExecution: TypeAlias = Callable[[RunRef], Execution | None]
-"""Return the execution of a run in this worker, or None."""
+"""A function that returns the execution of a run in this worker, or None."""
 
 
 async def follow_cancel_hints(scheduler: Scheduler, find: FindExecution) -> None:
-    """Stop the execution of each run for which a hint arrives, for ever."""
+    """Stop the execution of each run with a hint. The loop does not end."""
     async for ref in scheduler.cancel_hints():
         _cancel(find(ref))
 
 
 async def stop_cancelled(workers: WorkerStore, worker_id: str, find: FindExecution) -> None:
-    """Stop the executions of all runs of the worker that are being cancelled in the store."""
+    """Stop the executions of all runs of the worker that have a pending cancel in the store."""
     for ref in await workers.cancelling(worker_id):
         _cancel(find(ref))
 

@@ -1,6 +1,6 @@
-"""The claim loop: takes deliveries from the scheduler, claims their runs in the store, and starts the claimed runs.
+"""The claim loop takes deliveries from the scheduler, claims their runs in the store, and starts the claimed runs.
 
-``_settle`` decides what becomes of a job whose run was not claimed, for example because the worker has not its agent.
+``_settle`` decides whether and when the job of an unclaimed run is submitted again.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 CLAIM_BATCH: Final = 100
-"""Maximum number of deliveries taken by one call and claimed by one commit."""
+"""Maximum number of deliveries in one call of the scheduler and in one claim."""
 LATE_POLL_SECONDS: Final = 0.1
-"""Seconds between two checks whether a heartbeat was accepted again."""
+"""Seconds between two checks of the last heartbeat, while it is too old."""
 QUEUE_POLL_SECONDS: Final = 2.0
-"""Seconds without a wake-up after which the worker reads the queues."""
+"""Maximum number of seconds between two reads of the queues."""
 START_TURNS: Final = 2
-"""Turns of the event loop from the start of an attempt to its agent's first statement."""
+"""Number of iterations of the event loop from the start of an attempt to its agent's first statement."""
 
 log = structlog.get_logger("runyard.claim_loop")
 
 PAUSED_RETRY_SECONDS: Final = 1.0
-"""Seconds after which a run of a paused queue is submitted again. By then every worker has received the pause."""
+"""Seconds until a run of a paused queue is submitted again. By then every worker has received the pause."""
 OTHER_VERSION_RETRY_SECONDS: Final = 10.0
-"""Seconds after which a run of another app version is submitted again."""
+"""Seconds until a run of another app version is submitted again."""
 LOCK_WAIT_SECONDS: Final = 0.005
-"""Seconds for which the first claim of a run waits for the lock of its thread. During this wait no other run is claimed."""
+"""Seconds for which the first claim of a run waits for its thread's lock. During this wait no other run is claimed."""
 LOCKED_PAUSES_SECONDS: Final = (0.0, 0.005)
-"""Pauses after which a run whose thread stayed locked is claimed again."""
+"""Pauses before the next claims of a run whose thread stayed locked."""
 LONG_LOCK_WAIT_SECONDS: Final = 0.05
 """Seconds for which a claim after such a pause waits for the lock."""
 PATIENT_CLAIMS: Final = 2
-"""Number of claims of a worker that wait for a lock at once. Each keeps a connection from other calls."""
+"""Maximum number of claims of a worker that wait for a lock at once. Each of them holds a connection."""
 LOCKED_RETRY_SECONDS: Final = 0.5
-"""Seconds after which a run whose thread stays locked is submitted again."""
+"""Seconds until a run whose thread stays locked is submitted again."""
 
 Dispatch = Callable[[Job, Execution], Awaitable[Ended | None]]
 
@@ -70,9 +70,9 @@ async def execute(job: Job, execution: Execution) -> Ended | None:
 class ClaimLoop:
     """The claim loop of a worker.
 
-    ``on_dead``: called with the worker's id when a claim finds that the worker was declared dead. ``worker_id``: the current
-    id. It changes when the worker registers again after that. ``late``: returns whether the last accepted heartbeat is too old
-    for the worker to take deliveries.
+    ``on_dead``: a function that is called with the worker's id when a claim finds that the worker was declared dead.
+    ``worker_id``: the current id. The worker then registers again, and gets a new id. ``late``: a function that returns whether
+    the last accepted heartbeat is too old for taking deliveries.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ClaimLoop:
         self._failures = FailureLog(log, "claim_round_failed")
 
     def open(self, worker_id: str) -> None:
-        """Start to take deliveries as ``worker_id``, which is registered."""
+        """Start to take deliveries as ``worker_id``. The store knows this id."""
         self.worker_id = worker_id
         self._registered.set()
 
@@ -120,17 +120,17 @@ class ClaimLoop:
         self._registered.clear()
 
     def stop(self) -> None:
-        """Take no more deliveries."""
+        """Take no further deliveries."""
         self.stopping = True
         self.end_wait()
 
     def pause(self, queues: frozenset[str]) -> None:
-        """Take no deliveries from ``queues``, and take those of all other queues again."""
+        """Pause ``queues`` and no other queues."""
         self._paused = queues
         self.end_wait()
 
     def end_wait(self) -> None:
-        """End the wait for deliveries, so that the loop looks at its conditions again."""
+        """End the wait for deliveries. The loop then checks its conditions again."""
         if self._pause is not None and not self._pause.expired():
             self._pause.reschedule(0.0)
         if self._waiting is not None:
@@ -147,7 +147,7 @@ class ClaimLoop:
             if not self._registered.is_set():
                 await self._until_changed(self._registered.wait())
                 continue
-            if self._late():  # the worker may be about to be declared dead
+            if self._late():  # the worker may soon be declared dead
                 await self._until_changed(asyncio.sleep(LATE_POLL_SECONDS))
                 continue
             limit = min(self._slots.free, CLAIM_BATCH)
@@ -183,7 +183,7 @@ class ClaimLoop:
         return len(deliveries)
 
     async def _end_wait(self, worker_id: str) -> None:
-        """End the wait in :meth:`_take`. A cancel of the wait might lose deliveries that the scheduler is about to return."""
+        """End the wait in :meth:`_take`. A cancel of the wait could lose deliveries."""
         try:
             await self._scheduler.end_wait(worker_id)
         except RunyardError as error:
@@ -193,7 +193,7 @@ class ClaimLoop:
         return [queue for queue in self._queues if queue not in self._paused]
 
     async def _claim(self, worker_id: str, deliveries: Sequence[Delivery]) -> None:
-        """Claim the runs of ``deliveries``. Give back every delivery whose run is not claimed, also after an error."""
+        """Claim the runs of ``deliveries``. Give back every other delivery, also after an error."""
         fresh = {delivery.job.ref: delivery for delivery in self._slots.take(worker_id, deliveries)}
         for ref in [ref for ref, delivery in fresh.items() if delivery.job.kind not in self._kinds]:
             del fresh[ref]
@@ -209,7 +209,7 @@ class ClaimLoop:
             task.add_done_callback(self._tasks.discard)
 
     async def _claim_unlocked(self, worker_id: str, fresh: Mapping[RunRef, Delivery], wait: float) -> dict[RunRef, Delivery]:
-        """Claim the runs of ``fresh``. Return those whose threads stayed locked for ``wait`` seconds."""
+        """Claim the runs of ``fresh``. Return the deliveries whose threads stayed locked for ``wait`` seconds."""
         self.claiming |= fresh.keys()
         try:
             claims = await self._win(worker_id, list(fresh), wait)
@@ -217,7 +217,7 @@ class ClaimLoop:
             self._give_back_all(fresh, delay=0.0)
             self._on_dead(worker_id)
             return {}
-        except LockedError:  # a lock other than that of a thread
+        except LockedError:  # not the lock of a thread
             return dict(fresh)
         except BackendUnavailableError:
             self._give_back_all(fresh, delay=jittered(0.5))
@@ -237,8 +237,10 @@ class ClaimLoop:
         return locked
 
     async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
-        """Claim runs whose threads were locked, and wait longer for the locks. Give back the runs of threads that stay locked,
-        so that they occupy no slot."""
+        """Claim runs whose threads were locked, and wait longer for the locks.
+
+        Give back the runs of threads that stay locked. Otherwise they would occupy slots.
+        """
         try:
             for pause in LOCKED_PAUSES_SECONDS:
                 await asyncio.sleep(pause)
@@ -255,7 +257,7 @@ class ClaimLoop:
             self._give_back(ref, Effects(), 0.0 if self.stopping else jittered(LOCKED_RETRY_SECONDS))
 
     async def _win(self, worker_id: str, refs: Sequence[RunRef], wait: float) -> Sequence[Claim | Exception]:
-        """Claim ``refs``. Return, in the same order, the claim of each or its error."""
+        """Claim ``refs``. Return the claim or the error of each, in the same order."""
 
         async def claim(some: Sequence[RunRef]) -> list[Claim | Exception]:
             claims = {claim.ref: claim for claim in await self._tools.backend.runs.claim(worker_id, some, wait=wait)}
@@ -295,7 +297,7 @@ class ClaimLoop:
         try:
             ended = await self._dispatch(job, execution)
         except Exception as error:
-            # The run stays `running` in the store and has no task here. Worker._inspect releases the run.
+            # The run stays `running` in the store without a task in this worker. Worker._inspect releases the run.
             log.exception("attempt_not_ended", worker_id=self.worker_id, **names, error=str(error))
         finally:
             slot = self._slots.leave(job.ref)
@@ -307,7 +309,7 @@ class ClaimLoop:
                 log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
 
     def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None) -> None:
-        """Give back a delivery that was not claimed. ``delay``: seconds until its job is due again. None: do not submit."""
+        """Give back an unclaimed delivery. ``delay``: seconds until its job is due again, or None to drop the job."""
         slot = self._slots.leave(ref)
         jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay)]
         if slot.again is not None:
@@ -320,7 +322,7 @@ class ClaimLoop:
             self._give_back(ref, Effects(), delay)
 
     async def _until_changed(self, wait: Awaitable[object]) -> None:
-        """Await ``wait``, or stop waiting when the worker stops or the served queues change."""
+        """Await ``wait``. Stop earlier if the worker stops or the served queues change."""
         try:
             async with asyncio.timeout(0.0 if self.stopping else None) as pause:
                 self._pause = pause

@@ -1,4 +1,4 @@
-"""The effects sender: sends the effects of commits to Redis and releases deliveries, many in one call."""
+"""The effects sender sends the effects of commits to Redis and releases deliveries. One call sends many of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ log = structlog.get_logger("runyard.effects")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A delivery to release and jobs to submit. ``worker_id``: the worker that took the delivery. ``delivery``: the delivery
-    whose lock is released, or None. ``jobs``: the jobs to submit."""
+    """A delivery to release, and jobs to submit.
+
+    ``worker_id``: the worker that took the delivery. ``delivery``: the delivery, or None. ``jobs``: the jobs.
+    """
 
     worker_id: str = ""
     delivery: Delivery | None = None
@@ -30,7 +32,7 @@ class Release:
 
 
 class EffectsSender:
-    """The effects sender of a worker. A failed call fails no run: the reconciler submits the jobs that Redis did not get."""
+    """The effects sender of a worker. After a failed call, the reconciler submits the jobs that Redis did not get."""
 
     def __init__(self, scheduler: Scheduler, events: EventLog, writer: EventWriter) -> None:
         self._scheduler = scheduler
@@ -47,13 +49,13 @@ class EffectsSender:
         self._send_the_rest(effects)
 
     def carry_out(self, effects: Effects) -> None:
-        """Apply the effects of a commit, without a delivery to release."""
+        """Apply the effects of a commit."""
         if effects.jobs or effects.withdrawn:
             self._releases(Release(jobs=effects.submissions))
         self._send_the_rest(effects)
 
     async def drained(self) -> None:
-        """Wait until the call for each effect has succeeded or failed."""
+        """Wait until all calls have succeeded or failed."""
         await asyncio.gather(self._releases.drained(), self._hints.drained(), self._deletions.drained())
 
     def _send_the_rest(self, effects: Effects) -> None:
@@ -77,7 +79,7 @@ class EffectsSender:
             for n, (worker_id, deliveries) in enumerate(returned.items()):
                 await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
         except RunyardError as error:
-            # The locks expire, and the reconciler submits the jobs. Redis may have received some of the counted jobs.
+            # The locks expire. The reconciler submits the jobs. Redis may have received some of these jobs.
             held = [delivery.job for deliveries in returned.values() for delivery in deliveries]
             first = [*jobs, *held][0]
             log.warning(

@@ -1,7 +1,7 @@
-"""The failure detector: watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
+"""The failure detector watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
 
-Its loop does nothing else, and it runs in the heartbeat thread. Neither the work of the leader nor user code that blocks the
-main loop delays a read of heartbeats or a renewal of the lease.
+Its loop does nothing else. It runs in the heartbeat thread. The work of the leader does not delay it, and neither does user
+code that blocks the main loop.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..support import metrics
 from ..support.failure_log import FailureLog
 
 READ_SECONDS: Final = 1.0
-"""Seconds between the beginnings of two reads of the heartbeats."""
+"""Seconds between the starts of two reads of the heartbeats."""
 LEADER_READ_SECONDS: Final = 0.25
-"""Seconds between the beginnings of two reads by the leader. With more reads, the leader finds a dead worker sooner."""
+"""Seconds between the starts of two reads by the leader. More reads find a dead worker sooner."""
 LEASE_SECONDS: Final = 2.0
-"""Seconds for which a leader stays the leader without a renewal of its lease."""
-# A worker is dead if MIN_READS consecutive reads over at least MIN_SPAN_SECONDS show the same heartbeat. Each of them must be
-# answered within MAX_READ_SECONDS.
+"""Seconds for which a lease is valid without a renewal."""
+# A worker is dead if consecutive reads show the same heartbeat. There must be at least MIN_READS such reads in at least
+# MIN_SPAN_SECONDS. Each must be answered within MAX_READ_SECONDS.
 MIN_READS: Final = 3
-"""Number of consecutive reads with the same heartbeat after which a worker counts as dead."""
+"""Minimum number of consecutive reads with the same heartbeat of a dead worker."""
 MIN_SPAN_SECONDS: Final = 3.0
-"""Shortest time from the first to the last of these reads, in seconds."""
+"""Minimum time from the first to the last of these reads, in seconds."""
 MAX_READ_SECONDS: Final = 1.0
-"""Longest answer time of a read that counts, in seconds. A slower read may show old heartbeats."""
+"""Maximum answer time of such a read, in seconds. A slower read may show old heartbeats."""
 MAX_GAP_SECONDS: Final = 2.0
-"""Longest pause between two consecutive reads, in seconds. A longer pause shows that the reader itself was stopped."""
+"""Maximum pause between two consecutive reads, in seconds. In a longer pause the reader itself was stopped."""
 
 log = structlog.get_logger("runyard.failure_detector")
 
@@ -49,14 +49,14 @@ class _Seen:
 
 
 class HeartbeatWatch:
-    """Watches the heartbeats of all workers. It compares only times of the reader's own monotonic clock."""
+    """Watches the heartbeats of all workers. All times are from the monotonic clock of the reader."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._last_read: float | None = None
 
     def observe(self, workers: Iterable[WorkerInfo], *, asked: float, answered: float) -> list[tuple[str, datetime]]:
-        """Evaluate one read of ``workers``, and return the dead workers with their last heartbeats.
+        """Evaluate one read of ``workers``. Return the ids of the dead workers with their last heartbeats.
 
         ``asked`` and ``answered``: the times of the read, in seconds of the monotonic clock.
         """
@@ -89,13 +89,13 @@ class HeartbeatWatch:
 class FailureDetector:
     """The failure detector of one worker. Every worker watches the heartbeats. Only the leader declares workers dead.
 
-    It runs in the heartbeat thread, with that thread's backend. User code that blocks the main loop therefore delays no read.
-    Any thread may read :attr:`leading`. A worker whose main loop stands still does not lead, because the work of the leader is
-    done in that loop.
+    The detector runs in the heartbeat thread, with that thread's backend. User code that blocks the main loop therefore delays
+    no read. A worker with a blocked main loop does not lead, because that loop does the work of the leader. Any thread may read
+    :attr:`leading`.
 
-    ``worker_id``: returns the worker's current id, or None while it is not registered. ``on_change``: called in the thread of
-    the detector when this worker began to lead or declared a worker dead. ``silence``: returns the seconds since the main loop
-    last turned.
+    ``worker_id``: a function that returns the worker's current id, or None while the worker is not registered. ``on_change``: a
+    function that is called in the detector's thread after this worker began to lead or declared a worker dead. ``silence``: a
+    function that returns the seconds since the main loop last ran.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class FailureDetector:
 
     @property
     def leading(self) -> bool:
-        """Whether this worker holds the lease. The lease expires here before it expires in the store."""
+        """Whether this worker holds the lease. In this process the lease ends earlier than in the store."""
         return time.monotonic() < self._leads_until
 
     async def run(self, backend: Backend) -> None:
-        """Read the heartbeats once a second, and four times a second while this worker leads, until cancelled."""
+        """Read the heartbeats once a second, until cancelled. While this worker leads, read them four times a second."""
         while True:
             began = time.monotonic()
             try:
@@ -127,7 +127,7 @@ class FailureDetector:
             await asyncio.sleep(max(began + pause - time.monotonic(), 0.05))
 
     async def step(self, backend: Backend) -> None:
-        """Read the heartbeats once and renew the lease. If this worker leads, declare dead workers dead."""
+        """Read the heartbeats once, and renew the lease. If this worker leads, declare dead workers dead."""
         dead = await self._look(backend)
         worker_id = self._worker_id()
         if worker_id is None or self._silence() > LEASE_SECONDS:

@@ -1,12 +1,12 @@
 """The heartbeat of a worker and the renewal of its locks.
 
-Both run in a thread of their own, so that the worker keeps its runs while user code blocks the main loop. While native code
-holds the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat carries the
-operators' request to drain, and the paused queues.
+Both run in a separate thread. The worker therefore keeps its runs while user code blocks the main loop. While native code holds
+the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat has the operators'
+request to drain, and the paused queues.
 
-A worker that was declared dead has lost its registration. ``Worker._abandon_runs`` (worker/worker.py) then stops all its runs.
-An attempt learns that it has lost its claim when the store refuses a write. ``Execution._stop_after_refusal``
-(execution/executor.py) then stops the agent of the attempt. The loss of a lane's lock stops no run. This loss is only counted.
+After a worker was declared dead, ``Worker._abandon_runs`` (worker/worker.py) stops all its runs. If an attempt has lost its
+claim, the store refuses its next write. ``Execution._stop_after_refusal`` (execution/executor.py) then stops the agent of the
+attempt. The loss of a lane's lock stops no run. This loss is only counted.
 """
 
 from __future__ import annotations
@@ -35,17 +35,20 @@ HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
 CUT_OFF_SECONDS: Final = 3.0
-"""Seconds without an accepted heartbeat after which the worker may have been declared dead. The worker then renews no locks,
-because other workers may have taken its runs over."""
+"""Seconds without an accepted heartbeat. After this time the worker may have been declared dead.
+
+The worker then renews no locks, because other workers may have taken over its runs.
+"""
 
 LATE_SECONDS: Final = 2.0
-"""Seconds without an accepted heartbeat after which the worker takes no jobs.
+"""Seconds without an accepted heartbeat. After this time the worker takes no jobs.
 
-The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker took these jobs, the jobs
-would wait until the worker's own locks on their lanes expire."""
+The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker took the jobs of these runs,
+they would wait until the worker's own locks expire.
+"""
 
 READY_WITHIN_SECONDS: Final = 5.0
-"""Seconds without a successful write to a server after which the worker is not ready."""
+"""Seconds without a successful write to a server. After this time the worker is not ready."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -62,8 +65,8 @@ class HeartbeatState:
 
     ``held``: a function that returns the deliveries whose locks a worker id holds. ``on_dead``: a function that the heartbeat
     thread calls when the worker was declared dead. ``on_reply``: a function that the heartbeat thread calls when the reply has
-    changed. ``watchdog``: seconds of a blocked main loop after which no heartbeats and renewals are sent. The leader then
-    declares the worker dead.
+    changed. ``watchdog``: seconds for which the main loop may be blocked. After this time no heartbeats and renewals are sent.
+    The leader then declares the worker dead.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class HeartbeatState:
         self.worker_id = worker_id
 
     def turn(self) -> None:
-        """Record that the main loop is not blocked at this moment."""
+        """Record that the main loop is not blocked."""
         self._turned = time.monotonic()
 
     def beat(self, reply: HeartbeatReply) -> None:
@@ -104,9 +107,10 @@ class HeartbeatState:
             self.on_reply(reply)
 
     def renewed(self, lost: Sequence[Delivery] = ()) -> None:
-        """Record that Redis takes writes. ``lost``: the deliveries whose locks were not renewed.
+        """Record that Redis accepts writes. ``lost``: the deliveries whose locks were not renewed.
 
-        A lock counts as lost if two consecutive renewals failed. A single renewal also fails for a lock that is being released.
+        A lock counts as lost after two failed renewals in succession. A single renewal also fails while a lock is being
+        released.
         """
         self._redis_answered = time.monotonic()
         self._refusals.pop("Redis", None)
@@ -120,17 +124,17 @@ class HeartbeatState:
         self._refusals[server] = reason
 
     def refusal(self, server: str) -> str | None:
-        """Return the reason of the last call to ``server`` if it failed."""
+        """Return the error of the last call to ``server``, or None if the call succeeded."""
         return self._refusals.get(server)
 
     @property
     def turned(self) -> float:
-        """The last time at which the main loop was not blocked, in seconds of the monotonic clock."""
+        """The time at which the main loop last ran, in seconds of the monotonic clock."""
         return self._turned
 
     @property
     def silence(self) -> float:
-        """Seconds since the last time at which the main loop was not blocked."""
+        """Seconds since the main loop last ran."""
         return time.monotonic() - self._turned
 
     @property
@@ -158,17 +162,17 @@ class HeartbeatState:
 
     @property
     def late(self) -> bool:
-        """Whether no heartbeat was accepted for so long that a claim would also have to wait for Postgres."""
+        """Whether the last accepted heartbeat is too old for taking jobs."""
         return time.monotonic() - self.beaten > LATE_SECONDS
 
     @property
     def cut_off(self) -> bool:
-        """Whether no heartbeat was accepted for so long that the worker may have been declared dead."""
+        """Whether the last accepted heartbeat is so old that the worker may have been declared dead."""
         return time.monotonic() - self.beaten > CUT_OFF_SECONDS
 
 
 async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
-    """Send heartbeats and renew locks until cancelled. Calls to Postgres and calls to Redis do not delay each other."""
+    """Send heartbeats and renew locks until cancelled. Calls to Postgres and Redis do not delay each other."""
     async with asyncio.TaskGroup() as group:
         group.create_task(_every(heartbeat_state, partial(_beat, backend, heartbeat_state), "Postgres", "heartbeat_failed"))
         group.create_task(_every(heartbeat_state, partial(_renew, backend, heartbeat_state), "Redis", "lock_renewal_failed"))
@@ -187,7 +191,10 @@ async def _awaited(awaitable: Awaitable[None]) -> None:
 
 
 async def _every(heartbeat_state: HeartbeatState, act: Callable[[str], Awaitable[None]], server: str, failed: str) -> None:
-    """Call ``act`` every HEARTBEAT_SECONDS. ``server``: the server that it calls. ``failed``: the event to log for an error."""
+    """Call ``act`` every HEARTBEAT_SECONDS. ``server``: the server that ``act`` calls.
+
+    ``failed``: the log event of an error.
+    """
     loop = asyncio.get_running_loop()
     failures = FailureLog(log, failed)
     due = loop.time()
@@ -217,7 +224,7 @@ async def _beat(backend: Backend, heartbeat_state: HeartbeatState, worker_id: st
 async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: str) -> None:
     held = [] if heartbeat_state.cut_off else heartbeat_state.held(worker_id)
     lost = await backend.scheduler.renew(worker_id, held) if held else ()
-    await backend.scheduler.ping()  # a Redis server without free memory renews locks, but accepts no jobs
+    await backend.scheduler.ping()  # without free memory, Redis renews locks but accepts no jobs
     heartbeat_state.renewed(lost)
 
 
@@ -252,7 +259,7 @@ class HeartbeatThread:
         return self._thread.is_alive()
 
     async def stop(self, timeout: float) -> None:
-        """End the thread and close its connections. Wait until the thread has ended, at most ``timeout`` seconds."""
+        """End the thread, and close its connections. Wait for the thread's end, at most ``timeout`` seconds."""
         self._stopping = True
         if self._loop is not None and self._task is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._task.cancel)
@@ -268,7 +275,7 @@ class HeartbeatThread:
         except BaseException as error:  # the leader will declare the worker dead
             log.exception("heartbeat_thread_failed", worker_id=self._state.worker_id, error=str(error))
         finally:
-            with suppress(RuntimeError):  # the owner did not wait, and its loop is closed
+            with suppress(RuntimeError):  # the owner's loop may be closed already
                 self._owner.call_soon_threadsafe(self._ended.set)
 
     async def _run(self) -> None:

@@ -1,6 +1,6 @@
 """The messages between a worker and its heartbeat process.
 
-This module imports little, because the heartbeat process must take little memory.
+This module imports few modules, because the heartbeat process must use little memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MAX_PACKET_BYTES: Final = 65536
 class Order(NamedTuple):
     """The first message to the process.
 
-    ``url``: the URL of Postgres. ``worker_pid``: the id of the worker's process. ``watchdog``: seconds of silence of the
-    worker's main loop after which the process sends no heartbeats.
+    ``url``: the URL of Postgres. ``worker_pid``: the id of the worker's process. ``watchdog``: seconds for which the worker's
+    main loop may be blocked. After this time the process sends no heartbeats.
     """
 
     url: str
@@ -27,8 +27,8 @@ class Order(NamedTuple):
 class Sign(NamedTuple):
     """A sign of life of the worker's heartbeat thread.
 
-    ``worker_id``: the worker's id, or None while it is not registered. ``turned``: when the main loop last turned, in seconds
-    of the monotonic clock, which all processes of a machine share.
+    ``worker_id``: the worker's id, or None while the worker is not registered. ``turned``: the time at which the main loop last
+    ran, in seconds of the monotonic clock. All processes of a machine share this clock.
     """
 
     worker_id: str | None
@@ -36,9 +36,10 @@ class Sign(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the process did while it had no sign of the heartbeat thread.
+    """A report of the process about a time without signs of the heartbeat thread.
 
-    ``seconds``: how long it had none. ``sent``: the number of heartbeats that Postgres accepted. ``error``: the last failure.
+    ``seconds``: the length of this time. ``sent``: the number of heartbeats that Postgres accepted. ``error``: the last
+    failure.
     """
 
     seconds: float
@@ -47,5 +48,5 @@ class Report(NamedTuple):
 
 
 def pack(message: Order | Sign | Report) -> bytes:
-    """Return ``message`` as a packet. The reader knows its type."""
+    """Return ``message`` as a packet. The packet lacks the message's type, because the reader knows the type."""
     return json.dumps(message).encode()

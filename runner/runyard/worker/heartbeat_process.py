@@ -1,9 +1,9 @@
 """The process that sends a worker's heartbeats while code of the worker holds the interpreter.
 
-Native code that keeps the interpreter's lock stops every thread of the worker, and the heartbeat thread with them. The process
-has an interpreter of its own. The heartbeat thread sends it a sign of life twice a second over a socket pair, to which no other
-process can connect. While there are no signs, the process sends the heartbeats to Postgres, up to the watchdog's limit. It does
-not renew the locks in Redis, because a running run needs no lock.
+Native code that keeps the interpreter's lock stops every thread of the worker, also the heartbeat thread. The process has a
+separate interpreter. The heartbeat thread sends the process a sign of life twice a second, over a socket pair. No other process
+can connect to this socket pair. While there are no signs, the process sends the heartbeats to Postgres, up to the watchdog's
+limit. The process does not renew the locks in Redis, because a running run needs no lock.
 
 The program of the process is ``runyard_api.worker.heartbeat_sender``.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SIGN_SECONDS: Final = 0.5
 """Seconds between two signs of life."""
 RESTART_SECONDS: Final = 5.0
-"""Shortest time between two starts of the process, in seconds."""
+"""Minimum time between two starts of the process, in seconds."""
 EXIT_SECONDS: Final = 1.0
 """Seconds to wait for the exit of a killed process."""
 
@@ -39,10 +39,12 @@ log = structlog.get_logger("runyard.heartbeat")
 
 
 class HeartbeatProcess:
-    """The heartbeat process of one worker. It starts with the first sign of life, and again when it has ended.
+    """The heartbeat process of one worker. The first sign of life starts the process.
 
-    ``command``: the words of the command line, to which the number of the process's socket is added. ``url``: the URL of
-    Postgres, which the process gets over the socket.
+    If the process ends, a later sign of life starts it again.
+
+    ``command``: the words of the command line. The number of the process's socket is added as the last word. ``url``: the URL
+    of Postgres. The process gets the URL over the socket.
     """
 
     def __init__(self, command: Sequence[str], url: str) -> None:
@@ -53,7 +55,7 @@ class HeartbeatProcess:
         self._start_at = float("-inf")
 
     async def run(self, heartbeat_state: HeartbeatState) -> None:
-        """Send signs of life until cancelled, then end the process. Raises no error."""
+        """Send signs of life until cancelled. Then end the process. Raises no error."""
         try:
             while True:
                 try:
@@ -67,7 +69,7 @@ class HeartbeatProcess:
             self._end()
 
     def _sign(self, heartbeat_state: HeartbeatState) -> None:
-        """Send one sign of life, and log a report. Raises OSError if the process has ended, does not read, or cannot start."""
+        """Send one sign of life, and log a report. Raise OSError if the process has ended, does not read, or cannot start."""
         if self._link is None:
             if time.monotonic() < self._start_at:
                 return
@@ -91,7 +93,7 @@ class HeartbeatProcess:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C goes to the worker, which ends the process
+                    start_new_session=True,  # Ctrl-C goes to the worker only
                 )
         except OSError:
             ours.close()
@@ -112,7 +114,7 @@ class HeartbeatProcess:
     def _end(self) -> int | None:
         """End the process. Return its exit status, or None if it was not started."""
         if self._link is not None:
-            with suppress(OSError):  # user code may have closed its number
+            with suppress(OSError):  # user code may have closed the socket's number
                 self._link.close()
         process, self._process, self._link = self._process, None, None
         if process is None:

@@ -1,11 +1,12 @@
-"""Isolated attempts: a run whose attempts crashed their processes is executed alone, in a child process.
+"""Isolated attempts: after attempts of a run crashed their processes, the run is executed alone, in a child process.
 
-The worker has at most one child. The child starts on demand, executes one attempt after the other, and ends after
-CHILD_IDLE_SECONDS without an attempt. It executes an attempt under the fence of the worker's claim, on connections of its own.
-The worker renews the lane's lock and sends the heartbeats. Worker and child exchange pickled messages over a socket. The worker
-sends one :class:`Order`. It then sends a claim for each attempt, whose trace context is the span of the attempt. It sends a
-:class:`~runyard.execution.executor.Stop` to stop an attempt. The child sends :class:`Alive` and :class:`ChildReply`. The child
-ends when the socket is closed.
+The worker has at most one child. The child starts on demand and executes one attempt after another. It ends after
+CHILD_IDLE_SECONDS without an attempt. It has its own connections, and uses the fence of the worker's claim. The worker renews
+the lane's lock and sends the heartbeats.
+
+Worker and child exchange pickled messages over a socket. The worker sends one :class:`Order`, then a claim for each attempt.
+The trace context in the claim is the span of the attempt. A :class:`~runyard.execution.executor.Stop` stops an attempt. The
+child sends :class:`Alive` and :class:`ChildReply`. The child ends when the socket is closed.
 
 The stored functions decide that an attempt must run alone, and count the crashes (``postgres/functions/crashes.sql``).
 """
@@ -33,11 +34,11 @@ from ..ports.results import Claim, Ended
 from ..support.store_retries import patiently
 
 CHILD_START_SECONDS: Final = 60.0
-"""Seconds within which a child must have loaded the app and connected."""
+"""Maximum number of seconds in which a child loads the app and connects."""
 CHILD_IDLE_SECONDS: Final = 60.0
-"""Seconds without an attempt after which the child is ended."""
+"""Seconds without an attempt. Then the child is ended."""
 STOP_SLACK_SECONDS: Final = 2.0
-"""Seconds that a stopped attempt gets beyond the agent's cleanup time."""
+"""Seconds that a stopped attempt gets in addition to the agent's cleanup time."""
 HEADER: Final = struct.Struct("!I")
 
 log = structlog.get_logger("runyard.isolation")
@@ -45,7 +46,7 @@ log = structlog.get_logger("runyard.isolation")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The first message to a child.
+    """The first message to a child process.
 
     ``app``: the app as ``module:attribute``. ``settings``: the arguments to connect its backend. ``parent``: the id of the
     worker's process. ``path``: the import path.
@@ -59,8 +60,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ChildReply:
-    """The end of an attempt. ``ended`` is None if the child wrote no end. ``used``: the usage by agent and model, for the
-    worker to count, because nobody scrapes the child."""
+    """The end of an attempt.
+
+    ``ended``: None if the child wrote no end. ``used``: the usage by agent and model. The worker counts this usage, because the
+    child serves no metrics.
+    """
 
     ended: Ended | None
     used: dict[tuple[str, str], Usage]
@@ -92,9 +96,9 @@ class Child:
 
     @classmethod
     async def start(cls, command: Sequence[str], order: Order, watchdog: float) -> Child:
-        """Start a child and wait until it is ready. Raises ChildDied.
+        """Start a child, and wait until it is ready. Raises ChildDied.
 
-        ``command``: the words of the command line, to which the number of the child's socket is added.
+        ``command``: the words of the command line. The number of the child's socket is added as the last word.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -103,7 +107,7 @@ class Child:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=DEVNULL,
-                start_new_session=True,  # Ctrl-C goes to the worker, which stops its child
+                start_new_session=True,  # Ctrl-C goes to the worker only
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         child = cls(process, reader, writer, watchdog)
@@ -120,7 +124,7 @@ class Child:
         return self._process.returncode is None
 
     def send(self, message: Order | Claim | Stop) -> None:
-        """Send a message. A dead child does not receive it, and :meth:`answer` reports the death."""
+        """Send a message. If the child is dead, :meth:`answer` reports the death."""
         if not self._writer.is_closing():
             self._writer.write(frame(message))
 
@@ -136,7 +140,7 @@ class Child:
             self._process.kill()
 
     async def end(self) -> None:
-        """Kill the child and wait for its end."""
+        """Kill the child, and wait for its end."""
         self.kill()
         await self._exit
         self._writer.close()
@@ -154,13 +158,13 @@ class Child:
             raise ChildDied(_how(self._process.returncode)) from None
 
     async def _watch(self) -> None:
-        """Close the socket when the child ends, since a process that the agent forked may hold the child's side open."""
+        """Close the socket when the child ends. A process that the agent forked may keep the child's side open."""
         await self._process.wait()
         self._writer.transport.close()
 
 
 class Isolation:
-    """The child of one worker. ``watchdog``: seconds that user code may block the child's event loop."""
+    """The child of one worker. ``watchdog``: seconds for which user code may block the child's event loop."""
 
     def __init__(self, command: Sequence[str], order: Order, *, watchdog: float = 30.0) -> None:
         self.turn = asyncio.Lock()
@@ -171,11 +175,11 @@ class Isolation:
         self._idle: asyncio.Task[None] | None = None
 
     def execution(self, tools: WorkerServices, claim: Claim) -> Execution:
-        """Return the attempt of ``claim``, to be executed in the child."""
+        """Return the attempt of ``claim``. The child will execute it."""
         return IsolatedExecution(tools, claim, self)
 
     async def child(self) -> Child:
-        """Return a child that is ready. The caller holds ``turn``. Raises ChildDied if no child can be started."""
+        """Return a ready child. The caller holds ``turn``. Raises ChildDied if no child can be started."""
         await self._keep()
         if self._child is not None and not self._child.lives:
             await self._end()
@@ -212,7 +216,10 @@ class Isolation:
 
 
 class IsolatedExecution(Execution):
-    """An attempt that waits for its turn in the child. Failures before its start in the child do not count against the run."""
+    """An attempt that waits for its turn in the child.
+
+    Failures before its start in the child do not count as errors of the run.
+    """
 
     def __init__(self, tools: WorkerServices, claim: Claim, isolation: Isolation) -> None:
         super().__init__(tools, claim)
@@ -266,7 +273,7 @@ class IsolatedExecution(Execution):
         return reply.ended
 
     def _log_end(self, ended: Ended | None, seconds: float) -> None:
-        if not self._answered:  # otherwise the child has logged the end, with its usage and the error
+        if not self._answered:  # otherwise the child has logged the end
             super()._log_end(ended, seconds)
 
     async def _give_up(self) -> Ended | None:

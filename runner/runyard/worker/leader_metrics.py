@@ -1,4 +1,4 @@
-"""Metrics of the whole deployment, which the leader measures for Prometheus."""
+"""Metrics of the whole deployment. The leader measures them for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..ports.workers import DeploymentFigures, QueueInfo
 from ..support import metrics
 
 MEASURE_SECONDS: Final = 5.0
-"""Shortest time between two measurements, in seconds."""
+"""Minimum time between two measurements, in seconds."""
 MEASURE_TIME_SHARE: Final = 0.02
-"""Largest share of the time that measurements may take. Slow measurements are made less often."""
+"""Maximum share of the time for measurements. Slow measurements are made less often."""
 
 OF_QUEUES: Final = (
     metrics.QUEUED,
@@ -32,8 +32,10 @@ REQUEST_KINDS: Final = {"question": "questions", "approval": "approvals", "step"
 
 
 class LeaderMetrics:
-    """Sets the gauges of the deployment while ``leading()`` is true. Those of other workers are missing or no number, so that
-    a maximum over all workers is the figure of the leader."""
+    """Sets the gauges of the deployment while ``leading()`` is true.
+
+    On other workers these gauges are missing or NaN. The maximum over all workers is therefore the figure of the leader.
+    """
 
     def __init__(self, queues: QueueStore, workers: WorkerStore, leading: Callable[[], bool]) -> None:
         self._queues = queues
@@ -62,7 +64,7 @@ class LeaderMetrics:
         return time.monotonic() - began
 
     def _hide(self) -> None:
-        """Show nothing: another worker leads, or the store does not answer."""
+        """Remove the gauges, because another worker leads or the store does not answer."""
         self._shown = show_queues([], self._shown)
         metrics.PENDING_REQUESTS.clear()
         metrics.hide_leader_gauges()
@@ -84,10 +86,10 @@ class LeaderMetrics:
 
 
 def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
-    """Set the gauges of queues to a measurement. Return the names of the queues that are shown.
+    """Set the gauges of queues to a measurement. Return the names of these queues.
 
-    A queue whose name comes from clients only is counted under the empty name. ``before``: the names that the previous call
-    returned. Gauges of names that are missing in the measurement are removed.
+    A queue that only clients name is counted under the empty name. ``before``: the names that the previous call returned.
+    Gauges of names that are missing in the measurement are removed.
     """
     shown: dict[str, QueueInfo] = {}
     for info in found:

@@ -1,10 +1,10 @@
 """The rescue: the leader submits the runs that no queue and no live worker holds. Redis lost their jobs, or their worker died.
 
-Each pass reads a bounded number of rows. ``lost_tasks.py`` finds the runs that a live worker holds and does not execute.
+Each pass reads a bounded number of rows. ``lost_tasks.py`` finds runs that a live worker holds but does not execute.
 
 A pass reads the runs of dead workers, the waiting runs that changed last, and a part of the other waiting runs. The next pass
-reads the next part. Such a round through the other waiting runs is a rotation. After an event that may have lost many jobs, the
-passes make one rotation as fast as possible. This rotation is a sweep.
+reads the next part. A round through all parts is a rotation. After an event that may have lost many jobs, the passes make one
+rotation as fast as possible. This rotation is a sweep.
 """
 
 from __future__ import annotations
@@ -26,36 +26,38 @@ from ..support import metrics
 from ..support.batching import each_its_own
 
 MIN_HEAD_AGE: Final = timedelta(seconds=1)
-"""Shortest age of an examined lane head. Redis may be about to receive or to remove the job of a younger head."""
+"""Minimum age of an examined lane head. The job of a younger head may not have reached Redis yet."""
 MIN_MISSING_SECONDS: Final = 1.0
 """Seconds for which a lane head must be missing from Redis.
 
-MIN_HEAD_AGE does not suffice. When a run ends, the run behind it becomes the head and is submitted. That run may be old.
+MIN_HEAD_AGE does not suffice. When a run ends, the next run of the lane becomes the head and is submitted. The next run may be
+old.
 """
 ORPHANS_PER_PAGE: Final = 1000
-"""Number of orphans after which one read of orphans ends."""
+"""Number of orphans at which one read of orphans ends."""
 CANCEL_BATCH: Final = 100
-"""Maximum number of cancelled runs ended by one commit."""
+"""Maximum number of cancelled runs that one commit ends."""
 MAX_RESCUES_PER_PASS: Final = 5000
-"""Maximum number of jobs that one pass submits, so that an empty Redis is not flooded."""
+"""Maximum number of jobs that one pass submits. More jobs at once would overload an empty Redis."""
 RECENT_SECONDS: Final = 10.0
-"""Greatest age of the runs that every pass examines, at the time of the previous pass.
+"""Maximum age of recent runs at the time of the previous pass. Every pass examines the recent runs.
 
-If a process commits a run and stops before it submits the run's job, these passes find the run early."""
+If a process dies between the commit of a run and the submission of its job, such a pass finds the run early.
+"""
 RECENT_ROWS: Final = 500
-"""Maximum number of recent runs that one pass examines, so that a burst of runs does not make a pass long."""
+"""Maximum number of recent runs that one pass examines. It bounds the time of a pass after many new runs."""
 ROTATION_ROWS: Final = 500
-"""Number of other waiting runs that one read of the rotation examines, so that a long queue does not make a pass long."""
+"""Maximum number of other waiting runs that one read examines. It bounds the time of a pass with a long queue."""
 DEAD_LOCK_SECONDS: Final = 60.0
-"""Seconds since its last heartbeat for which a dead worker may still have locks in Redis."""
+"""Seconds for which a dead worker may still have locks in Redis after its last heartbeat."""
 SWEEP_SECONDS: Final = 0.25
-"""Seconds that one pass spends on a sweep. The servers are free for other work in the rest of the time."""
+"""Maximum seconds of a sweep in one pass. The servers need the rest of the time for other work."""
 
 log = structlog.get_logger("runyard.rescue")
 
 
 class MissingWatch:
-    """Distinguishes lost lane heads from heads whose submission is under way. It keeps the heads that Redis did not hold."""
+    """Tells lost lane heads apart from heads that are being submitted. It keeps the heads that are missing from Redis."""
 
     def __init__(self) -> None:
         self._missing: dict[RunRef, tuple[Job, float]] = {}
@@ -64,25 +66,25 @@ class MissingWatch:
         return len(self._missing)
 
     def note(self, missing: Iterable[Job], now: float) -> None:
-        """Keep the jobs that Redis does not hold. ``now``: seconds of the monotonic clock."""
+        """Keep jobs that are missing from Redis. ``now``: seconds of the monotonic clock."""
         for job in missing:
             self._missing.setdefault(job.ref, (job, now))
 
     def jobs(self) -> list[Job]:
-        """Return the kept jobs, which the next pass looks up in Redis again."""
+        """Return the kept jobs. The next pass looks them up in Redis again."""
         return [job for job, _ in self._missing.values()]
 
     def lost(self, missing: Iterable[Job], now: float) -> list[RunRef]:
-        """Return the kept runs that were missing for MIN_MISSING_SECONDS. Forget those that Redis holds by now.
+        """Return the kept runs that were missing for MIN_MISSING_SECONDS. Forget the jobs that Redis now has.
 
-        ``missing``: the kept jobs that Redis still does not hold.
+        ``missing``: the kept jobs that are still missing from Redis.
         """
         still = {job.ref for job in missing}
         self._missing = {ref: kept for ref, kept in self._missing.items() if ref in still}
         return [ref for ref, (_, since) in self._missing.items() if now - since >= MIN_MISSING_SECONDS]
 
     def forget(self, refs: Iterable[RunRef]) -> None:
-        """Forget runs that were submitted, or that do not wait any more."""
+        """Forget runs that were submitted or do not wait."""
         for ref in refs:
             self._missing.pop(ref, None)
 
@@ -97,11 +99,11 @@ class Rotation:
         self._wrapped = False
 
     def sweep(self) -> None:
-        """Begin a sweep. It ends when the position is the present one again."""
+        """Begin a sweep. It ends when the rotation is at its present position again."""
         self.sweeping, self._goal, self._wrapped = True, self.after, False
 
     def advance(self, after: WaitingCursor | None) -> None:
-        """Move the position to ``after``, or to the start if it is None. End the sweep if it has examined all waiting runs."""
+        """Move the position to ``after`` (None: to the start). End the sweep if it has examined all waiting runs."""
         at_end = after is None
         self.after = after
         if self._goal is None:
@@ -115,8 +117,8 @@ class Rotation:
 class Rescue:
     """The rescue of one worker, while it leads.
 
-    ``worker_id``: returns the worker's current id. ``carry_out``: applies the effects of a commit. ``leading``: whether the
-    worker leads. ``clock``: returns seconds of a monotonic clock.
+    The arguments are functions. ``worker_id`` returns the worker's current id. ``carry_out`` applies the effects of a commit.
+    ``leading`` returns whether the worker leads. ``clock`` returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -146,15 +148,15 @@ class Rescue:
         return self._rotation.sweeping
 
     def sweep(self) -> None:
-        """Examine all waiting runs in the next passes, and again when the locks that exist now have expired.
+        """Examine all waiting runs in the next passes. Examine them again when the present locks have expired.
 
-        Call this method after an event that may have lost jobs. A job whose lock has not expired counts as held.
+        Call this method after an event that may have lost jobs. A run whose lane is locked does not count as lost.
         """
         self._rotation.sweep()
         self._sweep_again_at = self._clock() + LANE_LOCK_SECONDS + 1.0
 
     async def step(self) -> None:
-        """Make one pass. After a RunyardError of a server, raise it and begin a sweep, because Redis may have lost data."""
+        """Make one pass. After an error of a server, begin a sweep, because Redis may have lost data. Raise the error."""
         if self._clock() >= self._sweep_again_at:
             self._sweep_again_at = float("inf")
             self._rotation.sweep()
@@ -162,7 +164,7 @@ class Rescue:
         try:
             left = MAX_RESCUES_PER_PASS - await self._submit_orphans()
             if await self._submit_lost(left):
-                self.sweep()  # the cause may have lost further jobs
+                self.sweep()  # further jobs may be lost for the same reason
             await self._look_at_recent()
             await self._rotate()
         except RunyardError:
@@ -170,12 +172,12 @@ class Rescue:
             raise
 
     async def _submit_orphans(self) -> int:
-        """Submit the runs of dead workers at once, because no other process submits them. End the cancelled ones.
+        """Submit the runs of dead workers at once, because no other process submits them. End their cancelled runs.
 
-        The locks of these workers do not count. A dead worker that reaches Redis and not Postgres keeps its locks until it
-        notices its death.
+        The locks of these workers do not count. A dead worker may still reach Redis but not Postgres. It then keeps its locks
+        until it notices its death.
 
-        Return the number of submitted runs. A pass that examined MAX_RESCUES_PER_PASS orphans leaves the rest to the next pass.
+        Return the number of submitted runs. After MAX_RESCUES_PER_PASS orphans, the next pass examines the other orphans.
         """
         examined = submitted = 0
         while examined < MAX_RESCUES_PER_PASS and self._leading():
@@ -201,13 +203,13 @@ class Rescue:
         lost = self._missing.lost(missing, self._clock())[: max(limit, 0)]
         if not lost:
             return 0
-        # Postgres is asked last: a run that was executed since the earlier pass is also missing from Redis.
+        # Postgres is read last, because a run that was executed after the earlier pass is also missing from Redis.
         submitted = await self._submit(await self._backend.workers.still_waiting(lost, unchanged=MIN_HEAD_AGE))
         self._missing.forget(lost)
         return submitted
 
     async def _look_at_recent(self) -> None:
-        """Examine the runs that changed in the RECENT_SECONDS before the last pass, or since then."""
+        """Examine the runs that changed in the RECENT_SECONDS before the last pass or after that pass."""
         began = self._clock()
         page = await self._backend.workers.waiting(
             unchanged=MIN_HEAD_AGE,
@@ -233,8 +235,10 @@ class Rescue:
             self._missing.note(await self._missing_jobs(page.jobs), self._clock())
 
     async def _missing_jobs(self, waiting: Sequence[Job]) -> list[Job]:
-        """Return the jobs of waiting runs that Redis does not hold. The locks of dead workers do not count. A dead worker may
-        have taken a job from Redis without claiming the run in the store. The dead workers are read once per pass."""
+        """Return the jobs of waiting runs that are missing from Redis. The locks of dead workers do not count.
+
+        A dead worker may have taken a job from Redis before it claimed the run. The dead workers are read once per pass.
+        """
         if self._dead is None:
             workers = await self._backend.workers.workers()
             self._dead = {
@@ -254,7 +258,7 @@ class Rescue:
         return len(lost)
 
     async def _end(self, cancelled: Sequence[RunRef]) -> None:
-        """End cancelled runs of dead workers, also in a queue that is paused or that no worker serves."""
+        """End cancelled runs of dead workers, also in paused and unserved queues."""
 
         async def claim(refs: Sequence[RunRef]) -> list[Claim | Exception]:
             claims = {claim.ref: claim for claim in await self._backend.runs.claim(self._worker_id(), refs)}

@@ -1,6 +1,6 @@
-"""Detection of lost tasks: runs that the store assigns to this worker and that have no task in its process (W4).
+"""Detection of lost tasks: the store assigns a run to this worker, but the run has no task in its process (W4).
 
-Every worker looks for its own. ``lost_jobs.py`` submits the runs that no worker holds and whose jobs Redis lost.
+Every worker looks for its own lost tasks. ``lost_jobs.py`` submits runs that no worker holds and whose jobs Redis lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger("runyard.worker")
 
 
 class LostTaskDetector:
-    """Releases an attempt that two successive calls of :meth:`check` found without a task."""
+    """Releases an attempt that has no task in two successive calls of :meth:`check`."""
 
     def __init__(self, backend: Backend, slots: Slots, claim_loop: ClaimLoop, effects_sender: EffectsSender) -> None:
         self._backend, self._slots, self._claim_loop, self._effects_sender = backend, slots, claim_loop, effects_sender

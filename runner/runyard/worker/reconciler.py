@@ -1,9 +1,9 @@
 """The reconciler: the work of the leader. The failure detector decides which worker leads.
 
-The leader submits runs that Redis lost (``lost_jobs.py``), admits due runs, applies limits, counts usage, keeps the streams to
-their limit, and prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the times, and the store's
-``prune`` decides what is deleted. The verb ``runs.admit`` also applies the deadlines of HITL requests,
-and fails the runs that were not started by their ``expires_at``. No lease and no heartbeat depends on the duration of a pass.
+The leader submits runs that Redis lost (``lost_jobs.py``), admits due runs, applies limits, counts usage, trims the streams,
+and prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the retention times. The store's ``prune``
+selects the data. The verb ``runs.admit`` also applies the deadlines of HITL requests, and fails the runs that did not start by
+their ``expires_at``. Leases and heartbeats do not depend on the duration of a pass.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..support.failure_log import FailureLog
 from .lost_jobs import Rescue
 
 PASS_SECONDS: Final = 1.0
-"""Seconds between two passes, and the shortest time between two passes of the rescue."""
+"""Seconds between two passes. The passes of the rescue have about the same interval."""
 PRUNE_SECONDS: Final = 10.0
-"""Seconds between two prunings if the first one left nothing to prune."""
+"""Seconds between two prunings if the first pruning deleted everything."""
 PRUNE_PART_SECONDS: Final = 0.25
-"""Seconds after which a pass starts no further pruning. Each pruning is a short transaction."""
+"""Maximum seconds of prunings in one pass. Each pruning is a short transaction."""
 LONG_FEED_DELAY_SECONDS: Final = 60.0
-"""Shortest delay of the feed for a log line that names the transaction at fault. Also the seconds between two such lines."""
+"""Minimum delay of the feed for a log line with the transaction that causes it. Also the seconds between two such lines."""
 
 log = structlog.get_logger("runyard.reconciler")
 
@@ -39,8 +39,8 @@ log = structlog.get_logger("runyard.reconciler")
 class Reconciler:
     """The reconciler of one worker.
 
-    ``worker_id``: returns the worker's current id. ``carry_out``: applies the effects of a commit. ``leading``: whether the
-    worker leads.
+    ``worker_id`` returns the worker's current id. ``carry_out`` applies the effects of a commit. ``leading`` returns whether
+    the worker leads.
     """
 
     def __init__(
@@ -73,13 +73,16 @@ class Reconciler:
         return self._rescue.rescued
 
     def hurry(self) -> None:
-        """Make a pass at once, and examine all waiting runs: this worker began to lead, or a worker was declared dead."""
+        """Make a pass at once, and examine all waiting runs.
+
+        Call this method after this worker began to lead or declared a worker dead.
+        """
         self._rescue.sweep()
         self._rescue_at = float("-inf")
         self._wake.set()
 
     async def run(self) -> None:
-        """Make one pass after the other until cancelled."""
+        """Make one pass after another until cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -93,7 +96,7 @@ class Reconciler:
                 await asyncio.wait_for(self._wake.wait(), pause)
 
     async def step(self) -> float:
-        """Make one pass if this worker leads. Return the seconds until the next one."""
+        """Make one pass if this worker leads. Return the seconds until the next pass."""
         if not self._leading():
             metrics.FEED_DELAY.set(0)
             self._streams_dropped = None
@@ -109,7 +112,7 @@ class Reconciler:
         return PASS_SECONDS if admitted.next_due is None else min(PASS_SECONDS, max(admitted.next_due, 0.005))
 
     async def _try_trim(self) -> None:
-        """Keep the event streams to their limit. Without room in Redis no run could start."""
+        """Trim the event streams to their limit. Without free memory in Redis, no run could start."""
         if time.monotonic() < self._trim_at:
             return
         self._trim_at = time.monotonic() + PASS_SECONDS * 0.9
@@ -127,11 +130,11 @@ class Reconciler:
         self._streams_dropped = usage.dropped
 
     async def _try_rescue(self) -> None:
-        # A pass comes earlier if a run becomes due soon. The rescue still examines the same number of runs per second.
+        # A due run makes a pass come earlier. The rescue still examines the same number of runs per second.
         self._rescue_at = time.monotonic() + PASS_SECONDS * 0.9
         try:
             await self._rescue.step()
-        except RunyardError as error:  # Redis may be down or refuse writes: the rest of the pass needs Postgres only
+        except RunyardError as error:  # Redis may refuse writes: the rest of the pass needs Postgres only
             self._failures["rescue_failed"].failed(error, expected=True, worker_id=self._worker_id())
         else:
             self._failures["rescue_failed"].worked(worker_id=self._worker_id())
@@ -145,7 +148,10 @@ class Reconciler:
             )
 
     async def _prune(self) -> None:
-        """Delete data whose retention has passed, and rows of deleted threads, for PRUNE_PART_SECONDS. Later passes go on."""
+        """Delete data whose retention has passed, and rows of deleted threads, for PRUNE_PART_SECONDS.
+
+        Later passes continue.
+        """
         began = time.monotonic()
         if began < self._prune_at:
             return

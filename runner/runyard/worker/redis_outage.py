@@ -1,4 +1,4 @@
-"""Report to Postgres that this worker does not reach Redis. ``explain`` and ``doctor`` name the report while runs wait."""
+"""Report to Postgres that this worker does not reach Redis. ``explain`` and ``doctor`` show this report."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two comparisons of the report with the renewals of the locks."""
+"""Seconds between two comparisons of the report with the last answer of Redis."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
 
 class RedisOutageReport:
-    """Keeps the worker's report in step with the answers of Redis that ``heartbeat_state`` records."""
+    """Updates the worker's report after the answers of Redis that ``heartbeat_state`` records."""
 
     def __init__(self, heartbeat_state: HeartbeatState) -> None:
         self._state = heartbeat_state
         self._reported: tuple[str, bool] | None = None
-        """The worker, and whether its outage is reported. None before the first report: another process may have reported."""
+        """The worker, and whether its outage is reported.
+
+        None before the first report, because the report in Postgres is unknown.
+        """
         self._failures = FailureLog(log, "redis_outage_report_failed")
 
     async def run(self, backend: Backend) -> None:
-        """Report an outage and its end, until cancelled."""
+        """Report an outage and the end of an outage, until cancelled."""
         while True:
             try:
                 await self._look(backend)

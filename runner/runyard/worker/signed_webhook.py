@@ -17,14 +17,14 @@ from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.webhooks import Posting
 
 MAX_RESULT_BYTES: Final = 65_536
-"""Largest result, in bytes of JSON, that a webhook includes."""
+"""Maximum number of bytes of a result in a webhook, as JSON."""
 
 
 class WebhookRun(BaseModel):
-    """The run of an event. ``status`` is the status that the event announces.
+    """The run of an event. ``status``: the status in the event.
 
-    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has continued since the event. All fields but
-    ``status`` and ``result_omitted`` are null if the thread is deleted, or if the stored data of the run cannot be decoded.
+    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has continued after the event. If the thread is
+    deleted, or if the stored data of the run cannot be decoded, all fields except ``status`` and ``result_omitted`` are null.
     """
 
     status: Literal["completed", "failed", "cancelled", "dead", "suspended"]
@@ -39,7 +39,7 @@ class WebhookRun(BaseModel):
 
 
 class WebhookEvent(BaseModel):
-    """The body of a webhook. ``id`` is the same in every repetition. ``run`` is null for events of no run."""
+    """The body of a webhook. ``id`` is the same in every repetition. ``run`` is null if the event belongs to no run."""
 
     id: str
     type: FeedType
@@ -66,7 +66,7 @@ def body_of(posting: Posting, run: Run | None) -> bytes:
 
 
 def _summary(posting: Posting, run: Run | None) -> JsonObject:
-    """Return the run's summary with the event's ``status``. Leave out the data of a run that has continued since the event."""
+    """Return a summary of the run. Leave out the data of a run that has continued after the event."""
     status = posting.type.removeprefix("run.")
     still = run if run is not None and run.status == status else None
     large = still is not None and still.result is not None and len(_json(still.result)) > MAX_RESULT_BYTES
@@ -84,11 +84,11 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
 
 
 def signed(delivery_id: str, body: bytes, secrets: Iterable[str], now: datetime) -> dict[str, str]:
-    """Return the headers of a try at ``now``, a time with a time zone.
+    """Return the headers of a try. ``now``: the present time, with a time zone.
 
-    ``secrets``: texts of ``whsec_`` and base64. The headers have one signature per secret.
+    ``secrets``: each is ``whsec_`` and a base64 text. The headers have one signature per secret.
     """
-    from standardwebhooks import Webhook  # only a leading worker needs it
+    from standardwebhooks import Webhook  # only the leader needs this package
 
     return {
         "content-type": "application/json",

@@ -14,7 +14,10 @@ from ..support import metrics
 
 @dataclass(slots=True)
 class Slot:
-    """One run in a slot. ``again``: a second delivery of the same run, to be claimed when this execution ends."""
+    """One run in a slot. ``again``: a second delivery of the same run.
+
+    The worker claims this delivery when the execution ends.
+    """
 
     worker_id: str
     delivery: Delivery
@@ -23,8 +26,11 @@ class Slot:
 
 
 class Slots:
-    """The slots of one worker, at most ``size``. A run takes a slot when the worker has taken its job, before the claim in
-    Postgres. While the run has the slot, the heartbeat thread renews the lock of its lane."""
+    """The slots of one worker, at most ``size``.
+
+    A run takes a slot when the worker has taken its job, before the claim in Postgres. While the run has the slot, the
+    heartbeat thread renews the lock of its lane.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -41,8 +47,8 @@ class Slots:
     def take(self, worker_id: str, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Put ``deliveries`` into slots. Return the deliveries to claim.
 
-        A run that has a slot is not claimed a second time. Its second delivery waits until the slot is free: a respond may have
-        queued a suspended run again before the task of its attempt has ended.
+        A run with a slot is not claimed a second time. An answer may queue a suspended run again before the task of its attempt
+        has ended. The second delivery then waits until the slot is free.
         """
         fresh = []
         for delivery in deliveries:
@@ -60,7 +66,7 @@ class Slots:
         self._slots[ref].execution = execution
 
     def leave(self, ref: RunRef) -> Slot:
-        """Free the run's slot and return it."""
+        """Free the run's slot. Return the slot."""
         slot = self._slots.pop(ref)
         metrics.SLOTS_IN_USE.dec()
         self._left.set()
@@ -79,7 +85,7 @@ class Slots:
     def held(self, worker_id: str) -> Sequence[Delivery]:
         """Return the deliveries whose locks ``worker_id`` holds.
 
-        The method copies the table in one step, because the heartbeat thread calls it.
+        The heartbeat thread calls this method. The method therefore copies the table in one step.
         """
         slots = [slot for slot in list(self._slots.values()) if slot.worker_id == worker_id]
         return [slot.again or slot.delivery for slot in slots]

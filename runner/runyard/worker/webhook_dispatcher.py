@@ -1,9 +1,9 @@
-"""The webhook dispatcher: the leading worker sends due deliveries, a bounded number at once, and stores their outcomes.
+"""The webhook dispatcher: the leader sends due deliveries, a bounded number at once, and stores their outcomes.
 
 The dispatcher takes each delivery under a lease. If the dispatcher dies, the next leader sends its unsettled deliveries again
 when their leases end. The store keeps deliveries, leases and tries. A new leader does not know which endpoints are
-unresponsive. ``WebhookPolicy`` (``domain/webhooks.py``) has the number of tries and the first pause. The constants below
-determine the later pauses.
+unresponsive. ``WebhookPolicy`` (``domain/webhooks.py``) has the number of tries and the first pause. The constants below define
+the later pauses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..support.store_retries import patiently
 from .signed_webhook import body_of, signed
 
 POLL_SECONDS: Final = 0.5
-"""Seconds between two reads of the store after a read that found no due delivery."""
+"""Seconds until the next read of the store, after a read that found no due delivery."""
 MEASURE_SECONDS: Final = 5.0
 """Seconds between two measurements of the oldest waiting delivery."""
 MAX_IN_FLIGHT: Final = 64
@@ -36,18 +36,19 @@ MAX_IN_FLIGHT: Final = 64
 MAX_IN_FLIGHT_PER_ENDPOINT: Final = 8
 """Maximum number of deliveries in flight to one endpoint."""
 MAX_IN_FLIGHT_UNRESPONSIVE: Final = 32
-"""Maximum number of deliveries in flight to unresponsive endpoints, whose last try got no answer.
+"""Maximum number of deliveries in flight to unresponsive endpoints.
 
-Such a delivery may occupy its place for a whole timeout. The unresponsive endpoints share the places. Each has at least one.
+The last try to an unresponsive endpoint got no answer. A delivery to it may occupy its place for a whole timeout. The
+unresponsive endpoints share these places. Each has at least one place.
 """
 MAX_UNRESPONSIVE_KNOWN: Final = 1000
-"""Maximum number of unresponsive endpoints that are remembered. The endpoint with the oldest last try is forgotten first."""
+"""Maximum number of known unresponsive endpoints. The endpoint with the oldest last try is forgotten first."""
 BACKOFF_FACTOR: Final = 3.0
 MAX_BACKOFF_SECONDS: Final = 4 * 3600.0
 """Maximum number of seconds between two tries."""
 BACKOFF_JITTER: Final = 0.2
 LEASE_MARGIN_SECONDS: Final = 5.0
-"""Seconds that a try may take beyond the HTTP request itself."""
+"""Seconds that a try may take in addition to the HTTP request."""
 
 log = structlog.get_logger("runyard.webhooks")
 
@@ -71,7 +72,7 @@ class WebhookDispatcher:
         return self._policy.timeout + 2 * LEASE_MARGIN_SECONDS
 
     async def run(self) -> None:
-        """Send until cancelled. Then wait up to the timeout of one try for the deliveries in flight."""
+        """Send webhooks until cancelled. Then wait for the deliveries in flight, at most for the timeout of one try."""
         try:
             while True:
                 taken = await self.step()
@@ -82,7 +83,7 @@ class WebhookDispatcher:
             await self._finish()
 
     async def step(self) -> int:
-        """If this worker leads, start the due deliveries. Return their number."""
+        """If this worker leads, start the due deliveries. Return the number of started deliveries."""
         if not self._leading():
             metrics.OLDEST_WEBHOOK.set(0)
             return 0
@@ -94,7 +95,7 @@ class WebhookDispatcher:
             if room
             else []
         )
-        # The next read begins after the last endpoint of this one, so that every endpoint gets its turn.
+        # The next read begins after the last endpoint of this read. Every endpoint then gets its turn.
         self._after = max((posting.endpoint for posting in postings), default="") if len(postings) == room else ""
         for posting in postings:
             flight = asyncio.create_task(self._deliver(posting), name=f"webhook {posting.delivery_id}")
@@ -106,8 +107,10 @@ class WebhookDispatcher:
         return len(postings)
 
     def _busy(self) -> dict[str, int]:
-        """Return, per endpoint, how many of its concurrent deliveries are not available: those in flight, and those that an
-        unresponsive endpoint may not have."""
+        """Return the number of occupied places of each endpoint.
+
+        The places that an unresponsive endpoint must not use count as occupied.
+        """
         busy = Counter(self._flights.values())
         if self._unresponsive:
             share = min(MAX_IN_FLIGHT_PER_ENDPOINT, max(1, MAX_IN_FLIGHT_UNRESPONSIVE // len(self._unresponsive)))
@@ -115,7 +118,7 @@ class WebhookDispatcher:
         return dict(busy)
 
     async def _pause(self) -> None:
-        """Wait POLL_SECONDS for the next read. If no place was free, wait only until one is."""
+        """Wait POLL_SECONDS for the next read. If no place is free, wait until a place is free, at most POLL_SECONDS."""
         if len(self._flights) >= MAX_IN_FLIGHT:
             await asyncio.wait(self._flights, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         else:
@@ -129,7 +132,7 @@ class WebhookDispatcher:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _deliver(self, posting: Posting) -> None:
-        """Make one try and store its outcome. If the outcome cannot be stored, the delivery is offered again."""
+        """Make one try, and store its outcome. If the outcome cannot be stored, the store offers the delivery again."""
         try:
             outcome = await self._outcome(posting)
             metrics.WEBHOOK_DELIVERIES.labels(outcome=outcome.kind).inc()
@@ -142,7 +145,7 @@ class WebhookDispatcher:
                 log.warning("webhook_delivery_failed", **_names(posting), **result)
 
     async def _outcome(self, posting: Posting) -> DeliveryOutcome:
-        """Make one try. An unexpected error counts as a failed try, so that the delivery is not repeated for ever.
+        """Make one try. An unexpected error counts as a failed try. Otherwise the delivery would be repeated for ever.
 
         Raises BackendUnavailableError.
         """
@@ -157,7 +160,7 @@ class WebhookDispatcher:
     async def _try(self, posting: Posting) -> DeliveryOutcome:
         try:
             check_url(posting.url, "webhook")
-        except InvalidInputError:  # a host program's own transaction may have stored the URL, which may hold a secret
+        except InvalidInputError:  # a host program stored the URL. It may contain a secret
             return DeliveryOutcome("failed", error="the stored URL is not valid for a webhook")
         if not posting.versions:
             return DeliveryOutcome("failed", error="the webhook was removed")
@@ -205,7 +208,10 @@ class WebhookDispatcher:
         return DeliveryOutcome("retried", reply.status, error, min(pause, MAX_BACKOFF_SECONDS))
 
     def pause(self, tries: int) -> float:
-        """Return the seconds from the end of a delivery's try number ``tries`` to the next try: exponential, with jitter."""
+        """Return the seconds between a delivery's try number ``tries`` and its next try.
+
+        The pause is exponential, with jitter.
+        """
         with suppress(OverflowError):
             return min(self._policy.backoff * BACKOFF_FACTOR ** (tries - 1), MAX_BACKOFF_SECONDS) * random.uniform(
                 1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER
@@ -214,7 +220,7 @@ class WebhookDispatcher:
 
 
 def _names(posting: Posting) -> dict[str, str | None]:
-    """Return the fields of ``posting`` for the log. The URL itself may be a secret beyond its endpoint."""
+    """Return the fields of ``posting`` for the log. The path of the URL may be a secret, and is left out."""
     return {
         "webhook_delivery_id": posting.delivery_id,
         "tenant": posting.tenant,

@@ -1,6 +1,7 @@
-"""Worker: the process that executes runs. It registers, sends heartbeats, claims and executes runs, reconciles, and drains.
+"""Worker: the process that executes runs.
 
-``runyard_api/worker/process.py`` stops it at a signal. The defaults of its settings are in ``ports/worker_defaults.py``.
+A worker registers, sends heartbeats, claims and executes runs, reconciles, and drains. ``runyard_api/worker/process.py`` stops
+a worker at a signal. ``ports/worker_defaults.py`` has the defaults of its settings.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from .slots import Slots
 from .webhook_dispatcher import WebhookDispatcher
 
 INSPECT_SECONDS: Final = 2.0
-"""Seconds between two comparisons of this worker's rows in the store with its tasks."""
+"""Seconds between two comparisons of this worker's runs in the store with its tasks."""
 ANNOUNCE_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds that a worker waits for each answer of a server while it shuts down."""
+"""Maximum seconds of a wait for an answer of a server while the worker shuts down."""
 HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
-"""Seconds after the grace time within which the worker releases its unfinished runs."""
+"""Maximum seconds after the grace time until the worker has released its unfinished runs."""
 LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
-"""Seconds after the grace time within which :meth:`Worker.run` ends, also if servers do not answer."""
+"""Maximum seconds after the grace time until :meth:`Worker.run` ends, even if servers do not answer."""
 TURN_SECONDS: Final = 0.5
-"""Seconds after which the main loop records again that it turns. The heartbeat reads this record."""
+"""Seconds between two records that the main loop runs. The heartbeat reads these records."""
 
 log = structlog.get_logger("runyard.worker")
 
 
 def new_worker_id() -> str:
-    """Return a new id, ``host-pid-random``, which is never used again."""
+    """Return a new id: ``host-pid-random``. The id is never used again."""
     host = socket.gethostname().replace("|", "-")[:60]
     return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -63,16 +64,16 @@ def new_worker_id() -> str:
 class Worker:
     """Serves the agents of ``app`` from ``backend``.
 
-    ``queues``: the queues to serve, by default the app's. ``slots``: maximum number of runs at once. ``grace``: seconds for
-    which a stopping worker lets its runs finish. Then it releases unfinished runs at their last commit. ``connect``: makes the
-    small second backend of the heartbeat thread. Without it the main loop sends and watches the heartbeats. ``watchdog``:
-    seconds for which user code may block the main loop before the worker stops its heartbeats and so loses its runs.
-    ``heartbeat_process``: sends the heartbeats while native code holds the interpreter. It needs ``connect``. ``address``: the
-    ``host:port`` of the worker's health server, which the worker registers. ``retention``: how long to keep the data that this
-    worker prunes as the leader. ``isolation``: executes runs that must have a process of their own. Without it this process
-    executes them. ``sender``: sends webhooks while this worker leads. Without it this worker sends none. ``webhooks``: the
-    settings of webhooks. ``loops``: further loops that run beside those of the worker until it has drained. A loop that fails
-    is started again.
+    ``queues``: the queues to serve, by default the app's queues. ``slots``: maximum number of runs at once. ``grace``: seconds
+    for which a stopping worker lets its runs continue. Then it releases unfinished runs at their last commit. ``connect``: a
+    function that makes the second, small backend of the heartbeat thread. Without ``connect``, the main loop sends and watches
+    the heartbeats. ``watchdog``: seconds for which user code may block the main loop. Then the worker sends no heartbeats and
+    loses its runs. ``heartbeat_process``: sends the heartbeats while native code holds the interpreter. It needs ``connect``.
+    ``address``: the ``host:port`` of the worker's health server. The worker registers this address. ``retention``: the
+    retention of the data that the leader prunes. ``isolation``: executes runs that need a separate process. Without
+    ``isolation``, this process executes them. ``sender``: sends webhooks while this worker leads. Without ``sender``, this
+    worker sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further loops. They run until the worker has
+    drained. A failed loop is started again.
     """
 
     def __init__(
@@ -163,15 +164,15 @@ class Worker:
         return self._heartbeat_thread is None or self._heartbeat_thread.alive
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker claims no runs, or an empty list if it claims. Any thread may call this method."""
+        """Return the reasons why the worker claims no runs. A claiming worker has none. Any thread may call this method."""
         return ["the worker is draining"] if self.claim_loop.stopping else self._heartbeat_state.troubles()
 
     def drain(self) -> None:
-        """Stop claiming. The worker ends when its last run has finished. There is no time limit."""
+        """Stop claiming. The worker ends when its last run has ended. There is no time limit."""
         self.claim_loop.stop()
 
     def stop(self) -> None:
-        """Stop claiming. The worker lets its runs finish in the grace time, releases the rest, and ends.
+        """Stop claiming. Let the runs continue for the grace time. Then release the unfinished runs, and end.
 
         A second call ends the grace time.
         """
@@ -183,7 +184,7 @@ class Worker:
     async def run(self) -> None:
         """Serve until :meth:`stop`, or until the worker has drained.
 
-        Raises the error of the claim loop or of the event writer if one of them failed before.
+        Raises the error of the claim loop or of the event writer if one of them failed.
         """
         writing = asyncio.create_task(self.writer.run(), name="EventWriter.run")
         writing.add_done_callback(self._on_written)
@@ -233,7 +234,8 @@ class Worker:
                 failures.failed(error, worker_id=info.worker_id)
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
-                # An earlier call registered this id, and its answer was lost. The leader then declared the silent id dead.
+                # The answer of an earlier call was lost. The call had registered this id. The leader then declared the silent
+                # id dead.
                 info = replace(info, worker_id=new_worker_id())
             else:
                 failures.worked(worker_id=info.worker_id)
@@ -242,9 +244,9 @@ class Worker:
                 return
 
     def _abandon_runs(self, worker_id: str) -> None:
-        """Stop all runs, write nothing for them, and register under a new id.
+        """Stop all runs without a write, and register under a new id.
 
-        The leader has declared this worker dead, and other workers take its runs over.
+        The leader has declared this worker dead. Other workers take over its runs.
         """
         if worker_id != self.worker_id or self._registrations:
             return
@@ -258,14 +260,14 @@ class Worker:
         registration.add_done_callback(self._registrations.discard)
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
-        """Stop the worker if its event writer failed: its runs would have no events. Other workers take them over."""
+        """Stop the worker if its event writer failed. Its runs would have no events. Other workers take over the runs."""
         if not writing.cancelled() and (error := writing.exception()) is not None:
             log.error("event_writer_failed", worker_id=self.worker_id, error=str(error), exc_info=error)
             if not self._stop.is_set():  # a second call would end the grace time
                 self.stop()
 
     def _on_reply(self, reply: HeartbeatReply) -> None:
-        """Apply the store's new reply to the heartbeats: pause queues, or drain."""
+        """Apply the store's new reply to a heartbeat: pause queues, or drain."""
         self.claim_loop.pause(reply.paused)
         if reply.draining and not self.claim_loop.stopping:
             log.info("drain_requested", worker_id=self.worker_id, occupied_slots=len(self.slots))
@@ -309,13 +311,13 @@ class Worker:
         await follow_cancel_hints(self.backend.scheduler, self.slots.execution)
 
     async def _follow_notifications(self) -> None:
-        """Admit runs that a host program accepted in its own transaction, when that transaction has committed."""
+        """Admit runs of a host program's transaction when that transaction has committed."""
         async for effects in self.backend.notifications():
             self.effects_sender.carry_out(effects)
             self.effects_sender.carry_out((await self.backend.runs.admit()).effects)
 
     async def _inspect(self) -> None:
-        """Find runs that the store assigns to this worker and that have no task here. Find cancels whose hint was lost."""
+        """Find runs of this worker without a task, and cancels whose hint was lost."""
         while True:
             await asyncio.sleep(INSPECT_SECONDS)
             worker_id = self.worker_id
@@ -323,10 +325,9 @@ class Worker:
             await stop_cancelled(self.backend.workers, worker_id, self.slots.execution)
 
     async def _drain(self, taking: asyncio.Task[None]) -> None:
-        """Wait until all runs have ended, or for :meth:`stop`. After a stop, let runs finish within the grace time, then
-        release the others.
+        """Wait until all runs have ended. After :meth:`stop`, wait for the grace time only. Then release the unfinished runs.
 
-        ``taking``: the task of the claim loop. It ends after a drain or a stop, as soon as its last claim has returned.
+        ``taking``: the task of the claim loop. After a drain or a stop, it ends when its last claim has returned.
         """
         await _first(self._finished(taking), self._stop.wait())
         await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
@@ -348,7 +349,7 @@ class Worker:
         await self.backend.workers.leave(self.worker_id)
 
     async def _call_store(self, verb: str, call: Coroutine[Any, Any, object]) -> None:
-        """Call the store while the worker shuts down. An error or a missing answer does not stop the shutdown."""
+        """Call the store while the worker shuts down. The shutdown continues after an error and without an answer."""
         task = asyncio.create_task(call, name=f"worker {verb}")
         await asyncio.wait((task,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
         error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE_TIMEOUT_SECONDS:g} s")
@@ -359,14 +360,14 @@ class Worker:
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel ``tasks`` and wait for their ends, at most ANNOUNCE_TIMEOUT_SECONDS: a task may be waiting for a server."""
+    """Cancel ``tasks``. Wait for their ends, at most ANNOUNCE_TIMEOUT_SECONDS, because a task may wait for a server."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=ANNOUNCE_TIMEOUT_SECONDS)
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of ``waits`` has returned, and cancel the others."""
+    """Wait until one of ``waits`` has returned. Cancel the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -375,7 +376,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _for_ever(loop: Callable[[], Awaitable[None]], worker_id: Callable[[], str]) -> None:
-    """Run a loop of the worker. Start the loop again after each failure, so that it continues when a server is back."""
+    """Run a loop of the worker. Start the loop again after each failure. It then continues when a server is back."""
     tries = 0
     failures = FailureLog(log, "worker_loop_failed")
     while True:
