@@ -1359,15 +1359,22 @@ FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_m
 -- Merge `more` into the extra of a thread.
 FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS void;
 
--- Replace the one pending request that a checkpointer keeps for a thread. q: the new request, or NULL to remove the old one. Requests of
--- workers' runs stay. They have events, and a checkpointer's requests have none.
+-- Delete the requests with these ids that a deleted thread still has, because their ids are free.
+FUNCTION runyard.drop_deleted_requests(for_tenant text, request_ids text[]) RETURNS void;
+
+-- Refuse a request whose id is taken.
+FUNCTION runyard.refuse_request(request_id text) RETURNS void;
+
+-- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
+-- have events, stay.
 FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_request, run_id text) RETURNS void;
 
 -- Remove one pending request that a checkpointer keeps for a thread. Return false if the thread has no such request, or if it is
 -- answered.
 FUNCTION runyard.remove_request(for_tenant text, thread_id text, request_id text) RETURNS boolean;
 
--- Store HITL requests of an external run. A stored request with the same id stays unchanged.
+-- Store HITL requests of an external run. A stored request of the run with the same id stays unchanged. Refuse all requests if
+-- another run or thread has the id of one.
 FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void;
 
 -- Return the pending and answered HITL requests of a run. If run_id is NULL, return those of the thread. Apply the deadlines of overdue
@@ -1883,12 +1890,14 @@ FUNCTION runyard.make_way(INOUT t runyard.threads, in_lane text, strategy text, 
 -- Leaves of the message tree of a thread. These functions only read. end_run.sql, plain_runs.sql and store_message.sql set a branch's leaf.
 -- `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return a page of the leaves, the oldest first. only_labelled: true to return only leaves with labels. Depths are counted for the returned
--- leaves only.
+-- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
+-- returned leaves only. segment: the branch that the path to the leaf ends on, of which the path shows no number above until_seq.
+-- inherited: the branches before it on the path, each with the number above which the path shows nothing of it.
 FUNCTION runyard.list_leaves(
     for_tenant text, thread_id text, only_labelled boolean, after_time timestamptz, after_id uuid, most integer
 ) RETURNS TABLE (
-    message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text, head boolean, trunk boolean, labels text[]
+    message_id uuid, depth bigint, created_at timestamptz, run_id text, run_status text, head boolean, trunk boolean, labels text[],
+    segment bigint, until_seq bigint, inherited bigint[]
 );
 
 -- Return the leaves of the thread's tree: the last visible message of every branch, and the last message of every run that is not

@@ -34,7 +34,7 @@ def to_block(part: MediaPart) -> dict[str, Any] | None:
     if part.url is None and part.data is None:
         return None
     media_type = part.media_type or (USUAL_TYPES[part.type] if part.url is None else None)
-    kind = part.type if isinstance(part, ImagePart | AudioPart) else "file"
+    kind: str = part.type if isinstance(part, ImagePart | AudioPart) else "file"
     if (media_type or "").startswith("video/"):
         kind = "video"
     fields = {"url": part.url, "base64": part.data, "mime_type": media_type, "filename": getattr(part, "name", None)}

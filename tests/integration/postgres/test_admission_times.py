@@ -72,7 +72,8 @@ async def test_an_admission_reads_no_other_threads(postgres_url: str) -> None:
     async with Client.connect(postgres_url) as client:
         await client.enqueue("t", "hi")
         await connection.execute(
-            "INSERT INTO runyard.threads (tenant, thread_id, head_branch) SELECT '', 'other ' || n, -n FROM generate_series(1, 3000) n"
+            "INSERT INTO runyard.threads (tenant, thread_id, head_branch)"
+            " SELECT '', 'other ' || n, -n FROM generate_series(1, 3000) n"
         )
         await connection.execute("ANALYZE runyard.threads, runyard.runs")
         for expires in (None, 1e-9):

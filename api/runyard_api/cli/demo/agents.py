@@ -62,7 +62,7 @@ async def unlucky(ctx: RunContext) -> None:
 
 async def shortest(ctx: RunContext) -> None:
     """Choose the shortest candidate of a fan-out."""
-    candidates: list[Any] = ctx.input.metadata["candidates"] if ctx.input else []  # type: ignore[assignment]
+    candidates: list[Any] = ctx.input.metadata["candidates"] if ctx.input else []
     ctx.result = min(candidates, key=lambda each: len(each["text"]))["number"]
 
 

@@ -14,8 +14,8 @@ from .wait_rows import wait
 
 _STEP: Final = ("step_key", "done", "result", "fence", "outcome")
 _REQUEST: Final = (
-    "request_id", "kind", "body", "deadline_at", "thread_id", "run_id", "agent", "created_at", "answer", "response_id", "answered_by",
-    "on_behalf_of", "answered_at", "received",
+    "request_id", "kind", "body", "deadline_at", "thread_id", "run_id", "agent", "created_at", "answer", "response_id",
+    "answered_by", "on_behalf_of", "answered_at", "received",
 )  # fmt: skip
 _WAIT: Final = ("wait_id", "kind", "name", "due_at", "ended_at", "signal_id", "value")
 
