@@ -4,7 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runyard.models import ErrorInfo, new_id
+from runyard.domain.derived_ids import candidate_id, first_prompt_id
+from runyard.domain.fan_outs import key_of
+from runyard.models import ErrorInfo, JsonObject, Usage, new_id
+from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
+from runyard.ports.fan_outs import ProbeEnd
 from runyard.ports.queries import PageRequest, PathRequest
 from runyard.ports.stores import Backend
 from runyard_backends.conformance.pages import create, pages
@@ -73,3 +77,31 @@ async def test_runs(world: World) -> None:
         await world.accept(id, "x" * 7000, thread=id)
     found = await pages(lambda at: world.runs.runs(page=PageRequest(limit=1000, cursor=at)))
     assert len(found) == 5 and [run.run_id for page in found for run in page] == ids[::-1]
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_f15_candidates_of_a_fan_out(world: World, threads: bool) -> None:
+    """F15: A page of candidates ends at its bytes. A larger candidate is a page by itself. Of a run on a thread it has the last
+    messages that fit."""
+    await world.turn("before")
+    sizes = [*[7000] * 6, BYTES * 2, 5]
+    fan = FanOut(messages=[user("?") for _ in sizes], max_parallel=8, threads=threads)
+    fork = ForkRequest(src=T, new="job", cut=Cut(), fan=fan)
+    await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork_many", fork=fork))
+    attempt, store = await world.take("job"), world.backend.fan_outs
+    for n, size in enumerate(sizes):
+        text, messages = "x" * size, [said("x" * size).model_dump(mode="json")]
+        if threads:
+            thread = candidate_id(T, "job", n)
+            prompt = AcceptRequest(
+                thread_id=thread, run_id=first_prompt_id(thread), input=user("?"), job=await world.ref("job")
+            )
+            await world.runs.accept(prompt)
+            await world.finish(await world.take(prompt.run_id, thread=thread), said(text))
+        else:
+            value: JsonObject = {"text": text, "messages": messages, "stop_reason": "stop"}
+            await store.end(attempt, [ProbeEnd(key_of(n), "completed", Usage(), value)])
+    found = await pages(lambda at: store.candidates(T, "job", PageRequest(limit=1000, cursor=at)))
+    assert [[len(one.text) for one in page] for page in found] == [[7000] * 2] * 3 + [[BYTES * 2], [5]]
+    assert [one.number for page in found for one in page] == list(range(len(sizes)))
+    assert [one.omitted for page in found for one in page] == [[]] * 6 + [["messages"] if threads else [], []]

@@ -14,7 +14,7 @@ from runyard_api.http.settings import ApiSettings
 from runyard_backends.http import connect
 from tests.http.shared_routes import asgi_app
 
-PARTS = ("threads", "runs", "feed", "usage", "workers")
+PARTS = ("threads", "runs", "fan_outs", "feed", "usage", "workers")
 """Where the two meet; the other parts are the store's."""
 
 

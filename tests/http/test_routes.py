@@ -463,8 +463,27 @@ class TestForks:
         found = await post(http, "/v1/threads/t/fork_many", 200, **body)
         assert [result["text"] for result in found["results"]] == ["a", "b"] and found["winner"] is None
         assert await post(http, "/v1/threads/t/fork_many", 200, **body) == found
-        refused = await post(http, "/v1/threads/t/fork_many", 422, messages=["x"] * 101)
+        refused = await post(http, "/v1/threads/t/fork_many", 422, messages=["x"] * 1001)
         assert refused["code"] == "invalid_request"
+        assert (await post(http, "/v1/threads/t/fork_many", 422, messages=["x"], max_parallel=101))["code"] == "invalid_request"
+
+    async def test_progress_and_candidates_of_a_fan_out(self, http: httpx.AsyncClient, worker: Worker) -> None:
+        """F14, F15: the answer has the first page, and the job has all of them."""
+        await post(http, "/v1/threads/t/runs/wait", 200, message="say 1", run_id="r")
+        messages = [f"say {n}" for n in range(120)]
+        body = {"messages": messages, "run_id": "many", "max_parallel": 50}
+        found = await post(http, "/v1/threads/t/fork_many", 200, **body)
+        assert [one["number"] for one in found["results"]] == list(range(100)) and found["run_id"] == "many"
+        rest = await get(http, "/v1/threads/t/runs/many/candidates", cursor=found["next"])
+        assert [one["text"] for one in rest["items"]] == [str(n) for n in range(100, 120)] and rest["next"] is None
+        few = await get(http, "/v1/threads/t/runs/many/candidates", limit=3)
+        assert [one["number"] for one in few["items"]] == [0, 1, 2]
+        progress = await get(http, "/v1/threads/t/runs/many/progress")
+        assert (progress["total"], progress["completed"], progress["usage"]) == (120, 120, found["usage"])
+        for path in ("progress", "candidates"):
+            assert (await get(http, f"/v1/threads/t/runs/r/{path}", 400))["code"] == "invalid_input"
+            assert (await get(http, f"/v1/threads/t/runs/none/{path}", 404))["code"] == "run_not_found"
+        assert (await get(http, "/v1/threads/t/runs/many/candidates", 400, cursor="x"))["code"] == "invalid_cursor"
 
     async def test_a_probe_that_takes_longer_goes_on(self, http: httpx.AsyncClient, client: Client) -> None:
         await post(http, "/v1/threads/t/runs", 202, message="x", run_id="r")

@@ -172,9 +172,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a finished probe is asked again", "runner/runyard/execution/fan_out.py",
-        "return step.result if step is not None and step.done else None",
-        "return None",
+        "        ended = ended_in(self._ledger)\n        first",
+        "        ended = dict[int, CandidateStatus]()\n        first",
         "tests/integration/worker/test_fan_out.py", "-k", "handed_over",
+    ),
+    mutant(
+        "the usage of a probe counts with each record", "backends/runyard_backends/postgres/functions/candidates.sql",
+        "        WHERE NOT runyard.steps.done OR (runyard.steps.outcome IS NULL AND excluded.outcome IS NOT NULL)\n",
+        "",
+        POSTGRES, "-k", "usage_of_each_probe",
+    ),
+    mutant(
+        "a job takes a batch with missing pages", "backends/runyard_backends/postgres/functions/candidates.sql",
+        " OR (r.fork->'batch'->>'total')::bigint <> (SELECT count(*) FROM runyard.candidates c WHERE c.batch = of_batch)",
+        "",
+        "tests/integration/postgres/test_candidate_batches.py", "-k", "missing",
     ),
     mutant(
         "losers go on", "runner/runyard/execution/fan_out.py",

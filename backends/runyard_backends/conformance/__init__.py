@@ -44,7 +44,7 @@ from .ended_waits import TestEndedChildren, TestEndedWaits  # noqa: E402
 from .expiry import TestExpiry  # noqa: E402
 from .explain import TestExplain  # noqa: E402
 from .external_runs import TestExternalRuns  # noqa: E402
-from .fan_out import TestFanOut  # noqa: E402
+from .fan_out import TestFanOut, TestFanOutProgress  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
@@ -96,6 +96,7 @@ __all__ = [
     "TestExplain",
     "TestExternalRuns",
     "TestFanOut",
+    "TestFanOutProgress",
     "TestFeed",
     "TestFilters",
     "TestFindRun",

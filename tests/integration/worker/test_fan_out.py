@@ -19,10 +19,11 @@ from runyard.errors import (
     ResultExpiredError,
     RunConflictError,
     RunNotCompletedError,
+    ThreadNotFoundError,
     TooManyCandidatesError,
 )
 from runyard.execution.context import RunContext
-from runyard.models import ForkManyResult, Message, Usage
+from runyard.models import FanOutProgress, ForkManyResult, Message, Usage
 from runyard.ports.refs import AttemptToken
 from runyard.ports.stores import Backend
 from runyard.ports.workers import Retention
@@ -284,6 +285,67 @@ class TestProbes:
             with pytest.raises(HitlNotAllowedError):
                 await client.fork_many("t", messages=["hang", "ask"], wait=BOUND)
 
+    async def test_f14_progress_events_and_usage(self, backend: Backend, client: Client) -> None:
+        """F14: The handle counts the candidates while they run, an event tells each end, and the result has the whole usage."""
+        gate = asyncio.Event()
+        spent = Usage(requests=1, input_tokens=5, cost=0.25)
+
+        async def pays(ctx: RunContext) -> None:
+            assert ctx.input is not None
+            if ctx.input.text == "slow":
+                await gate.wait()
+            await ctx.append(Message.assistant("0", usage=spent))
+            if ctx.input.text == "fail":
+                raise ValueError("as told")
+
+        async with serving(backend, App({"agent": pays, "judge": pays})):
+            await first_run(client)
+            messages = ["a", "fail", "slow", "b"]
+            job = await client.enqueue_fork_many("t", "job", messages=messages, max_parallel=3, judge="judge")
+
+            async def three_ended() -> bool:
+                return (await job.progress()).ended == 3
+
+            await until(three_ended)
+            assert await job.progress() == FanOutProgress(
+                total=4, running=1, completed=2, failed=1, usage=spent + spent + spent
+            )
+            [slow] = [one for one in (await job.candidates()).items if one.status == "running"]
+            assert (slow.number, slow.text, slow.stop_reason) == (2, "", None)
+            gate.set()
+            result = await client.fork_many("t", messages=messages, run_id="job", judge="judge", wait=BOUND)
+            events = [event async for event in job.stream()]
+        whole = Usage(requests=5, input_tokens=25, cost=1.25)
+        assert result.usage == (await job.progress()).usage == (await job.run()).usage == whole
+        assert [one.usage for one in result.results] == [spent] * 4
+        ends = [event.data for event in events if event.type == "candidate.ended"]
+        assert [end["ended"] for end in ends] == [1, 2, 3, 4] and {end["total"] for end in ends} == {4}
+        assert {end["number"]: end["status"] for end in ends} == {n: "failed" if n == 1 else "completed" for n in range(4)}
+
+    async def test_f15_hundreds_of_probes(self, backend: Backend, client: Client) -> None:
+        """F15, F11: Each message is asked once, and ``max_parallel`` bounds the number at once."""
+        watch = Watch()
+        messages = [f"m{n}" for n in range(250)]
+        async with serving(backend, watch):
+            await first_run(client)
+            result = await client.fork_many("t", messages=messages, max_parallel=20, wait=60)
+        assert texts(result) == [f"4 m{n}!" for n in range(250)]
+        assert sorted(watch.asked) == sorted(["first", *messages]) and watch.most <= 20
+
+    async def test_f15_an_answer_that_is_too_large_fails_alone(self, backend: Backend, client: Client) -> None:
+        """F15: An answer beyond the bounds of a result is the error of its candidate, and the others have theirs."""
+
+        async def agent(ctx: RunContext) -> None:
+            assert ctx.input is not None
+            await ctx.append(Message.assistant("x" * (2**23 + 1 if ctx.input.text == "large" else 1)))
+
+        async with serving(backend, agent):
+            await first_run(client)
+            result = await client.fork_many("t", messages=["small", "large"], wait=BOUND)
+        assert reasons(result) == ["stop", "error"]
+        error = result.results[1].error
+        assert error is not None and error.code == "invalid_input"
+
 
 class TestJudge:
     async def chosen(self, backend: Backend, client: Client, judge: Agent, *messages: str, **how: Any) -> ForkManyResult:
@@ -362,8 +424,84 @@ class TestJudge:
             job = await client.enqueue_fork_many("t", messages=["a"], judge="elsewhere")
             assert "serves agent elsewhere" in await job.explain()
 
+    async def test_f11_f15_more_than_a_judge_can_read(self, backend: Backend, client: Client) -> None:
+        """F11, F15: The judge is not asked, nobody wins, and the answers are there."""
+
+        async def agent(ctx: RunContext) -> None:
+            await ctx.append(Message.assistant("x" * (3 * 2**20)))
+
+        async def judge(ctx: RunContext) -> None:
+            raise AssertionError("asked")
+
+        async with serving(backend, App({"agent": agent, "judge": judge})):
+            await first_run(client)
+            result = await client.fork_many("t", messages=["a", "b", "c"], judge="judge", wait=BOUND)
+        assert result.winner is None and result.verdict is not None and result.verdict.error is not None
+        assert result.verdict.error.code == "message_too_large"
+        assert [len(text) for text in texts(result)] == [3 * 2**20] * 3
+
 
 class TestThreads:
+    async def test_f14_f15_many_threads_with_their_usage(self, backend: Backend, client: Client) -> None:
+        """F14, F15: More threads than a page. The usage is that of each run and of the judge, and the job's own is the judge's
+        alone, so that nothing is billed twice."""
+        spent = Usage(requests=1, input_tokens=5)
+
+        async def pays(ctx: RunContext) -> None:
+            await ctx.append(Message.assistant("7", usage=spent))
+
+        async with serving(backend, App({"agent": pays, "judge": pays}), slots=8):
+            await first_run(client)
+            messages = [f"m{n}" for n in range(110)]
+            how: dict[str, Any] = {"messages": messages, "threads": True, "judge": "judge", "run_id": "job"}
+            result = await client.fork_many("t", max_parallel=30, wait=60, **how)
+        assert result.winner == 7 and len(result.results) == 110 and {one.status for one in result.results} == {"completed"}
+        assert result.usage == Usage(requests=111, input_tokens=555)
+        assert (await client.run("t", "job")).usage == spent
+        assert len({one.thread_id for one in result.results}) == 110
+
+    async def test_f14_a_cancel_in_the_middle(self, backend: Backend, client: Client) -> None:
+        """F14, R10: The runs on threads go on, and the progress follows them. What was not begun is cancelled."""
+        watch = Watch()
+
+        async def two_run() -> bool:
+            return watch.running == 2
+
+        async with serving(backend, watch, slots=4):
+            await first_run(client)
+            job = await client.enqueue_fork_many("t", "job", messages=["hang"] * 5, threads=True, max_parallel=2)
+            await until(two_run)
+            await job.cancel()
+            assert (await job.result(BOUND)).status is RunStatus.CANCELLED
+            assert await job.progress() == FanOutProgress(total=5, running=2, cancelled=3)
+            for thread in (await client.threads(parent_thread_id="t")).items:
+                [run] = (await client.runs(thread.thread_id)).items
+                await client.cancel(thread.thread_id, run.run_id)
+                await client.handle(thread.thread_id, run.run_id).result(BOUND)
+            assert await job.progress() == FanOutProgress(total=5, cancelled=5)
+
+    async def test_f14_the_source_is_deleted_in_the_middle(self, backend: Backend, client: Client) -> None:
+        """F14, D1: The job is gone with its thread. Its runs on other threads go on, and no further one is started."""
+        watch = Watch()
+
+        async def two_run() -> bool:
+            return watch.running == 2
+
+        async with serving(backend, watch, slots=4):
+            await first_run(client)
+            job = await client.enqueue_fork_many("t", "job", messages=["hang"] * 5, threads=True, max_parallel=2)
+            await until(two_run)
+            threads = (await client.threads(parent_thread_id="t")).items
+            await client.delete_thread("t", cancel=True)
+            with pytest.raises(ThreadNotFoundError):
+                await job.progress()
+            for thread in threads:
+                [run] = (await client.runs(thread.thread_id)).items
+                assert run.status is RunStatus.RUNNING
+                await client.cancel(thread.thread_id, run.run_id)
+                await client.handle(thread.thread_id, run.run_id).result(BOUND)
+        assert watch.asked.count("hang") == 2
+
     async def test_f11_one_slot_is_enough_for_many_threads(self, backend: Backend, client: Client) -> None:
         """F11: the job holds no slot while its threads wait for one; nothing is rescued, so nothing was lost on the way."""
         watch = Watch()
@@ -494,7 +632,14 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "how",
-        [{"messages": []}, {"messages": "word"}, {"max_parallel": 0}, {"stop": "last"}, {"stop": "first", "judge": "j"}],
+        [
+            {"messages": []},
+            {"messages": "word"},
+            {"max_parallel": 0},
+            {"max_parallel": 101},
+            {"stop": "last"},
+            {"stop": "first", "judge": "j"},
+        ],
         ids=str,
     )
     async def test_f11_what_can_never_be_done(self, client: Client, how: dict[str, Any]) -> None:
