@@ -572,8 +572,8 @@ SELECT q.* FROM runyard.queue_states() q
 WHERE q.queue COLLATE "C" > $2 AND (q.known OR NOT $1) ORDER BY q.queue COLLATE "C" LIMIT $3
 
 -- name: suspended_runs
--- Return the numbers of suspended runs of each queue, by what they wait for.
-SELECT s.* FROM runyard.suspended_runs() s
+-- Return the numbers of suspended runs of these queues, by what they wait for.
+SELECT s.* FROM runyard.suspended_runs_v2($1) s
 
 -- name: measure
 -- Return the figures of the deployment that only the leader reads.

@@ -2153,7 +2153,10 @@ FUNCTION runyard.measure_queues() RETURNS void;
 -- functions/queues.sql --------------------------------------------------------------------------------------------------------
 -- Queues and their waiting runs.
 
--- Return the numbers of suspended runs of each queue, by what they wait for.
+-- Return the numbers of suspended runs of these queues, by what they wait for.
+FUNCTION runyard.suspended_runs_v2(of_queues text[]) RETURNS TABLE (queue text, waiting_for text, runs bigint);
+
+-- Return the numbers of suspended runs of each queue, by what they wait for. The code of previous releases calls this function.
 FUNCTION runyard.suspended_runs() RETURNS TABLE (queue text, waiting_for text, runs bigint);
 
 -- Return the queues that have live runs, are paused or have a live worker, with the numbers of their runs. The function reads the live runs

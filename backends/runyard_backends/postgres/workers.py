@@ -167,10 +167,10 @@ class PostgresQueueStore:
         """Return queues that have live runs, are paused or have a live worker, in the order of their names. The cost grows with
         the number of live runs."""
         after, most = names_after(page)
-        suspended: dict[str, dict[WaitsFor, int]] = {}
-        for row in await self.db.rows("suspended_runs"):
-            suspended.setdefault(row["queue"], {})[row["waiting_for"]] = row["runs"]
         rows = await self.db.rows("queues", known, after, most)
+        suspended: dict[str, dict[WaitsFor, int]] = {}
+        for row in await self.db.rows("suspended_runs", [row["queue"] for row in rows]):
+            suspended.setdefault(row["queue"], {})[row["waiting_for"]] = row["runs"]
         return page_of_names([QueueInfo(**row, waits_for=suspended.get(row["queue"], {})) for row in rows], page)
 
     async def pause(self, queue: str) -> datetime:

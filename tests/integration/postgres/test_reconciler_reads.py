@@ -7,7 +7,9 @@ import asyncpg
 
 from runyard.models import Message
 from runyard.ports.commands import AcceptRequest
+from runyard.ports.queries import PageRequest
 from runyard.ports.workers import WorkerInfo
+from runyard_backends.cursors import encode
 from runyard_backends.postgres.backend import connect
 
 QUEUED = """
@@ -143,6 +145,23 @@ async def test_what_a_pass_reads_does_not_depend_on_what_is_parked_or_runs(postg
         await connection.execute("UPDATE runyard.workers SET dead_at = now() WHERE worker_id = 'dead'")
         assert len((await backend.workers.orphans()).orphans) == 10
         assert await blocks(connection, ORPHANS) < 200
+    finally:
+        await connection.close()
+        await backend.close()
+
+
+async def test_a_page_of_queues_counts_the_parked_runs_of_its_queues(postgres_url: str) -> None:
+    """A2: What the parked runs wait for is not counted for the queues of other pages."""
+    backend = await connect(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(LANES, "suspended", 20_000, None)
+        await connection.execute(
+            "UPDATE runyard.live_runs SET queue = 'other' WHERE accept_no = (SELECT min(accept_no) FROM runyard.live_runs)"
+        )
+        page = await backend.queues.queues(PageRequest(limit=1, cursor=encode("default")))
+        assert [(info.queue, info.waits_for) for info in page.items] == [("other", {"human": 1})]
+        assert await blocks(connection, "SELECT * FROM runyard.suspended_runs_v2('{other}')") < 20
     finally:
         await connection.close()
         await backend.close()

@@ -1,6 +1,17 @@
 -- Queues and their waiting runs.
 
--- Return the numbers of suspended runs of each queue, by what they wait for.
+-- Return the numbers of suspended runs of these queues, by what they wait for.
+CREATE OR REPLACE FUNCTION runyard.suspended_runs_v2(of_queues text[]) RETURNS TABLE (queue text, waiting_for text, runs bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT n.queue, l.waiting_for, l.runs FROM unnest(of_queues) n(queue) CROSS JOIN LATERAL (
+        SELECT coalesce(x.waiting_for, 'human') AS waiting_for, count(*) AS runs FROM runyard.live_runs x
+        WHERE x.status = 'suspended' AND x.queue = n.queue GROUP BY 1) l;
+END $$;
+
+-- Return the numbers of suspended runs of each queue, by what they wait for. The code of previous releases calls this function.
 CREATE OR REPLACE FUNCTION runyard.suspended_runs() RETURNS TABLE (queue text, waiting_for text, runs bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
