@@ -193,6 +193,7 @@ function Bulk({ chosen, path, query, clear, done }: BulkProps) {
         <p>
           {verb === "cancel" ? "They stop within about a second and store nothing more." : "They are queued again, and continue after their stored messages."}
           {others}
+          {runs.length >= MOST && ` Only the newest ${MOST.toLocaleString("en")} were looked at.`}
         </p>
       ),
       confirm: `${verb === "cancel" ? "Cancel" : "Redrive"} ${count(fit.length, "run")}`,
