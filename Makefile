@@ -118,5 +118,5 @@ bench: $(BENCH_STAMP) ## Measure runyard and its peers, in a separate environmen
 
 .PHONY: clean
 clean: ## Remove environments, caches and build results
-	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) build dist api/console/node_modules api/runyard_api/console_files .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find runner backends api examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,16 +33,13 @@ SHOTS: Final = {
     "thread": Shot("threads/trip"),
     "takeover": Shot("threads/trip?run=bill", "light"),
     "fork": Shot("threads/trip-by-night", "light"),
-    "threads": Shot("threads"),
     "inbox": Shot("inbox", "light"),
     "runs": Shot("runs"),
     "playground": Shot("playground?thread=trip-by-train&other=trip-by-night", "light"),
     "diff": Shot("playground?thread=trip&other=trip-by-train&view=diff"),
     "operate": Shot("operate/workers"),
-    "queues": Shot("operate/queues", "light"),
     "doctor": Shot("operate/doctor", "light"),
     "small": Shot("threads/trip-by-night", "dark", (380, 780)),
-    "small-runs": Shot("runs", "light", (380, 780)),
 }
 
 

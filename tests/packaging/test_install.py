@@ -1,5 +1,6 @@
 """What is built is whole: every file of the packages, the command and the entry points."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -33,6 +34,15 @@ def test_the_wheel_installs_three_packages_and_nothing_beside_them(wheel: zipfil
     """A project may have modules named `api`, `backends` and `runner`."""
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     assert {name for name in tops if not name.endswith(".dist-info")} == FOLDERS.keys()
+
+
+def test_the_wheel_has_the_built_console_and_not_its_sources(wheel: zipfile.ZipFile) -> None:
+    """Whoever installs it needs no Node."""
+    files = {name.removeprefix("runyard_api/console_files/") for name in wheel.namelist() if "/console" in name}
+    page = wheel.read("runyard_api/console_files/index.html").decode()
+    named = set(re.findall(r'(?:src|href)="(assets/[^"]+)"', page))
+    assert len(named) == 2 and named <= files
+    assert files == {*named, "index.html", "built.txt", "runyard_api/http/console.py"}
 
 
 def test_every_entry_point_can_be_loaded() -> None:

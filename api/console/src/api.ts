@@ -112,15 +112,18 @@ export async function remove(path: string, query: Query = {}): Promise<void> {
   await send("DELETE", path, { query });
 }
 
-/** Yield the pages of a list until its end, or until `most` entries. */
+const MOST_PAGES = 50;
+
+/** The entries of a list until its end, at most `most`. Pages that a filter leaves empty are bounded, too. */
 export async function gather<T>(path: string, query: Query, most: number, signal?: AbortSignal): Promise<T[]> {
   const found: T[] = [];
   let cursor: string | null = null;
+  let pages = 0;
   do {
     const page: Page<T> = await get<Page<T>>(path, { limit: Math.min(200, most), ...query, cursor }, signal);
     found.push(...page.items);
     cursor = page.next;
-  } while (cursor !== null && found.length < most);
+  } while (cursor !== null && found.length < most && ++pages < MOST_PAGES);
   return found;
 }
 

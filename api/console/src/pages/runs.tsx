@@ -35,8 +35,8 @@ export function Runs() {
   const query = place.value.query;
   const filter = (name: string): string | null => query.get(name);
   const within = AGES.find(([name]) => name === filter("age"))?.[2];
-  // rounded, so that the list is not another one at every turn
-  const since = within === undefined ? null : new Date(Math.floor(Date.now() / 60_000) * 60_000 - within * 1000).toISOString();
+  // computed once, so that the list is not another one at every turn
+  const since = useMemo(() => (within === undefined ? null : new Date(Date.now() - within * 1000).toISOString()), [within]);
   const asked = { status: filter("status"), agent: filter("agent"), queue: filter("queue"), text: filter("text"), error: filter("error"), since };
   const path = filter("thread") ? at.thread(filter("thread") as string, "runs") : "v1/runs";
   const list = usePaged<Run>(path, asked, keyOf, 2500);
@@ -193,6 +193,7 @@ function Bulk({ chosen, path, query, clear, done }: BulkProps) {
         <p>
           {verb === "cancel" ? "They stop within about a second and store nothing more." : "They are queued again, and continue after their stored messages."}
           {others}
+          {runs.length >= MOST && ` Only the newest ${MOST.toLocaleString("en")} were looked at.`}
         </p>
       ),
       confirm: `${verb === "cancel" ? "Cancel" : "Redrive"} ${count(fit.length, "run")}`,

@@ -83,7 +83,7 @@ function RunInspector({ id }: { id: string }) {
 
 function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; requests: HitlRequest[] }) {
   const trace = traceLink(run.trace_context);
-  const budget = (run.metadata.budget ?? run.options.budget) as number | undefined;
+  const budget = budgetOf(run, requests);
   const steps: [string, string | null][] = [
     ["accepted", run.accepted_at], ["admitted", run.admitted_at], ["due", run.run_at], ["started", run.started_at],
     ["suspended", run.suspended_at], ["cancel requested", run.cancel_requested_at], [run.finished_at ? run.status : "ended", run.finished_at],
@@ -120,14 +120,15 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
         <Field name="Tokens">
           {tokens(run.usage.input_tokens)} in, {tokens(run.usage.output_tokens)} out <span class="dim">{run.usage.requests} requests</span>
         </Field>
-        <Field name="Cost">
-          {money(run.usage.cost)}
-          {typeof budget === "number" && (
+        <Field name="Cost">{money(run.usage.cost)}</Field>
+        {budget && (
+          <Field name="Budget">
             <span class="budget">
-              of {money(budget)} <meter min={0} max={budget} high={budget * 0.8} value={run.usage.cost} aria-label="Share of the budget" />
+              {budget.used.toLocaleString("en")} of {budget.limit.toLocaleString("en")} {budget.name}
+              <meter min={0} max={budget.limit} high={budget.limit * 0.8} value={budget.used} aria-label="Used part of the budget" />
             </span>
-          )}
-        </Field>
+          </Field>
+        )}
         <Field name="Busy">{seconds(run.usage.seconds)}</Field>
         {trace && (
           <Field name="Trace">
@@ -160,6 +161,20 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
       )}
     </>
   );
+}
+
+interface Budget {
+  name: string;
+  limit: number;
+  used: number;
+}
+
+/** The budget that a run has reached. Agents know their budgets; the API knows of one when it fails the run, or asks to raise it. */
+function budgetOf(run: Run, requests: HitlRequest[]): Budget | null {
+  const asked = requests.map((each) => each.payload.budget).find((each) => typeof each === "object" && each !== null && !Array.isArray(each));
+  const details = run.error?.details;
+  const { name, limit, used } = (asked ?? (details?.budget ? { ...details, name: details.budget } : {})) as Partial<Budget>;
+  return typeof name === "string" && typeof limit === "number" && typeof used === "number" ? { name, limit, used } : null;
 }
 
 function Attempts({ attempts }: { attempts: Attempt[] }) {

@@ -36,7 +36,6 @@ export class ThreadModel {
   readonly selection = signal<Selection | null>(null);
   readonly gaps = signal(0);
   readonly connected = signal(false);
-  readonly tick = signal(0);
 
   readonly messages = computed(() => this.chunks.value.flatMap((chunk) => chunk.messages));
   readonly leaves = computed(() => this.branches.value.get(this.id) ?? []);
@@ -277,21 +276,21 @@ export class ThreadModel {
   private hear(event: RunEvent): void {
     if (this.seen.has(event)) return;
     this.writing.value = after(this.writing.value, event);
-    if (event.type === "message.completed") this.addMessage(event);
-    if (event.type !== "message.delta" && event.type !== "message.started") this.reloadSoon(event.type.startsWith("run.") ? 30 : 250);
-    this.tick.value += 1;
+    if (event.type === "message.completed" && !this.addMessage(event)) this.reloadSoon(250);
+    if (/^(run|hitl)\.|^gap$/.test(event.type)) this.reloadSoon(30);
   }
 
-  /** Append a completed message at once if it continues the shown path; whatever else changed is read soon after. */
-  private addMessage(event: RunEvent): void {
+  /** Append a completed message at once if it continues the shown path. Returns whether the path has it. */
+  private addMessage(event: RunEvent): boolean {
     const message = event.data.message as unknown as Message;
     const shown = this.messages.value;
-    if (shown.length === 0 || shown.some((each) => each.id === message.id)) return;
-    if (message.parent_id !== shown.at(-1)?.id) return;
+    if (shown.some((each) => each.id === message.id)) return true;
+    if (shown.length === 0 || message.parent_id !== shown.at(-1)?.id) return false;
     const last = this.chunks.value.at(-1) as Chunk;
     const added = { ...message, run_status: message.run_status ?? "running" } as Message;
     this.chunks.value = [...this.chunks.value.slice(0, -1), { ...last, messages: [...last.messages, added] }];
     if (this.leaf.value !== null && this.leaf.value === message.parent_id) this.leaf.value = message.id;
+    return true;
   }
 
   /** Read the end of the path, the runs and the leaves again. */

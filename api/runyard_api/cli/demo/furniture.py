@@ -1,4 +1,4 @@
-"""What `runyard demo --console` leaves to look at in the console: siblings, a fan-out, open requests and failures."""
+"""What `runyard demo --console` leaves to be seen: siblings, a fan-out, open requests and failures."""
 
 from __future__ import annotations
 
