@@ -118,8 +118,7 @@ class RunState:
     cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
     the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
-    waits. ``counted``: the run's usage at its last end. ``step_times``: the start and the end of each step.
-    ``step_usages``: the usage of candidates of a fan-out, by step."""
+    waits. ``counted``: the usage at the last end. ``step_times``, ``step_usages``: start, end and usage by step."""
 
     run: Run
     accept_no: int
@@ -390,11 +389,10 @@ def queued(thread: ThreadState, run: RunState) -> Event | None:
 
 def outside(thread: ThreadState, run: RunState, event_id: str, data: JsonObject | None = None) -> Effects:
     """Return the effects of the end of a run outside any attempt: the event to write, and the run's job to withdraw."""
-    kind = f"run.{run.run.status}"
     r = run.run
     said: JsonObject = {"status": str(r.status), **(data or {})}
     over = [Job(thread.key, run.id, r.lane, r.kind, r.queue, tenant=thread.tenant, over=True)] if r.lane is not None else []
-    event = OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, kind, said, r.agent, r.queue)
+    event = OutsideEvent(RunRef(thread.key, run.id), thread.id, event_id, f"run.{r.status}", said, r.agent, r.queue)
     return Effects(events=[event], withdrawn=over)
 
 
