@@ -69,17 +69,12 @@ OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversat
 """Fields of a response that :class:`Message` stores in fields of its own, or that belong to one execution."""
 
 
-def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
+async def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
     """Return ``messages`` as messages of pydantic-ai.
 
-    Each assistant message becomes one response. All messages between two responses become one request. In an event loop use
-    :func:`to_model_in_slices` for a long history.
+    Each assistant message becomes one response. All messages between two responses become one request. A long history is
+    converted in slices. Each slice is one call in C. After it, let the event loop and other threads run.
     """
-    return [message for text, returned in _slices(messages) for message in _read(text, returned)]
-
-
-async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Do the same as :func:`to_model`. Each slice is one call in C. After it, let the event loop and other threads run."""
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
         if made:
