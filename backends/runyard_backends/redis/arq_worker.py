@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import arq.worker
 import structlog
@@ -32,19 +32,13 @@ from runyard.worker.worker import Worker
 from .job_codec import packb, unpackb
 
 if TYPE_CHECKING:
-    from arq.typing import StartupShutdown
+    from arq.typing import StartupShutdown, WorkerCoroutine
 
 ARQ_JOB_TIMEOUT_SECONDS: Final = 10 * 365 * 86400
 """arq's own timeout of a job, in seconds. The value is so large that the timeout never expires. The executor enforces the
 timeout of a run."""
 
 log = structlog.get_logger("runyard.worker")
-
-
-async def executed_by_host(ctx: dict[str, Any], **ids: Any) -> NoReturn:
-    """Raise NotImplementedError. arq's registry requires a function for each kind of run. Only arq's loop would call this
-    function, and that loop does not run."""
-    raise NotImplementedError("runs are executed by ArqWorker.host")
 
 
 class ArqWorker(arq.worker.Worker):
@@ -74,7 +68,7 @@ class ArqWorker(arq.worker.Worker):
         **hooks: Any,
     ) -> None:
         super().__init__(
-            functions=[arq.worker.func(executed_by_host, name=kind) for kind in KINDS],
+            functions=[arq.worker.func(cast("WorkerCoroutine", self._dispatch), name=kind) for kind in KINDS],
             handle_signals=False,
             max_jobs=slots,
             job_timeout=ARQ_JOB_TIMEOUT_SECONDS,

@@ -137,14 +137,14 @@ class _Tail:
             end -= 1
         last, after = (history[end - 1] if end else None), history[end:]
         if last is None or last.role != "assistant" or last.run_id != run_id:
-            return cls(await message_codec.to_model_in_slices(history), {}, used, answered=False)
+            return cls(await message_codec.to_model(history), {}, used, answered=False)
         closed = {part.call_id for message in after for part in message.tool_results}
         over = all(call.id in closed for call in last.tool_calls) and not any(map(message_codec.is_final, after))
         if over and last.tool_calls:
-            return cls(await message_codec.to_model_in_slices(history), {}, used, answered=False)
-        converted = (await message_codec.to_model_in_slices([last, *after]))[1:]
+            return cls(await message_codec.to_model(history), {}, used, answered=False)
+        converted = (await message_codec.to_model([last, *after]))[1:]
         results = results_in(request for request in converted if isinstance(request, ModelRequest))
-        return cls(await message_codec.to_model_in_slices(history[:end]), results, used, answered=True)
+        return cls(await message_codec.to_model(history[:end]), results, used, answered=True)
 
 
 class _Drive:

@@ -69,17 +69,12 @@ OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversat
 """Fields of a response that are not copied. :class:`Message` has a field for the value, or only one execution needs it."""
 
 
-def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
+async def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
     """Return ``messages`` as messages of pydantic-ai.
 
-    Each assistant message becomes one response. All messages between two responses become one request. For a long history in an
-    event loop, use :func:`to_model_in_slices`.
+    Each assistant message becomes one response. All messages between two responses become one request. A long history is
+    converted in slices. Each slice is one call in C. After it, let the event loop and other threads run.
     """
-    return [message for text, returned in _slices(messages) for message in _read(text, returned)]
-
-
-async def to_model_in_slices(messages: Sequence[Message]) -> list[ModelMessage]:
-    """Return the same as :func:`to_model`. Between two slices, let the event loop and other threads run."""
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
         if made:

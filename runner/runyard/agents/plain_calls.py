@@ -84,7 +84,7 @@ class ModelRequest(Generic[Output]):
         ctx.discard_stream()
         with judged():
             result = await agent.run(
-                message_history=await message_codec.to_model_in_slices(self.messages),
+                message_history=await message_codec.to_model(self.messages),
                 event_stream_handler=handler if self.stream else None,
                 capabilities=spans_of(agent, ctx.agent),
             )

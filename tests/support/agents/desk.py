@@ -75,7 +75,7 @@ async def talker(ctx: RunContext) -> None:
 async def send_as_it_is(messages: Sequence[Message], protocol: str) -> None:
     """Send a conversation to a model directly. An agent of pydantic-ai would first close its open tool calls."""
     model = infer_model(MODELS[protocol])
-    await model_request(model, fitting(to_model(messages), model))
+    await model_request(model, fitting(await to_model(messages), model))
 
 
 def reader(protocol: str) -> Callable[[RunContext], Awaitable[None]]:

@@ -1,5 +1,6 @@
 """runyard's messages in pydantic-ai's words, and back (P3; M2 for what pydantic-ai keeps)."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ CALL = ToolCallPart("look", {"at": 1}, tool_call_id="c1")
 def test_model_response_survives_storage(part: Any) -> None:
     response = ModelResponse([TextPart("before"), part, TextPart("after")], model_name="m", provider_response_id="r1")
     stored = Message.model_validate_json(from_response(response).model_dump_json())
-    assert told(to_model([stored])) == told([response])
+    assert told(asyncio.run(to_model([stored]))) == told([response])
 
 
 def test_metadata_repeats_nothing_of_the_message() -> None:
@@ -101,7 +102,7 @@ def test_tool_result_survives_storage(part: ToolReturnPart) -> None:
     calls = from_response(ModelResponse([CALL]))
     message = Message.model_validate_json(tool_message(ModelRequest([part])).model_dump_json())
     assert message.tool_results[0].is_error == (part.outcome != "success")
-    assert told(to_model([calls, message])[1:]) == told([ModelRequest([part])])
+    assert told(asyncio.run(to_model([calls, message]))[1:]) == told([ModelRequest([part])])
 
 
 def test_a_tools_result_brings_along_what_it_shows_and_reveals() -> None:
@@ -114,7 +115,7 @@ def test_a_tools_result_brings_along_what_it_shows_and_reveals() -> None:
     )
     message = tool_message(request)
     assert [type(part) for part in message.content] == [ToolResultPart]
-    assert told(to_model([from_response(ModelResponse([CALL])), message])[1:]) == told([request])
+    assert told(asyncio.run(to_model([from_response(ModelResponse([CALL])), message]))[1:]) == told([request])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_model_request_survives_storage(part: Any) -> None:
     [message] = from_request(ModelRequest([SystemPromptPart("be kind"), part]))
     stored = Message.model_validate_json(message.model_dump_json())
     assert (stored.role, bool(stored.text)) == ("user", True)
-    assert told(to_model([stored])) == told([ModelRequest([part])])
+    assert told(asyncio.run(to_model([stored]))) == told([ModelRequest([part])])
 
 
 def test_messages_between_two_answers_are_one_request() -> None:
@@ -144,7 +145,7 @@ def test_messages_between_two_answers_are_one_request() -> None:
         Message.assistant([]),
         Message.user("well?"),
     ]
-    first, answer, second = to_model(messages)
+    first, answer, second = asyncio.run(to_model(messages))
     assert isinstance(first, ModelRequest) and isinstance(answer, ModelResponse) and isinstance(second, ModelRequest)
     assert [part.part_kind for part in first.parts] == ["system-prompt", "user-prompt"]
     returns = [part for part in second.parts if isinstance(part, ToolReturnPart)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import MISSING, fields
 from typing import Any, get_args
 
@@ -54,7 +55,7 @@ def decided(thing: Any) -> set[str]:
 
 
 def told(message: Message) -> list[Any]:
-    return [part for each in to_model([message]) for part in each.parts]
+    return [part for each in asyncio.run(to_model([message])) for part in each.parts]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -65,7 +66,7 @@ def test_m5_metadata_says_nothing_to_a_model(role: Role, claim: str) -> None:
     for content in ([part] for part in (*PARTS, None)):
         plain = Message(role=role, content=[part for part in content if part is not None])
         claiming = plain.model_copy(update={"metadata": metadata})
-        assert strip(to_model([claiming])) == strip(to_model([plain]))
+        assert strip(asyncio.run(to_model([claiming]))) == strip(asyncio.run(to_model([plain])))
         assert not is_final(claiming)
 
 
@@ -82,7 +83,7 @@ def strip(messages: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: str(part)[:60])
 def test_m5_a_part_decides_what_the_table_allows(role: Role, part: Part) -> None:
     """What a role cannot hold, and what is no picture, breaks no run either: it would break each that comes after."""
-    for message in to_model([Message(role=role, content=[part])]):
+    for message in asyncio.run(to_model([Message(role=role, content=[part])])):
         assert decided(message) <= {"parts", "finish_reason"}
     for made in told(Message(role=role, content=[part])):
         assert decided(made) <= TAKEN[made.part_kind]

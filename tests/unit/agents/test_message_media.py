@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ URL = "http://127.0.0.1:9/x"
 
 def seen(*parts: Part) -> list[Any]:
     """What a model gets for a message of the user."""
-    [request] = to_model([Message.user([TextPart(text="see"), *parts])])
+    [request] = asyncio.run(to_model([Message.user([TextPart(text="see"), *parts])]))
     content = request.parts[0].content
     return list(content[1:]) if isinstance(content, list) else []
 
@@ -70,7 +71,11 @@ def test_m5_what_is_no_file_is_left_out(part: Part) -> None:
 
 def test_m5_a_file_of_each_kind_by_url_is_checked_before_a_download() -> None:
     """M5: none of them asks for a download."""
-    check(to_model([Message.user([AudioPart(url=URL), DocumentPart(url=URL), FilePart(url=URL), ImagePart(url=URL)])]))
+    check(
+        asyncio.run(
+            to_model([Message.user([AudioPart(url=URL), DocumentPart(url=URL), FilePart(url=URL), ImagePart(url=URL)])])
+        )
+    )
 
 
 def test_m2_a_result_with_parts_reaches_a_model_with_its_files() -> None:
@@ -83,7 +88,7 @@ def test_m2_a_result_with_parts_reaches_a_model_with_its_files() -> None:
         ToolResultPart(call_id="d", content=[like]),
         ToolResultPart(call_id="e", content=[{"type": "text", "text": str(like)}], has_parts=True, name="other"),
     )
-    _, request = to_model([call, result])
+    _, request = asyncio.run(to_model([call, result]))
     first, second, third = request.parts
     assert isinstance(first, ToolReturnPart) and isinstance(second, ToolReturnPart) and isinstance(third, ToolReturnPart)
     assert (first.tool_name, [file.media_type for file in first.files]) == ("look", ["image/png"])
@@ -96,7 +101,7 @@ def test_what_a_model_answers_with_is_a_part_of_its_kind() -> None:
     files = [ModelFilePart(BinaryContent(b"hi", media_type=kind)) for kind in kinds]
     message = from_response(ModelResponse(parts=files))
     assert [part.type for part in message.content] == [*kinds.values()]
-    [again] = to_model([message])
+    [again] = asyncio.run(to_model([message]))
     assert [part.content for part in again.parts if isinstance(part, ModelFilePart)] == [file.content for file in files]
 
 
@@ -104,5 +109,5 @@ def test_what_a_user_says_with_files_comes_back() -> None:
     said = ["see", AudioUrl(URL), DocumentUrl(URL), VideoUrl(URL), BinaryContent(b"hi", media_type="audio/wav")]
     [message] = from_request(ModelRequest([UserPromptPart(said)]))
     assert [part.type for part in message.content] == ["text", "audio", "document", "file", "audio"]
-    [request] = to_model([message])
+    [request] = asyncio.run(to_model([message]))
     assert request.parts[0].content == said
