@@ -61,8 +61,9 @@ class TestWriters(TestWritersWithoutWorkers):
         fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=candidates, max_parallel=2))
         await world.accept("job", None, kind="fork_many", fork=fork)
         claim = await world.claim("job")
-        assert claim.fork is not None and claim.fork.fan is not None
-        assert [m.provider_details for m in claim.fork.fan.messages] == [None, None]
+        assert claim.attempt is not None
+        found = await world.backend.fan_outs.messages(claim.attempt, [0, 1])
+        assert [m.provider_details for m in found.values()] == [None, None]
 
     async def test_m5_what_an_attempt_appends_keeps_what_its_provider_said(self, world: World) -> None:
         """M5, R9: The provider details in an attempt's messages are kept. The next attempt, readers, and forks of forks get

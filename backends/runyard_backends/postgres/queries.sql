@@ -94,7 +94,7 @@ FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
 
 -- name: start_step
 -- Begin a step. Return the step's row if the step is finished or an earlier attempt began it, else no row.
-SELECT step_key, done, result, fence FROM runyard.start_step($1, $2, $3, $4)
+SELECT step_key, done, result, fence, outcome FROM runyard.start_step($1, $2, $3, $4)
 
 -- name: finish_step
 -- Record the result of a step.
