@@ -80,7 +80,6 @@ ELSEWHERE: Final = {
     "runs.answered": "a read after a repeated answer",
     "runs.explain": "a read for people",
     "runs.runs": "a read for people",
-    "runs.statuses": "a read for the jobs of arq's producers: tests/integration/worker/test_arq_under_kills.py",
     "graphs": "called by graphs of LangGraph only: tests/integration/graphs/test_graph_kills.py",
 }
 """Ports and verbs that the scenario does not reach, and why that is right."""

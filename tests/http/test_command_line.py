@@ -53,6 +53,7 @@ OVER_HTTP: Final[dict[str, list[str]]] = {
     "runs watch": ["t", "r1"],
     "runs explain": ["t", "r1"],
     "runs attempts": ["t", "r1"],
+    "runs candidates": ["t", "r1"],
     "runs dead": [],
     "runs redrive": ["failing", "fails"],
     "runs delete": ["failing", "deleted"],

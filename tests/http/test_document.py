@@ -143,6 +143,7 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
         *("/v1/webhook_deliveries", "/v1/webhook_deliveries/{delivery_id}/redeliver"),
         *("/v1/queues", "/v1/queues/{queue}/pause", "/v1/queues/{queue}/resume", "/v1/workers/{worker_id}/drain"),
         *("/v1/limits", "/v1/limits/{name}", "/v1/keys", "/v1/keys/{key_id}"),
+        *("/v1/doctor", "/v1/workers/{worker_id}/stacks"),
         *("/v1/agents/{name}", f"{t}/messages/{{message_id}}"),
         *("/v1/requests/{request_id}", "/v1/requests/{request_id}/respond"),
         *(t, r, "/livez", "/readyz", "/metrics"),
@@ -155,6 +156,7 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
             for name in ("fork", "fork_once", "fork_many", "messages", "branches", "lineage", "diff", "labels/{label}")
         ),
         *(f"{r}/{name}" for name in ("stream", "wait", "explain", "attempts", "timeline", "cancel", "redrive")),
+        *(f"{r}/{name}" for name in ("progress", "candidates")),
     }
     assert document["paths"].keys() == expected
 

@@ -62,7 +62,10 @@ OWN = {
     *("list_keys", "create_key", "revoke_key"),
 }
 """Of the tenant itself, which has no ids."""
-OPERATOR = {"pause_queue", "resume_queue", "drain_worker", "list_limits", "set_limit", "clear_limit"}
+OPERATOR = {
+    *("pause_queue", "resume_queue", "drain_worker", "list_limits", "set_limit", "clear_limit"),
+    *("examine_deployment", "read_stacks"),
+}
 """Of the whole deployment, for admins that belong to no tenant: tests/http/test_operators.py."""
 CODES = {
     *("thread_not_found", "run_not_found", "hitl_no_pending_request", "hitl_request_not_found"),

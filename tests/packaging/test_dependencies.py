@@ -21,7 +21,7 @@ OF_HOSTS = {"psycopg", "sqlalchemy", "django"}
 
 def imported(package: str) -> Iterator[tuple[str, Path]]:
     """(top-level module, file) of everything from elsewhere that the package's files import, wherever in the file."""
-    for path in (ROOT / PACKAGES[package]).rglob("*.py"):
+    for path in (ROOT / PACKAGES[package] / package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]

@@ -739,7 +739,7 @@ class TestHelp:
             "RUNYARD_QUEUES",
             "RUNYARD_GRACE",
         }
-        api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH", "RUNYARD_API_COMPAT"}
+        api = {"RUNYARD_API_HOST", "RUNYARD_API_PORT", "RUNYARD_API_AUTH", "RUNYARD_API_COMPAT", "RUNYARD_API_CONSOLE"}
         assert variables == {"RUNYARD_APP", "RUNYARD_API_KEY", "RUNYARD_NAMESPACE"} | worker | api
         assert {name.removeprefix("RUNYARD_").lower() for name in worker} <= Settings.model_fields.keys()
         assert {name.removeprefix("RUNYARD_API_").lower() for name in api} <= ApiSettings.model_fields.keys()

@@ -71,6 +71,7 @@ SHOW: dict[str, list[str]] = {
     "runs watch": [ID, "done"],
     "runs explain": [ID, "queued"],
     "runs attempts": [ID, "failed"],
+    "runs candidates": [ID, "failed"],
     "runs dead": [],
     "runs redrive": [ID, "failed"],
     "runs delete": [ID, "failed"],
@@ -275,7 +276,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def test_stacks_of_another_process(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_ask", lambda _: f"File {HOSTILE}\n")
+    monkeypatch.setattr(workers, "stacks_of", lambda _: f"File {HOSTILE}\n")
     assert not OBEYED.findall(shown("workers stacks"))
 
 

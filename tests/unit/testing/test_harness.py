@@ -236,7 +236,7 @@ async def test_a_failure_in_the_crashing_scenario_says_where() -> None:
 
     with pytest.raises(AssertionError) as caught:
         await crash_everywhere(App({"once": once}), scenario)
-    assert "after write 1 of 2: claim" in caught.value.__notes__[0]
+    assert "after write 1 of 2, claim" in caught.value.__notes__[0]
 
 
 async def test_a_poison_run_dies() -> None:
@@ -249,7 +249,7 @@ async def test_a_poison_run_dies() -> None:
 
 
 async def test_a_crash_that_did_not_happen_fails_the_test() -> None:
-    with pytest.raises(AssertionError, match="die before the append that is 3 away"):
+    with pytest.raises(AssertionError, match="before append did not happen; writes still needed: 3"):
         async with Harness(pydantic_ai.Agent(ScriptedModel(["hi"]))) as harness:
             harness.crash_before("append", 3)
             await harness.prompt("t1", "go")
