@@ -43,16 +43,17 @@ async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idem
     """Try several messages on the same snapshot. Return the answers and the winner: the first success with `stop` = `first`, or
     the choice of the judge. `next` continues the answers on `…/candidates` of the job."""
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
-    handle = await caller.client.enqueue_fork_many(
-        thread_id, body.run_id or key.id("fork_many", thread_id) or new_id(),
-        messages=messages, after_run_id=body.after_run_id, threads=body.threads, stop=body.stop, judge=body.judge,
-        max_parallel=body.max_parallel, agent=body.agent, timeout=body.timeout,
-    )  # fmt: skip
+    run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     try:
-        with caller.seat().permit:
+        with caller.seat().permit:  # before the accept: a refused request accepts nothing
+            handle = await caller.client.enqueue_fork_many(
+                thread_id, run_id,
+                messages=messages, after_run_id=body.after_run_id, threads=body.threads, stop=body.stop, judge=body.judge,
+                max_parallel=body.max_parallel, agent=body.agent, timeout=body.timeout,
+            )  # fmt: skip
             winner, verdict = choice_of(await handle.result(patience(wait, caller)))
     except TimeoutError:
-        return await later(caller, thread_id, handle.run_id)
+        return await later(caller, thread_id, run_id)
     page, progress = await handle.candidates(), await handle.progress()
     return reply(
         FanOutAnswer.model_validate(
