@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Hashable, Sequence
 from functools import cache, partial
+from math import ceil
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -268,3 +269,8 @@ class _Bound(Database):
 
     async def _send(self, method: str, name: str, args: Sequence[Any]) -> Any:
         return await getattr(self._bound, method)(statements()[name], *args)
+
+
+def milliseconds(seconds: float) -> int:
+    """Return ``seconds`` as milliseconds, at least 1 if they are more than 0."""
+    return ceil(seconds * 1000)

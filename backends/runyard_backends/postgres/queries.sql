@@ -87,18 +87,12 @@ FROM runyard.start_child($1, $2::runyard.request, $3, $4, $5) x
 -- Send a signal to a thread. Return the signal, the effects, and true as `created` if the signal is new.
 SELECT x.created, x.effects, $2::text AS thread_id, (x.signal).* FROM runyard.send_signal($1, $2, $3, $4, $5, $6, $7) x
 
--- name: append
--- Append messages to an attempt's run. Return the stored messages.
-SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
-FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
-
--- name: start_step
--- Begin a step. Return the step's row if the step is finished or an earlier attempt began it, else no row.
-SELECT step_key, done, result, fence, outcome FROM runyard.start_step($1, $2, $3, $4)
-
--- name: finish_step
--- Record the result of a step.
-SELECT runyard.finish_step($1, $2, $3, $4, $5)
+-- name: write_interim
+-- Store writes of attempts before their last writes. Return the outcome of each write, in a row for each of its stored messages, or in one
+-- row.
+SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at,
+       x.place, x.refused, (x.step).step_key, (x.step).done, (x.step).result, (x.step).fence, (x.step).outcome
+FROM runyard.write_interim($1::runyard.interim_write[], $2) x LEFT JOIN LATERAL unnest(x.messages) m ON true
 
 -- name: complete
 -- Complete the runs of attempts. Return one row per attempt: the end of its run, or the refusal.

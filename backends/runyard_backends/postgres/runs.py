@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from math import ceil
 from typing import Any, Final
 
 from runyard.domain.explanations import explanation
@@ -13,7 +12,7 @@ from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, MAX_OPEN_SIGNALS, Wait, check_signal, check_waits
-from runyard.errors import DataCorruptedError, InvalidCursorError, LockedError, from_dict
+from runyard.errors import DataCorruptedError, InvalidCursorError, from_dict
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage, by_run
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
@@ -24,8 +23,8 @@ from runyard.support.batching import each_its_own
 from runyard.support.locked_batching import LockedBatcher
 
 from .. import cursors
-from . import codec, history, hitl_answers, run_events
-from .database import Database
+from . import codec, history, hitl_answers, interim_writes, run_events
+from .database import Database, milliseconds
 from .host_connections import accept_on
 
 ACCEPT_BATCH: Final = 32
@@ -40,6 +39,7 @@ class PostgresRunStore:
         self._accepts: LockedBatcher[AcceptRequest, Accepted] = LockedBatcher(
             self._accept_many, lambda request: request.thread_id, limit=ACCEPT_BATCH, in_flight=2
         )
+        self._interim = interim_writes.batcher(db)
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
         """Accept a run. ``connection``: a connection of a host (:mod:`.host_connections`). The run is accepted in the
@@ -77,7 +77,7 @@ class PostgresRunStore:
 
     async def _accept_rows(self, requests: Sequence[AcceptRequest], *, wait: float) -> Sequence[codec.Row]:
         encoded = [codec.run_request(request) for request in requests]
-        return await self.db.rows_unless_locked("accept", self.tenant, encoded, _milliseconds(wait))
+        return await self.db.rows_unless_locked("accept", self.tenant, encoded, milliseconds(wait))
 
     async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
         if row["refused"] is not None:
@@ -97,7 +97,7 @@ class PostgresRunStore:
         """Claim the runs ``refs`` for the worker in one transaction, and return one outcome per run. ``wait``: seconds to wait
         for a locked thread before it is skipped. Raises WorkerDeadError."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
-        rows = await self.db.rows_unless_locked("claim", worker_id, keys, ids, _milliseconds(wait))
+        rows = await self.db.rows_unless_locked("claim", worker_id, keys, ids, milliseconds(wait))
         return [await self._claim(row) for row in rows]
 
     async def _claim(self, row: codec.Row) -> Claim:
@@ -152,22 +152,18 @@ class PostgresRunStore:
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
         """Store messages of the run under the attempt's fence and return them (I3). ``first_event``: the number of the event of
         the first message. Raises StaleFenceError, CancelRequestedError."""
-        rows = await self.db.rows(
-            "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
-        )
-        return codec.messages(rows, thread_key=attempt.thread_key)
+        rows = await self._interim(codec.new_messages(attempt, messages, first_event))
+        return codec.messages([row for row in rows if row["seq"] is not None], thread_key=attempt.thread_key)
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
         """Record that the step ``key`` starts. Return None if this attempt may execute the step. Return the step's earlier
         record if the step is finished, or if another attempt started it."""
-        row = await self.db.row("start_step", attempt.thread_key, attempt.run_id, attempt.fence, key)
-        return codec.step(row) if row else None
+        (row,) = await self._interim(codec.step_start(attempt, key))
+        return codec.step(row) if row["step_key"] is not None else None
 
     async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
         """Record the result of the step ``key``."""
-        check_value(result, "result")
-        packed = codec.pack(result)
-        await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
+        await self._interim(codec.step_result(attempt, key, result))
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         """Complete runs in one transaction. The result for a refused completion is an error. ``wait``: seconds to wait for a
@@ -177,7 +173,7 @@ class PostgresRunStore:
         if wait is None:
             rows = await self.db.rows("complete", encoded, None)
         else:
-            rows = await self.db.rows_unless_locked("complete", encoded, _milliseconds(wait))
+            rows = await self.db.rows_unless_locked("complete", encoded, milliseconds(wait))
         found = {(row["thread_key"], row["run_id"]): row for row in rows}
         return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
 
@@ -361,20 +357,8 @@ def _place(cursor: str) -> tuple[datetime, int]:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
-def _milliseconds(seconds: float) -> int:
-    """Return ``seconds`` as milliseconds, at least 1 if they are more than 0."""
-    return ceil(seconds * 1000)
-
-
 def _ended_or_error(row: codec.Row, attempt: AttemptToken) -> Ended | Exception:
-    if row["refused"] == "locked":
-        return LockedError(
-            f"another transaction has locked the thread of run {attempt.run_id}; try again", run_id=attempt.run_id
-        )
-    if row["refused"]:
-        message = f"the attempt with fence {attempt.fence} no longer holds run {attempt.run_id}; stop it"
-        return from_dict({"code": row["refused"], "message": message, "details": {"fence": attempt.fence}})
-    return codec.ended(row)
+    return codec.refusal(row["refused"], attempt.run_id, attempt.fence) or codec.ended(row)
 
 
 def _ended(row: codec.Row, attempt: AttemptToken) -> Ended:

@@ -1071,6 +1071,28 @@ CREATE TABLE runyard.candidates (
     CONSTRAINT candidates_pkey PRIMARY KEY (batch, number)
 );
 
+-- One write. messages: to append. start_key: the step to start, or NULL. finish_key and result: the finished step, or NULL.
+-- first_event: the number of the first message's event.
+CREATE TYPE runyard.interim_write AS (
+    thread_key bigint,
+    run_id text,
+    fence bigint,
+    messages runyard.new_message[],
+    first_event integer,
+    start_key text,
+    finish_key text,
+    result bytea
+);
+
+-- The outcome of a write. place: the number of the write in its batch, from 1. refused: the reason for which nothing of the write was
+-- stored, or NULL. messages: the stored messages. step: the earlier row of the step to start, if the attempt may not execute the step.
+CREATE TYPE runyard.interim_written AS (
+    place integer,
+    refused text,
+    messages runyard.messages[],
+    step runyard.steps
+);
+
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
@@ -1243,9 +1265,15 @@ FUNCTION runyard.choose_default_agent() RETURNS trigger;
 -- functions/append.sql --------------------------------------------------------------------------------------------------------
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged.
+-- Append messages to an attempt's run. Return the stored messages. Workers of older releases, whose writes are not batched, call this
+-- function.
 FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages;
+
+-- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`.
+FUNCTION runyard.add_messages(
+    t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, message_bytes bigint
+) RETURNS runyard.messages[];
 
 -- Insert messages of a run after its last message. Skip messages that the run has already: such a call is a repetition after a lost reply.
 -- The caller must save the rows of the thread and the run. first_event: the number of the first message's event, or NULL for a run without
@@ -1854,6 +1882,20 @@ FUNCTION runyard.graph_put_writes(
     new runyard.new_graph_write[]
 ) RETURNS void;
 
+-- functions/interim_writes.sql ------------------------------------------------------------------------------------------------
+-- The writes of attempts before their last writes, of many runs in one transaction.
+
+-- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
+-- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
+-- a locked thread. After this time the writes of the thread are refused as locked. If patience is NULL, the session's limit applies, and the
+-- call fails after it.
+FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written;
+
+-- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
+-- thread and its run. t is NULL if the thread is gone or stays locked.
+FUNCTION runyard.interim_refused(t runyard.threads, r runyard.runs, thread_key bigint, with_fence bigint, patience integer)
+RETURNS text;
+
 -- functions/labels.sql --------------------------------------------------------------------------------------------------------
 -- Labels: names of branches. A label is unique in its thread and follows its branch as the branch grows.
 
@@ -2368,11 +2410,18 @@ FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 -- functions/steps.sql ---------------------------------------------------------------------------------------------------------
 -- The steps of runs: begin and finish a step.
 
--- Begin a step. Return no row if this attempt may execute the step. Return the earlier row of the step if it is finished or another attempt
--- began it. A repetition of this call after a lost reply also returns no row.
+-- Begin a step of the locked run r. Return NULL if the run's attempt may execute the step. Return the earlier row of the step if it is
+-- finished or another attempt began it. A repetition of this call after a lost reply also returns NULL.
+FUNCTION runyard.begin_step(r runyard.runs, step text) RETURNS runyard.steps;
+
+-- Record the result of a step of the locked run r. A result that is already recorded stays unchanged.
+FUNCTION runyard.end_step(r runyard.runs, step text, value bytea) RETURNS void;
+
+-- Begin a step of an attempt's run. Return no row if this attempt may execute the step. Workers of older releases, whose writes are not
+-- batched, call this function.
 FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps;
 
--- Record the result of a step. A result that is already recorded stays unchanged.
+-- Record the result of a step of an attempt's run. Workers of older releases, whose writes are not batched, call this function.
 FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void;
 
 -- functions/store_message.sql -------------------------------------------------------------------------------------------------

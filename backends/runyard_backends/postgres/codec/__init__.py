@@ -20,6 +20,7 @@ from ...codec.values import unpack as unpack
 from .attempt_writes import AttemptWrite as AttemptWrite
 from .attempt_writes import attempt_write as attempt_write
 from .attempt_writes import ended as ended
+from .attempt_writes import refusal as refusal
 from .attempt_writes import usage_json as usage_json
 from .effects_json import effects as effects
 from .effects_json import job as job
@@ -28,6 +29,11 @@ from .fan_out_rows import candidate as candidate
 from .fan_out_rows import candidate_batch as candidate_batch
 from .fan_out_rows import candidate_record as candidate_record
 from .fan_out_rows import usage as usage
+from .interim_writes import InterimWrite as InterimWrite
+from .interim_writes import by_write as by_write
+from .interim_writes import new_messages as new_messages
+from .interim_writes import step_result as step_result
+from .interim_writes import step_start as step_start
 from .ledger_rows import ledger as ledger
 from .run_requests import RunRequest as RunRequest
 from .run_requests import accepted_run as accepted_run

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
+from runyard.errors import LockedError, from_dict
 from runyard.models import Usage, check_usage
 from runyard.ports.commands import Write
 from runyard.ports.results import Ended
@@ -58,3 +59,17 @@ def ended(row: Row) -> Ended:
         error=error_info(row["error"]),
         effects=effects(row["effects"]),
     )
+
+
+def refusal(code: str | None, run_id: str, fence: int) -> Exception | None:
+    """Return the error of an attempt's write that was refused for the reason ``code``. Return None if ``code`` is None."""
+    match code:
+        case None:
+            return None
+        case "locked":
+            return LockedError(f"another transaction has locked the thread of run {run_id}; try again", run_id=run_id)
+        case "cancel_requested":
+            message = f"run {run_id} was cancelled; nothing more is stored"
+        case _:
+            message = f"the attempt with fence {fence} no longer holds run {run_id}; stop it"
+    return from_dict({"code": code, "message": message, "details": {"run_id": run_id, "fence": fence}})

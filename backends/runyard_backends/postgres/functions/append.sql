@@ -1,20 +1,29 @@
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged.
+-- Append messages to an attempt's run. Return the stored messages. Workers of older releases, whose writes are not batched, call this
+-- function.
 CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    seen bigint;
     got record;
-    t runyard.threads;
-    r runyard.runs;
 BEGIN
     got := runyard.lock_run(thread_key, run_id);
-    t := got.t; r := got.r;
-    PERFORM runyard.refuse_write(r, with_fence);
-    PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
-    seen := t.next_seq;
+    PERFORM runyard.refuse_write(got.r, with_fence);
+    RETURN QUERY SELECT m.* FROM unnest(
+        runyard.add_messages(got.t, got.r, messages, first_event, runyard.limit_of('message_bytes'))) m;
+END $$;
+
+-- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`.
+CREATE OR REPLACE FUNCTION runyard.add_messages(
+    t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, message_bytes bigint
+) RETURNS runyard.messages[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    seen bigint := t.next_seq;
+    got record;
+BEGIN
+    PERFORM runyard.check_size(messages, message_bytes);
     got := runyard.put_messages(t, r, messages, first_event);
     t := got.t; r := got.r;
     IF t.next_seq > seen THEN
@@ -23,8 +32,9 @@ BEGIN
                has_tools = r.has_tools, progressed = true
         WHERE accept_no = r.accept_no;
     END IF;
-    RETURN QUERY SELECT m.* FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
-        JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
+    RETURN ARRAY(
+        SELECT m FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
+        JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place);
 END $$;
 
 -- Insert messages of a run after its last message. Skip messages that the run has already: such a call is a repetition after a lost reply.

@@ -1,0 +1,51 @@
+-- The writes of attempts before their last writes, of many runs in one transaction.
+
+-- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
+-- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
+-- a locked thread. After this time the writes of the thread are refused as locked. If patience is NULL, the session's limit applies, and the
+-- call fails after it.
+CREATE OR REPLACE FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    w record;
+    got record;
+    done runyard.interim_written;
+    locked bigint; -- the last thread whose writes were refused as locked
+    message_bytes bigint := runyard.limit_of('message_bytes');
+BEGIN
+    FOR w IN SELECT x.* FROM unnest(writes) WITH ORDINALITY x(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, place)
+             ORDER BY x.thread_key, x.place LOOP
+        done := NULL;
+        done.place := w.place;
+        IF w.thread_key = locked THEN
+            done.refused := 'locked';
+        ELSE
+            got := runyard.lock_run(w.thread_key, w.run_id, patience);
+            done.refused := runyard.interim_refused(got.t, got.r, w.thread_key, w.fence, patience);
+        END IF;
+        IF done.refused = 'locked' AND w.thread_key IS DISTINCT FROM locked THEN
+            locked := w.thread_key;
+            patience := patience / 2; -- many locked threads take twice the time of one
+        END IF;
+        IF done.refused IS NULL THEN
+            IF w.finish_key IS NOT NULL THEN PERFORM runyard.end_step(got.r, w.finish_key, w.result); END IF;
+            IF w.messages <> '{}' THEN done.messages := runyard.add_messages(got.t, got.r, w.messages, w.first_event, message_bytes); END IF;
+            IF w.start_key IS NOT NULL THEN done.step := runyard.begin_step(got.r, w.start_key); END IF;
+        END IF;
+        RETURN NEXT done;
+    END LOOP;
+END $$;
+
+-- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
+-- thread and its run. t is NULL if the thread is gone or stays locked.
+CREATE OR REPLACE FUNCTION runyard.interim_refused(t runyard.threads, r runyard.runs, thread_key bigint, with_fence bigint, patience integer)
+RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF r.run_id IS NOT NULL THEN
+        RETURN CASE runyard.write_refused(r, with_fence) WHEN 'cancel_requested' THEN 'cancel_requested'
+                    WHEN 'stale_fence' THEN 'stale_fence' WHEN 'repeated' THEN 'stale_fence' END;
+    END IF;
+    RETURN CASE WHEN patience IS NOT NULL AND t.thread_key IS NULL
+                     AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = interim_refused.thread_key)
+                THEN 'locked' ELSE 'stale_fence' END;
+END $$;
