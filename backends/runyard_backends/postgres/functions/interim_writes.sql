@@ -2,8 +2,7 @@
 
 -- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
 -- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
--- a locked thread. After this time the writes of the thread are refused as locked. If patience is NULL, the session's limit applies, and the
--- call fails after it.
+-- a locked thread. After this time the writes of the thread are refused as locked.
 CREATE OR REPLACE FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -12,9 +11,17 @@ DECLARE
     done runyard.interim_written;
     locked bigint; -- the last thread whose writes were refused as locked
     message_bytes bigint := runyard.limit_of('message_bytes');
+    stored bigint[] := '{}'; -- the places of the plain writes, which are stored together
 BEGIN
+    IF cardinality(writes) > 1 AND EXISTS (SELECT 1 FROM unnest(writes) x WHERE x.messages <> '{}') THEN -- for one write, it saves nothing
+        FOR done IN SELECT p.* FROM runyard.append_plain(writes, message_bytes, patience) p LOOP
+            stored := stored || done.place::bigint;
+            RETURN NEXT done;
+        END LOOP;
+        IF cardinality(stored) = cardinality(writes) THEN RETURN; END IF;
+    END IF;
     FOR w IN SELECT x.* FROM unnest(writes) WITH ORDINALITY x(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, place)
-             ORDER BY x.thread_key, x.place LOOP
+             WHERE x.place <> ALL (stored) ORDER BY x.thread_key, x.place LOOP
         done := NULL;
         done.place := w.place;
         IF w.thread_key = locked THEN
