@@ -1,4 +1,4 @@
-"""Mutants of the plain path of accept_many, claim and complete."""
+"""Mutants of the plain path of accept_many, claim, complete and write_interim, and of write_interim itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from tests.mutants.mutant import Mutant, mutant
 PLAIN: Final = "backends/runyard_backends/postgres/functions/plain_runs.sql"
 BATCHES: Final = "tests/conformance/test_postgres_batches.py"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
+APPENDS: Final = "backends/runyard_backends/postgres/functions/plain_appends.sql"
+WRITES: Final = "backends/runyard_backends/postgres/functions/interim_writes.sql"
+INTERIM: Final = "tests/integration/postgres/test_interim_writes.py"
 PLAIN_TESTS: Final = "tests/integration/postgres/test_plain_runs.py"
 
 PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
@@ -104,5 +107,35 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
         "usual runs take the long way", PLAIN,
         "AND w.same = 1 AND", "AND w.same = 0 AND",
         PLAIN_TESTS,
+    ),
+    mutant(
+        "a batch of appends ignores a cancel", APPENDS,
+        " AND x.cancel_requested_at IS NULL AND x.branch_id IS NOT NULL", " AND x.branch_id IS NOT NULL",
+        INTERIM, "-k", "refused",
+    ),
+    mutant(
+        "a batch of appends ignores the fence", APPENDS,
+        "AND x.fence = w.fence AND x.status = 'running'", "AND x.status = 'running'",
+        INTERIM, "-k", "refused",
+    ),
+    mutant(
+        "a batch of appends stores a taken message", APPENDS,
+        "AND taken.one IS NULL AND pg_column_size", "AND pg_column_size",
+        INTERIM, "-k", "repeated",
+    ),
+    mutant(
+        "a batch of appends overtakes a write of its run", APPENDS,
+        "AND w.same = 1 AND w.messages <> '{}'", "AND w.messages <> '{}'",
+        INTERIM, "-k", "order or repeated",
+    ),
+    mutant(
+        "a batch of writes ignores the fence", WRITES,
+        "WHEN 'stale_fence' THEN 'stale_fence' ", "",
+        INTERIM, "-k", "refused",
+    ),
+    mutant(
+        "a batch of writes changes the order of a run's writes", WRITES,
+        "ORDER BY x.thread_key, x.place LOOP", "ORDER BY x.thread_key, x.place DESC LOOP",
+        INTERIM, "-k", "order",
     ),
 )  # fmt: skip
