@@ -115,13 +115,13 @@ async def test_a_refused_write_does_not_affect_the_others(backend: PostgresBacke
     gone = AttemptToken(attempts[3].thread_key, "unknown", attempts[3].fence)
     no_thread = AttemptToken(10**15, "r", 1)
     writers = [attempts[0], attempts[1], stale, gone, attempts[4], no_thread, attempts[5]]
-    outcomes: list[Any] = []
-    for writes in ([backend.runs.append(a, [call()]) for a in writers], [backend.runs.finish_step(a, "s", 1) for a in writers]):
-        outcomes.append(await asyncio.gather(*writes, return_exceptions=True))
+    appended = await asyncio.gather(*(backend.runs.append(a, [call()]) for a in writers), return_exceptions=True)
+    finished = await asyncio.gather(*(backend.runs.finish_step(a, "s", 1) for a in writers), return_exceptions=True)
     assert sent == [7, 7]
-    for half in outcomes:
-        assert [type(half[n]) for n in (1, 2, 3, 5)] == [CancelRequestedError, *[StaleFenceError] * 3]
-        assert not any(isinstance(half[n], Exception) for n in (0, 4, 6))
+    outcome: Sequence[Any]
+    for outcome in (appended, finished):
+        assert [type(outcome[n]) for n in (1, 2, 3, 5)] == [CancelRequestedError, *[StaleFenceError] * 3]
+        assert not any(isinstance(outcome[n], Exception) for n in (0, 4, 6))
     assert [len(await texts(backend, f"t{n}")) for n in range(6)] == [2, 1, 1, 1, 2, 2]
 
 
