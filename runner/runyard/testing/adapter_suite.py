@@ -150,6 +150,25 @@ class AdapterSuite(ABC):
         lost_before_call = nth <= called_after[0] and len(called_after) == 1
         assert len(called_after) == (1 if kept or lost_before_call else 2), (where, called_after)
 
+    async def test_log_lines_of_a_tool_name_the_run_and_the_step(self) -> None:
+        """Log lines that a tool writes have the thread, the run, the attempt and the call."""
+        from structlog.contextvars import get_contextvars
+
+        lines: list[dict[str, object]] = []
+
+        async def work(text: str) -> str:
+            lines.append({**get_contextvars()})
+            return f"worked on {text}"
+
+        async with Harness(self.tool_agent(work)) as harness:
+            run = await harness.prompt("t", "go")
+        assert run.ok, run.error
+        [line] = lines
+        assert (line["thread_id"], line["run_id"], line["attempt"]) == ("t", run.id, 1)
+        if self.records_calls:
+            [call] = [call for message in run.messages for call in message.tool_calls]
+            assert line["step"] == f"tool:{call.id}"
+
     async def test_an_approval_parks_the_run(self) -> None:
         """H5: The run waits without a worker. The answer continues the run. The approved call is made once."""
         calls, tool = _counted()
