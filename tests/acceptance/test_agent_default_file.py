@@ -125,15 +125,18 @@ async def test_agents_of_one_loop_share_the_file(folder: Path) -> None:
 
 
 def test_a_loop_that_ends_during_a_prompt_closes_the_file(folder: Path) -> None:
-    async def never() -> str:
-        await asyncio.Event().wait()
-        return ""
-
     async def abandoned() -> None:
-        task = asyncio.create_task(Agent(calling(("never", {})), tools=[never], thread_id="t").prompt("a", run_id="r"))
-        while FILE not in files(folder) or not await stored("t"):
-            await asyncio.sleep(0)
-        del task
+        begun = asyncio.Event()
+
+        async def never() -> str:
+            begun.set()
+            await asyncio.Event().wait()
+            return ""
+
+        agent = Agent(calling(("never", {})), tools=[never], thread_id="t")
+        prompt = asyncio.create_task(agent.prompt("a", run_id="r"))
+        await begun.wait()
+        assert not prompt.done()
 
     asyncio.run(abandoned())
     gc.collect()

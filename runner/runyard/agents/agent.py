@@ -45,9 +45,10 @@ class Agent:
     """A model with tools.
 
     Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If one of the two is
-    missing, the agent's CheckpointedChannel supplies it. A ``thread_id`` without a checkpointer names a thread in the SQLite file
-    ``runyard.db`` of the working directory. The file is made at the first call that needs it, and is open only during calls.
-    Several agents and processes may use it. Without a thread id, the conversation is in memory only, and no file is made.
+    missing, the agent's CheckpointedChannel supplies it. A ``thread_id`` without a checkpointer names a thread in the SQLite
+    file ``runyard.db`` of the working directory. The file is made at the first call that needs it, and is open only during
+    calls. Several agents and processes may use it. Without a thread id, the conversation is in memory only, and no file is
+    made.
 
     The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the store, the
     thread and the channel.

@@ -48,7 +48,7 @@ class LocalStore:
         source = thread_id if thread_id is not None else self._thread_id
         if source is None and self._checkpointer is None:
             raise CapabilityMissingError(
-                "an agent without a thread_id stores nothing that can be forked; give a thread_id to Agent(…), or src_thread_id",
+                "an agent without a thread_id stores nothing that can be forked; give it a thread_id, or give src_thread_id",
                 backend=None,
                 method="fork",
             )
