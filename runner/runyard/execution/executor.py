@@ -237,6 +237,8 @@ class Execution:
         data["message_id"] = self._claim.leaf_id
         if not resumed:
             data["takeover"] = self._claim.takeover
+            if ledger.retries and run.error is not None:
+                data["error"] = run.error.without_traceback().model_dump(mode="json")
         self._stream.emit("run.resumed" if resumed else "run.rewound", data, urgent=True)
         answered = self._answers.announce(ledger)
         if resumed:

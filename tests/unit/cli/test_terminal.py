@@ -74,6 +74,7 @@ SHOW: dict[str, list[str]] = {
     "runs candidates": [ID, "failed"],
     "runs dead": [],
     "runs redrive": [ID, "failed"],
+    "runs cancel": ["queued", "failed"],
     "runs delete": [ID, "failed"],
     "requests": [],
     "feed": [],

@@ -1,7 +1,8 @@
-"""The commands ``runs list|show|candidates|watch|explain|attempts|dead|redrive|delete`` and ``requests``."""
+"""The commands ``runs list|show|candidates|watch|explain|attempts|dead|redrive|cancel|delete`` and ``requests``."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Annotated
 
@@ -9,14 +10,14 @@ import typer
 
 from runyard import Client
 from runyard.domain.states import RunStatus
-from runyard.errors import InvalidInputError, ResultExpiredError
+from runyard.errors import InvalidInputError, ResultExpiredError, RunEndedError
 from runyard.models import AttemptInfo, ErrorInfo, FanOutProgress, Run
 
 from .. import deployment, exit_codes, options
 from ..view import live_run, output, timeline
 from ..view.output import escape
 
-app = typer.Typer(help="List, show, watch and redrive runs.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, redrive and cancel runs.", no_args_is_help=True)
 
 _OUTCOME_STYLE = {"running": "cyan", "completed": "green", "suspended": "magenta", "failed": "red", "dead": "bold red"}
 
@@ -247,6 +248,34 @@ def redrive(context: typer.Context, ids: options.RunIds, as_json: options.Json =
 
 
 @app.command()
+def cancel(
+    context: typer.Context,
+    ids: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Ids of the runs, or their beginnings.", show_default=False)
+    ],
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the messages of the runs in their conversations.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel runs. A cancelled run stores nothing more. If an id names no run, no run is cancelled. A run that has ended is
+    reported, and the others are cancelled."""
+
+    async def go() -> list[tuple[Run, RunEndedError | None]]:
+        async with deployment.connect(context) as client:
+            named = [await client.find_run(each) for each in ids]
+            return [await _cancelled(client, run, keep) for run in {(r.thread_id, r.run_id): r for r in named}.values()]
+
+    outcomes = deployment.wait(go())
+    if as_json:
+        output.print_json([run for run, _ in outcomes])
+    else:
+        for run, refusal in outcomes:
+            words = output.cancelled_words(run) if refusal is None else f"not cancelled: {refusal.message}"
+            output.print_line(f"{run.run_id}  {words}")
+    if any(refusal is not None for _, refusal in outcomes):
+        raise typer.Exit(int(exit_codes.Exit.CONFLICT))
+
+
+@app.command()
 def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunArg) -> None:
     """Delete the messages and results of a run that no later run sees. Such a run is failed, dead or cancelled, or a fork
     job."""
@@ -294,6 +323,14 @@ def requests(
     deployment.wait(go())
 
 
+async def _cancelled(client: Client, run: Run, keep: bool) -> tuple[Run, RunEndedError | None]:
+    """Cancel a run. Return the run, and the refusal if the run has ended."""
+    try:
+        return await client.cancel(run.thread_id, run.run_id, keep=keep), None
+    except RunEndedError as refusal:
+        return await client.run(run.thread_id, run.run_id), refusal
+
+
 async def _progress(client: Client, run: Run) -> FanOutProgress | None:
     """Return the progress of a fan-out. Return None for a run of another kind, and after its result expired."""
     if run.kind == "fork_many":
@@ -338,6 +375,7 @@ def _details(run: Run, error: ErrorInfo | None) -> list[tuple[str, str]]:
         ("started", output.clock(run.started_at)),
         ("suspended", output.clock(run.suspended_at)),
         ("finished", output.clock(run.finished_at)),
+        ("metadata", json.dumps(run.metadata, ensure_ascii=False) if run.metadata else ""),
         ("error", _error(error)),
         ("deleted", output.clock(run.deleted_at)),
     ]

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from runyard.domain.quoting import legible, legible_json, one_line
 from runyard.domain.states import RunStatus
-from runyard.models import ErrorInfo, HitlRequest, Message
+from runyard.models import ErrorInfo, HitlRequest, Message, Run
 
 _PASSWORD: Final = re.compile(r"((?:^|&)\w*password=)[^&]*")
 
@@ -177,6 +177,12 @@ def question(request: HitlRequest) -> str:
     """Return the question of a request, or its payload as JSON."""
     asked = request.payload.get("question")
     return asked if isinstance(asked, str) else json.dumps(request.payload, ensure_ascii=False)
+
+
+def cancelled_words(run: Run) -> str:
+    """Return the status of a run after its cancel, in words."""
+    asked = run.cancel_requested_at is not None and not run.ended
+    return "cancelling: its worker stops it" if asked else str(run.status)
 
 
 def marked(shown: str, damaged: Sequence[str]) -> str:
