@@ -13,6 +13,7 @@ from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError, ResultExpiredError, RunEndedError
 from runyard.models import AttemptInfo, ErrorInfo, FanOutProgress, Run
 
+from ... import pages, quantities
 from .. import deployment, exit_codes, options
 from ..view import live_run, output, timeline
 from ..view.output import escape
@@ -39,7 +40,7 @@ def list_(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.runs(thread, status=wanted, agent=agent, limit=most, cursor=at), limit, cursor
             )
         if as_json:
@@ -94,9 +95,7 @@ def candidates(
     async def go() -> None:
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
-            page = await deployment.gather(
-                lambda most, at: client.candidates(thread, run, limit=most, cursor=at), limit, cursor
-            )
+            page = await pages.gather(lambda most, at: client.candidates(thread, run, limit=most, cursor=at), limit, cursor)
             progress = await client.fan_out_progress(thread, run)
         if as_json:
             output.print_json({"items": page.items, "next": page.next, "progress": progress})
@@ -175,7 +174,7 @@ def attempts(
     async def go() -> None:
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
-            page = await deployment.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
+            page = await pages.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -183,7 +182,7 @@ def attempts(
             (
                 str(attempt.fence),
                 f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
-                output.clock(attempt.started_at),
+                quantities.clock(attempt.started_at),
                 _lasted(attempt),
                 escape(attempt.worker_id or ""),
                 output.marked(escape(_error(attempt.error)), attempt.damaged),
@@ -209,9 +208,7 @@ def dead(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
-                lambda most, at: client.runs(status=RunStatus.DEAD, limit=most, cursor=at), limit, cursor
-            )
+            page = await pages.gather(lambda most, at: client.runs(status=RunStatus.DEAD, limit=most, cursor=at), limit, cursor)
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -221,7 +218,7 @@ def dead(
                 escape(run.thread_id),
                 escape(run.agent or ""),
                 str(run.attempt),
-                output.clock(run.finished_at),
+                quantities.clock(run.finished_at),
                 output.marked(escape(_error(run.error)), run.damaged),
             )
             for run in page.items
@@ -300,7 +297,7 @@ def requests(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.requests(thread, pending=not answered, limit=most, cursor=at), limit, cursor
             )
         if as_json:
@@ -312,7 +309,7 @@ def requests(
                 escape(request.thread_id or ""),
                 escape(request.agent or ""),
                 request.kind,
-                output.age(request.created_at),
+                quantities.age(request.created_at),
                 output.marked(escape(output.question(request)), request.damaged),
             )
             for request in page.items
@@ -347,8 +344,8 @@ def _lasted(attempt: AttemptInfo) -> str:
     if attempt.started_at is None:
         return ""
     if attempt.ended_at is None:
-        return output.age(attempt.started_at)
-    return output.duration((attempt.ended_at - attempt.started_at).total_seconds())
+        return quantities.age(attempt.started_at)
+    return quantities.duration((attempt.ended_at - attempt.started_at).total_seconds())
 
 
 def _row(run: Run) -> tuple[str, ...]:
@@ -358,7 +355,7 @@ def _row(run: Run) -> tuple[str, ...]:
         escape(run.agent or ""),
         output.status(run.status),
         str(run.attempt),
-        output.clock(run.accepted_at),
+        quantities.clock(run.accepted_at),
         output.marked(escape(output.summary(run.input) if run.kind == "prompt" else f"({run.kind})"), run.damaged),
     )
 
@@ -371,12 +368,12 @@ def _details(run: Run, error: ErrorInfo | None) -> list[tuple[str, str]]:
         ("prompt", output.summary(run.input, 200)),
         ("attempt", str(run.attempt)),
         ("worker", run.worker_id or ""),
-        ("accepted", output.clock(run.accepted_at)),
-        ("started", output.clock(run.started_at)),
-        ("suspended", output.clock(run.suspended_at)),
-        ("finished", output.clock(run.finished_at)),
+        ("accepted", quantities.clock(run.accepted_at)),
+        ("started", quantities.clock(run.started_at)),
+        ("suspended", quantities.clock(run.suspended_at)),
+        ("finished", quantities.clock(run.finished_at)),
         ("metadata", json.dumps(run.metadata, ensure_ascii=False) if run.metadata else ""),
         ("error", _error(error)),
-        ("deleted", output.clock(run.deleted_at)),
+        ("deleted", quantities.clock(run.deleted_at)),
     ]
     return [(name, value) for name, value in pairs if value]
