@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import to_jsonable_python
 from rich import markup
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -40,6 +41,9 @@ STATUS_STYLE: dict[str, str] = {
 }
 PIPE_COLUMNS = 200
 """Width of a table that is written into a pipe, in characters."""
+COLUMN_GAP: Final = 2
+LAST_COLUMN_MIN: Final = 20
+"""Number of characters between the columns of a table, and minimum width of a last column that is shortened."""
 ROLE_STYLE = {"user": "bold blue", "assistant": "bold green", "tool": "bold yellow", "system": "bold bright_black"}
 
 
@@ -164,20 +168,24 @@ def marked(shown: str, damaged: Sequence[str]) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print rows of markup under headings, or ``empty`` if there are none.
 
-    On a narrow terminal, only the last column is shortened.
+    On a narrow terminal, only the last column is shortened, to LAST_COLUMN_MIN characters. Longer lines are wrapped.
     """
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not lines:
         notes().print(escape(empty))
         return
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for place, column in enumerate(columns):
-        widest = max(len(column), *(Text.from_markup(line[place]).cell_len for line in lines))
-        last = place == len(columns) - 1
-        grid.add_column(column, no_wrap=True, overflow="ellipsis", min_width=None if last else widest)
+    out = Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    cells = [[column, *(Text.from_markup(line[place]).plain for line in lines)] for place, column in enumerate(columns)]
+    *widths, last = (max(map(cell_len, column)) for column in cells)
+    taken = sum(widths) + COLUMN_GAP * len(widths)
+    widths.append(min(last, max(out.width - taken, LAST_COLUMN_MIN)))
+    out.width = max(out.width, taken + widths[-1])
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
+    for column, width in zip(columns, widths, strict=True):
+        grid.add_column(column, no_wrap=True, overflow="ellipsis", width=width)
     for line in lines:
         grid.add_row(*line)
-    Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(grid)
+    out.print(grid)
 
 
 def more(cursor: str | None) -> None:
