@@ -511,6 +511,7 @@ class TestReads:
             (side, 2, True, False),
         ]
         assert "head" in runyard("threads", "branches", "t")[1]
+        assert "no labelled branches" in runyard("threads", "branches", "t", "--labelled")[2]
         assert runyard("threads", "label", "t", "side")[0] == runyard("threads", "label", "t", "main", "--message", one)[0] == 0
         assert runyard("threads", "label", "t", "side", "--remove")[0] == 0
         labelled = json.loads(runyard("threads", "branches", "t", "--labelled", "--json")[1])["items"]
@@ -807,7 +808,9 @@ class TestOperate:
         assert runyard("limits", "set", "queued_per_tenant", "7", "--for", "acme")[0] == exit_codes.Exit.OK
         _, out, _ = runyard("limits", "list", "--json")
         assert [(found["subject"], found["most"]) for found in json.loads(out)] == [(None, 5), ("acme", 7)]
-        assert '"acme"' in runyard("limits", "list")[1]
+        runyard("limits", "set", "queued", "9")
+        listed = [line.split() for line in runyard("limits", "list")[1].splitlines()]
+        assert listed[1:] == [["queued", "9"], ["queued_per_tenant", "each", "5"], ["queued_per_tenant", '"acme"', "7"]]
         assert runyard("limits", "clear", "queued_per_tenant", "--for", "acme")[2] == ""
         assert "not set" in runyard("limits", "clear", "queued_per_tenant", "--for", "acme")[2]
         for wrong in (("queues", "5"), ("queued", "5", "--for", "acme")):

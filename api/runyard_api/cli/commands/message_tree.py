@@ -49,7 +49,11 @@ def branches(
             )
             for leaf in page.items
         )
-        output.table(("LEAF", "DEPTH", "CREATED", "RUN", "STATUS", "END OF", "LABELS"), rows, empty="no messages")
+        output.table(
+            ("LEAF", "DEPTH", "CREATED", "RUN", "STATUS", "END OF", "LABELS"),
+            rows,
+            empty="no labelled branches" if labelled else "no messages",
+        )
         output.more(page.next)
 
     deployment.wait(go())
