@@ -36,7 +36,8 @@ EVENTS = {
     "run.dead": "the run crashed its workers too often; `status`, `error`",
     "run.rewound": (
         "an attempt began after a crash or an error, so discard the text of messages that are not completed; "
-        "`attempt`, `message_id` (of the last stored message), `takeover` (true if the worker of the previous attempt died)"
+        "`attempt`, `message_id` (of the last stored message), `takeover` (true if the worker of the previous attempt died), "
+        "`error` (of the previous attempt, if it failed and the run is retried)"
     ),
     "message.started": "a message has begun; `message_id`, `role`",
     "message.delta": "part of a message; `message_id` and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, get_args, overload
 
 from pydantic import ValidationError
@@ -131,6 +132,8 @@ class App:
         self.traceback_filter = traceback_filter
         self.agents: dict[str, AgentSpec] = {}
         self._options = options if isinstance(options, AgentOptions) else AgentOptions()
+        if isinstance(agents, list | tuple | set | frozenset):
+            raise InvalidInputError('several agents have names: App({"name": agent, "other name": other})', field="agents")
         given = {} if agents is None else agents if isinstance(agents, Mapping) else {_name_of(agents, DEFAULT_AGENT): agents}
         named = _by_name(options, given)
         for name, agent in given.items():
@@ -141,7 +144,11 @@ class App:
 
         Raises InvalidInputError if the name is taken, or if the name or the queue is not a valid id.
         """
-        spec = replace(spec, name=check_id(qualified(self.namespace, check_part(spec.name, "agent")), "agent"))
+        try:
+            spec = replace(spec, name=check_id(qualified(self.namespace, check_part(spec.name, "agent")), "agent"))
+        except InvalidInputError as error:
+            what = f'{error.message}; register it under another name: App({{"name": agent}}) or app.agent("name")(agent)'
+            raise InvalidInputError(what, field="agent") from None
         check_id(spec.queue, "queue")
         if spec.name in self.agents:
             raise InvalidInputError(f"agent {spec.name!r} is registered twice; give one of them another name", field="agent")
@@ -325,12 +332,17 @@ def name_of(app: App) -> str | None:
 def load_app(path: str) -> App:
     """Import the :class:`App` named ``module:attribute``. The module may be in the current directory.
 
-    Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App. Raises
-    :class:`AppImportError` if the import raises an error.
+    Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App. The
+    message says what to do. Raises :class:`AppImportError` if the import raises an error.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise InvalidInputError(f"an app is named as module:attribute, for example main:app; got {path!r}", field="app")
+    if "/" in module_name or module_name.startswith("."):
+        raise InvalidInputError(
+            f"{module_name!r} is a path; name the module as in an import, for example folder.main:app for folder/main.py",
+            field="app",
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -339,15 +351,34 @@ def load_app(path: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _import_error(path, error) from error
-        raise InvalidInputError(f"there is no module {module_name!r} to load the app from", field="app") from error
+        suffix = "; name it without .py" if module_name.endswith(".py") else ""
+        raise InvalidInputError(f"there is no module {module_name!r} to load the app from{suffix}", field="app") from error
     except (Exception, SystemExit) as error:
         raise _import_error(path, error) from error
     if not hasattr(module, attribute):
-        raise InvalidInputError(f"the module {module_name!r} has no attribute {attribute!r}", field="app")
-    app = getattr(module, attribute)
-    if not isinstance(app, App):
-        raise InvalidInputError(f"{path} is {type(app).__name__}, not a runyard.App", field="app")
-    return app
+        what = f"the module {module_name!r} has no attribute {attribute!r}; {_remedy(module, attribute)}"
+        raise InvalidInputError(what, field="app")
+    return check_app(getattr(module, attribute), path)
+
+
+def _remedy(module: ModuleType, attribute: str) -> str:
+    """Return what to do about a module without the attribute that should be its App."""
+    if apps := [name for name, value in vars(module).items() if isinstance(value, App)]:
+        return f"its Apps: {', '.join(apps)}"
+    if hasattr(module, "__path__"):
+        return f"it is a package: name the module in it that has the App, for example {module.__name__}.main:{attribute}"
+    return f"write `{attribute} = App(…)` in it"
+
+
+def check_app(app: object, path: str = "the app") -> App:
+    """Return ``app``. If it is not an App, raise InvalidInputError, which says what to do. ``path``: the name of ``app``."""
+    if isinstance(app, App):
+        return app
+    if isinstance(app, ModuleType):
+        raise InvalidInputError(f"{path} is a module; name the App in it, for example {app.__name__}:app", field="app")
+    raise InvalidInputError(
+        f"{path} has the type {type(app).__name__} and is not an App; make one of the agents: app = App(agents)", field="app"
+    )
 
 
 def _import_error(path: str, error: BaseException) -> AppImportError:

@@ -42,11 +42,15 @@ def runyard(fleet: Fleet, *arguments: str, code: int = 0, **more: str) -> str:
 
 
 @asynccontextmanager
-async def api(fleet: Fleet, *arguments: str, **more: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A process of `runyard api` that is ready, and its URL."""
+async def api(
+    fleet: Fleet, *arguments: str, log: list[str] | None = None, **more: str
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A process of `runyard api` that is ready, and its URL. ``log``: receives the first line of the log."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
-        *RUNYARD, "api", "--port", str(port), *arguments, env=environment(fleet, **more)
+        *(*RUNYARD, "api", "--port", str(port), *arguments),
+        env=environment(fleet, **more),
+        stderr=None if log is None else asyncio.subprocess.PIPE,
     )
     url = f"http://127.0.0.1:{port}"
     try:
@@ -60,6 +64,8 @@ async def api(fleet: Fleet, *arguments: str, **more: str) -> AsyncIterator[tuple
                     return False
 
             await until(ready, BOUND)
+        if log is not None and process.stderr is not None:
+            log.append((await process.stderr.readline()).decode())
         yield url, process
     finally:
         if process.returncode is None:
@@ -89,7 +95,11 @@ async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
 async def test_a_second_port_serves_metrics_and_nothing_else(fleet: Fleet) -> None:
     """A Prometheus needs no key of a tenant; the port of the API goes on to ask for one."""
     port = free_port()
-    async with api(fleet, RUNYARD_API_METRICS_PORT=str(port)) as (url, _), httpx.AsyncClient() as http:
+    log: list[str] = []
+    async with api(fleet, log=log, RUNYARD_API_METRICS_PORT=str(port)) as (url, _), httpx.AsyncClient() as http:
+        [line] = [json.loads(text) for text in log]
+        assert line["event"] == "api_listening" and (line["url"], line["console_url"]) == (url, f"{url}/console")
+        assert line["metrics_url"] == f"http://0.0.0.0:{port}/metrics"
         metrics = await http.get(f"http://127.0.0.1:{port}/metrics")
         assert metrics.status_code == 200 and "\nrunyard_http_request_seconds_count{" in metrics.text
         for path in ("/", "/livez", "/stacks", "/v1/threads"):

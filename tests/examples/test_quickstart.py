@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -59,8 +60,8 @@ async def test_the_quickstart_works_word_for_word(
     assert install[:2] == ["pip", "install"] and enter == ["cd", "app"] and " ".join(start).startswith(STARTS)
     await typed(make, capsys)
     monkeypatch.chdir(folder := tmp_path / "app")
-    program, blocking, transaction, asking, model = [block for language, block in BLOCKS if language == "python"]
-    assert MODEL in model
+    program, blocking, transaction, asking, model, alone = [block for language, block in BLOCKS if language == "python"]
+    assert MODEL in model and '"openai:' in alone
     # The reader adds this agent while `dev` runs; `--reload` has its own test.
     (folder / "app.py").write_text((folder / "app.py").read_text("utf-8") + "\n\n" + asking, "utf-8")
     async with started([*start, "--port", "8080"], folder, postgres_url, redis_url) as dev:
@@ -74,6 +75,8 @@ async def test_the_quickstart_works_word_for_word(
         await order(transaction, postgres_url)
         answered = [await typed(words, capsys) for words in rest[2]]
         assert "Refund 40 €?" in answered[1] and "Done." in answered[2]
+    assert await ran(re.sub('"openai:[^"]*"', '"test"', alone), folder) == "success (no tool calls)\n"
+    assert (folder / "runyard.db").is_file()
 
 
 async def order(block: str, postgres_url: str) -> None:

@@ -56,6 +56,7 @@ OVER_HTTP: Final[dict[str, list[str]]] = {
     "runs candidates": ["t", "many"],
     "runs dead": [],
     "runs redrive": ["failing", "fails"],
+    "runs cancel": ["unwanted"],
     "runs delete": ["failing", "deleted"],
     "keys create": ["name"],
     "keys list": [],
@@ -127,8 +128,8 @@ async def test_every_command_works_over_https_or_says_why_not(
     monkeypatch.chdir(tmp_path)
     for thread, run, text in (("t", "r1", "say hello"), ("failing", "fails", "fail"), ("failing", "deleted", "fail")):
         await (await client.enqueue(thread, text, run)).result(BOUND)
-    for thread in ("asking", "aborted", "cancelled"):
-        await (await client.enqueue(thread, "color?", "ask")).result(BOUND)
+    for thread, run in (("asking", "ask"), ("aborted", "ask"), ("cancelled", "ask"), ("unwanted", "unwanted")):
+        await (await client.enqueue(thread, "color?", run)).result(BOUND)
     names: dict[str, str] = {"WORKER": (await client.workers())[0].worker_id, "FILE": str(tmp_path / "t.jsonl")}
     names["SQLITE"] = f"sqlite:///{tmp_path}/threads.db"
     cubepi(tmp_path / "threads.db")

@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runyard import Client
 from runyard.domain.states import RunStatus
 from runyard_api.http import protocol
 from runyard_api.http.authentication import Auth
-from runyard_api.http.serve import UNACKNOWLEDGED_MS, Server, listen, room_for
+from runyard_api.http.serve import UNACKNOWLEDGED_MS, Server, addresses_of, listen, room_for
 from runyard_api.http.settings import ApiSettings
 from tests.http.conftest import SECRET
 from tests.http.shared_routes import asgi_app
@@ -34,7 +35,7 @@ async def served(client: Client, auth: Auth = "off", **more: Any) -> AsyncIterat
     settings = ApiSettings(_env_file=None, port=0, token_secret=SECRET, **{**short, **more})
     app = asgi_app(client, auth=auth, settings=settings)
     with listen(settings) as listening:
-        server = Server(app)
+        server = Server(app, addresses_of(listening, console=settings.console == "on"))
         running = asyncio.create_task(server.serve([listening]))
         while not server.started:
             assert not running.done()
@@ -92,6 +93,23 @@ async def status(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     async with asyncio.timeout(BOUND):
         first = await reader.readline()
         return int(first.split()[1]) if first else 0, await reader.read()
+
+
+async def test_one_log_line_has_the_addresses(client: Client) -> None:
+    """The line is logged when the server accepts requests. uvicorn logs no lines of its own."""
+    with capture_logs() as lines:
+        async with served(client) as port:
+            logged = [*lines]
+        async with served(client, console="off") as other:
+            url = lines[-1]["url"]
+    [line] = logged
+    assert line == {
+        "event": "api_listening",
+        "log_level": "info",
+        "url": f"http://127.0.0.1:{port}",
+        "console_url": f"http://127.0.0.1:{port}/console",
+    }
+    assert url == f"http://127.0.0.1:{other}" and "console_url" not in lines[-1]
 
 
 async def test_a_head_without_end_is_refused(port: int) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from runyard import Client
 from runyard.app import AgentOptions, App, load_app, name_of
 from runyard.errors import AgentNotFoundError, InvalidInputError
 from runyard.execution.context import RunContext
 from runyard.execution.retries import backoff, effective_options
 from runyard.models import RetryPolicy, RunOptions
 from runyard.support import agent_adapters
+from runyard.worker.worker import Worker
 
 
 async def one(ctx: object) -> None: ...
@@ -199,8 +201,57 @@ def test_load_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("its_app", "its_app:none", "its_app:other", "no_such_module:app"):
         with pytest.raises(InvalidInputError):
             load_app(wrong)
-    with pytest.raises(InvalidInputError, match="the module 'its_app' has no attribute 'none'"):
-        load_app("its_app:none")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("mod_9", "module:attribute, for example main:app"),
+        ("mod_9:absent", "the module 'mod_9' has no attribute 'absent'; its Apps: app, other"),
+        ("mod_9:make", r"mod_9:make has the type function and is not an App; make one of the agents: app = App\(agents\)"),
+        ("mod_9:agents", "mod_9:agents has the type dict and is not an App"),
+        ("empty_9:app", r"the module 'empty_9' has no attribute 'app'; write `app = App\(…\)` in it"),
+        ("package_9:app", "it is a package: name the module in it that has the App, for example package_9.main:app"),
+        ("folder_9:app", "it is a package: name the module in it that has the App, for example folder_9.main:app"),
+        ("package_9:main", "package_9:main is a module; name the App in it, for example package_9.main:app"),
+        ("package_9/main:app", "'package_9/main' is a path; name the module as in an import"),
+        (".mod_9:app", "'.mod_9' is a path"),
+        ("mod_9.py:app", "there is no module 'mod_9.py' to load the app from; name it without .py"),
+    ],
+)
+def test_what_is_no_app_is_refused_with_the_remedy(
+    path: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    for name in ("mod_9", "empty_9", "package_9", "package_9.main", "folder_9", "folder_9.main"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "mod_9.py").write_text("from runyard import App\napp = other = App()\nagents = {}\ndef make(): return App()\n")
+    (tmp_path / "empty_9.py").touch()
+    for folder in ("package_9", "folder_9"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "main.py").write_text("from runyard import App\napp = App()\n")
+    (tmp_path / "package_9" / "__init__.py").touch()
+    assert load_app("package_9.main:app").agents == {}
+    with pytest.raises(InvalidInputError, match=words):
+        load_app(path)
+
+
+async def test_a_worker_refuses_what_is_no_app() -> None:
+    backend = (await Client.connect("memory://")).backend
+    with pytest.raises(InvalidInputError, match="the app has the type function and is not an App"):
+        Worker(one, backend)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\n", 5, None])
+def test_a_name_that_no_agent_can_have_is_refused_with_the_remedy(name: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r'register it under another name: App\(\{"name": agent\}\)'):
+        App({name: one})
+
+
+def test_agents_without_names_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InvalidInputError, match=r'several agents have names: App\(\{"name": agent'):
+        App([one])
 
 
 def test_an_unknown_version_policy_is_refused() -> None:

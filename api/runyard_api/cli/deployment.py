@@ -6,7 +6,7 @@ The scheme of the URL selects the backend, for example Postgres or the HTTP API 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ import typer
 
 from runyard.client.client import Client, Connecting
 from runyard.errors import InvalidInputError
-from runyard.ports.results import Page
 from runyard.support.location import Location, locate
 
 T = TypeVar("T")
@@ -68,17 +67,3 @@ async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
         return ids[0], ids[1]
     run = await client.find_run(ids[0])
     return run.thread_id, run.run_id
-
-
-async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
-    """Return up to ``limit`` items as one page. ``ask``: a function that returns a page for a limit and a cursor.
-
-    Several pages are read if necessary, because a page before the last one may be short or empty.
-    """
-    found: list[T] = []
-    while True:
-        page = await ask(limit - len(found), cursor)
-        found += page.items
-        cursor = page.next
-        if cursor is None or len(found) >= limit:
-            return Page(found, cursor)

@@ -6,9 +6,11 @@ import asyncio
 import resource
 import signal
 import socket
+from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -28,22 +30,31 @@ UNACKNOWLEDGED_MS: Final = 60_000
 """Milliseconds without an acknowledgement of the peer after which the system closes a connection. Some systems lack this
 option."""
 
+log = structlog.get_logger("runyard.api")
+
 
 class Server(uvicorn.Server):
-    """A server that ends the streams first when it stops. The base class would wait for the streams."""
+    """A server that logs its ``addresses``, by name, when it accepts requests. When it stops, it ends the streams first. The
+    base class would wait for the streams."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, addresses: Mapping[str, str]) -> None:
         config = uvicorn.Config(
             app,
             http=Protocol,
             ws="none",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         super().__init__(config)
-        self._app = app
+        self._app, self._addresses = app, addresses
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            log.info("api_listening", **self._addresses)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.service.streams.close()
@@ -73,13 +84,27 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serve ``app`` on ``listening`` until a signal stops the server. This function handles the signals of the process."""
+def url_of(host: str, port: int) -> str:
+    """Return the URL of an HTTP server at an address."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def addresses_of(listening: socket.socket, *, console: bool) -> dict[str, str]:
+    """Return the URLs of the API on ``listening``, by name."""
+    url = url_of(*listening.getsockname()[:2])
+    return {"url": url, "console_url": f"{url}/console"} if console else {"url": url}
+
+
+def serve(app: FastAPI, listening: socket.socket, addresses: Mapping[str, str]) -> None:
+    """Serve ``app`` on ``listening`` until a signal stops the server. This function handles the signals of the process.
+
+    ``addresses``: the URLs to log, by name.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the received signals again after it has stopped
     settings: ApiSettings = app.state.service.settings
     settings.max_connections = room_for(settings.max_connections, files=_files(settings.max_connections + OTHER_FILES))
-    server = Server(app)
+    server = Server(app, addresses)
     settle()
     with listening, asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve([listening]))

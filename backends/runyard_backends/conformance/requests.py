@@ -68,18 +68,27 @@ class TestHitl:
         the latter discards streamed text."""
         await world.suspended("r1")
         await world.runs.respond(True, thread_id=T)
-        attempt, resumes = await world.take("r1"), []
+        attempt, ledgers = await world.take("r1"), []
         for error in (None, ErrorInfo(code="agent_error", message="m")):
-            resumes.append((await world.runs.ledger(attempt)).resumes)
+            ledgers.append(await world.runs.ledger(attempt))
             await world.runs.release(attempt, error=error)
             attempt = await world.take("r1")
-        resumes.append((await world.runs.ledger(attempt)).resumes)
+        ledgers.append(await world.runs.ledger(attempt))
         await world.ask(attempt, HitlRequest(request_id=new_id()))
         await world.runs.respond(True, thread_id=T)
-        resumes.append((await world.runs.ledger(await world.take("r1"))).resumes)
+        ledgers.append(await world.runs.ledger(await world.take("r1")))
         await world.bury("w")
-        resumes.append((await world.runs.ledger(await world.take("r1", worker="x"))).resumes)
-        assert resumes == [True, False, False, True, False]
+        ledgers.append(await world.runs.ledger(await world.take("r1", worker="x")))
+        assert [ledger.resumes for ledger in ledgers] == [True, False, False, True, False]
+        assert [ledger.retries for ledger in ledgers] == [False, False, True, False, False]
+
+    async def test_claim_after_a_retry_has_the_error(self, world: World) -> None:
+        """R11: The claim has the error of the attempt before, and the ledger says that this error started the attempt."""
+        error = ErrorInfo(code="agent_error", message="m")
+        await world.runs.release(await world.start("r1"), error=error)
+        claim = await world.claim("r1")
+        assert claim.run is not None and claim.attempt is not None and claim.run.error == error
+        assert (await world.runs.ledger(claim.attempt)).retries
 
     async def test_answer_keeps_who_gave_it_and_for_whom(self, world: World) -> None:
         """H3: ``answered_by`` and ``on_behalf_of`` are stored, and a repetition changes neither."""

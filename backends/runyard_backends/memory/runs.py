@@ -177,10 +177,10 @@ class MemoryRunStore:
         thread, run = execution.reader(self.db, attempt)
         asked = [r for r in self.db.requests_of(thread) if r.request.run_id == run.id]
         waited = {s.wait.wait_id: s.wait.model_copy(deep=True) for s in waits.of_run(self.db, thread, run.id)}
-        before = [a.outcome for a in run.attempts[-2:-1]]
+        before = next((a.outcome for a in run.attempts[-2:-1]), None)
         requests = {r.request.request_id: r.request.model_copy(deep=True) for r in asked}
         received = frozenset(r.request.request_id for r in asked if r.received_by == attempt.fence)
-        return Ledger(steps.without_answers(run), requests, waited, received, before == ["suspended"])
+        return Ledger(steps.without_answers(run), requests, waited, received, before == "suspended", before == "retried")
 
     async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
         thread, run = execution.writer(self.db, attempt)

@@ -11,7 +11,6 @@ from ..domain.runs import ForkOnceResult
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.validation import check_id, new_id
 from ..errors import (
-    CapabilityMissingError,
     HitlBindingError,
     HitlNoPendingRequestError,
     InvalidInputError,
@@ -27,6 +26,7 @@ from .active_prompt import ActivePrompt, AgentState
 from .channels import Channel, CheckpointedChannel, InMemoryChannel
 from .local_attempt import Listener, Listeners, LocalAttempt, external_run
 from .local_probe import probe
+from .local_store import LocalStore
 from .local_thread import LocalThread, capability, fork_options
 
 if TYPE_CHECKING:
@@ -45,14 +45,17 @@ class Agent:
     """A model with tools.
 
     Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If one of the two is
-    missing, the agent's CheckpointedChannel supplies it. Without such a channel, the conversation is in memory only.
+    missing, the agent's CheckpointedChannel supplies it. A ``thread_id`` without a checkpointer names a thread in the SQLite
+    file ``runyard.db`` of the working directory. The file is made at the first call that needs it, and is open only during
+    calls. Several agents and processes may use it. Without a thread id, the conversation is in memory only, and no file is
+    made.
 
     The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the store, the
     thread and the channel.
 
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
-    ``channel``: the store of questions. The default is the checkpointer, or memory if the conversation is in memory only.
+    ``channel``: the store of questions. The default is the store of the conversation.
     ``output_type``, ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of
     ``ctx.deps`` in tools, or a sync or async function that makes this value from a :class:`RunContext`. ``budget``: one budget
     or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished
@@ -106,9 +109,8 @@ class Agent:
         self._active = ActivePrompt(self.state)
         channels = (channel, *load("runyard.hitl").bound_channels(self.engine))
         self._channels: list[Channel] = [each for each in channels if each is not None]
-        self._checkpointer, self.thread_id = checkpointer, thread_id
+        self.thread_id = thread_id
         self._listeners = Listeners()
-        self._local_thread: LocalThread | None = None
         self._claiming: str | None = None
         if thread_id is not None:
             check_id(thread_id, "thread_id")
@@ -119,6 +121,9 @@ class Agent:
                     field="channel",
                 )
         self.channel = self._one_channel()
+        for bound in self._bound:
+            checkpointer, thread_id = checkpointer or bound.checkpointer, bound.thread_id
+        self._store = LocalStore(checkpointer, thread_id)
 
     async def __call__(self, ctx: RunContext) -> None:
         """Execute a run of a worker."""
@@ -144,11 +149,13 @@ class Agent:
           of the run, use another run id;
         - NothingToRunError;
         - IncompleteToolCycleError;
+        - BackendUnavailableError if ``runyard.db`` cannot be made or written, DataCorruptedError if it is no SQLite file;
         - the error of the model's provider: the run is then not completed and can be resumed (R7, R8).
         """
         self._check_binding(run_id)
         with self._active.begin():
-            return await self._prompt(self._thread(), message, run_id)
+            async with self._store.own_thread() as local_thread:
+                return await self._prompt(local_thread, message, run_id)
 
     async def _prompt(self, local_thread: LocalThread, message: str | Message | list[Part] | None, run_id: str | None) -> str:
         if message is None and run_id is not None and any(m.run_id == run_id for m in (await local_thread.load()).messages):
@@ -197,7 +204,8 @@ class Agent:
         if run_id is None:
             raise NothingToRunError("this agent has no interrupted run; give the run_id of the run to resume", field="run_id")
         with self._active.begin():
-            return await self._resume(self._thread(), run_id)
+            async with self._store.own_thread() as local_thread:
+                return await self._resume(local_thread, run_id)
 
     async def _resume(self, local_thread: LocalThread, run_id: str) -> str:
         data = await local_thread.load()
@@ -230,27 +238,33 @@ class Agent:
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.answer(request_id, answer).run_id or ""
         with self._active.begin():
-            local_thread = self._thread()
-            responded = await local_thread.requests.answer_request(
-                local_thread.thread_id, answer, request_id=request_id, response_id=response_id
-            )
-            request, run_id = responded.request, responded.request.run_id
-            if run_id is None:
-                raise HitlNoPendingRequestError(f"request {request.request_id} belongs to no run", request_id=request_id)
-            ours = any(message.run_id == run_id for message in (await local_thread.load()).messages)
-            if ours and responded.last:
-                return await self._resume(local_thread, run_id)
-            if ours and responded.created:
-                self.state.active_run_id = run_id
-                self.state.pending = [each for each in await local_thread.pending() if each.run_id == run_id]
-            # This call only stores an answer to a question of a worker's run. A worker continues that run.
-            return run_id
+            async with self._store.own_thread() as local_thread:
+                return await self._respond(local_thread, answer, request_id, response_id)
+
+    async def _respond(
+        self, local_thread: LocalThread, answer: JsonValue, request_id: str | None, response_id: str | None
+    ) -> str:
+        responded = await local_thread.requests.answer_request(
+            local_thread.thread_id, answer, request_id=request_id, response_id=response_id
+        )
+        request, run_id = responded.request, responded.request.run_id
+        if run_id is None:
+            raise HitlNoPendingRequestError(f"request {request.request_id} belongs to no run", request_id=request_id)
+        ours = any(message.run_id == run_id for message in (await local_thread.load()).messages)
+        if ours and responded.last:
+            return await self._resume(local_thread, run_id)
+        if ours and responded.created:
+            self.state.active_run_id = run_id
+            self.state.pending = [each for each in await local_thread.pending() if each.run_id == run_id]
+        # This call only stores an answer to a question of a worker's run. A worker continues that run.
+        return run_id
 
     async def pending(self) -> list[HitlRequest]:
         """Return the pending questions of the agent's thread, the oldest first. Questions of other processes are included."""
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.pending
-        return await self._thread().pending()
+        async with self._store.own_thread() as local_thread:
+            return await local_thread.pending()
 
     async def abort_pending(self, reason: str = "aborted") -> None:
         """End the run that waits for a human, without an answer and without a model call (H8).
@@ -263,12 +277,12 @@ class Agent:
                 self.channel.cancel(request.request_id, f"aborted: {reason}")
             return
         self._active.check_idle()
-        local_thread = self._thread()
-        for run_id in dict.fromkeys(request.run_id for request in await local_thread.pending()):
-            await local_thread.requests.abort_pending(local_thread.thread_id, reason, run_id=run_id)
-            self.state.pending = []
-            if self.state.active_run_id == run_id:
-                self.state.active_run_id = None
+        async with self._store.own_thread() as local_thread:
+            for run_id in dict.fromkeys(request.run_id for request in await local_thread.pending()):
+                await local_thread.requests.abort_pending(local_thread.thread_id, reason, run_id=run_id)
+                self.state.pending = []
+                if self.state.active_run_id == run_id:
+                    self.state.active_run_id = None
 
     async def abort(self) -> None:
         """Stop the prompt that is being executed, and wait for its end. Do nothing if no prompt is being executed.
@@ -300,8 +314,9 @@ class Agent:
         """
         new = new_id() if new_thread_id is None else check_id(new_thread_id, "new_thread_id")
         options = fork_options(title=title, tags=tags, agent=agent, reset_usage=reset_usage)
-        fork = capability(self._shared(), "fork", *options)
-        await fork(self._source(src_thread_id), new, after_run_id=after_run_id, metadata=metadata, **options)
+        async with self._store.source(src_thread_id) as (checkpointer, source):
+            fork = capability(checkpointer, "fork", *options)
+            await fork(source, new, after_run_id=after_run_id, metadata=metadata, **options)
         return new
 
     async def fork_once(self, *, message: str | Message, after_run_id: str, src_thread_id: str | None = None) -> ForkOnceResult:
@@ -312,7 +327,8 @@ class Agent:
         Raises HitlNotAllowedError (a RuntimeError) if any part of the agent can ask a human. The check precedes the reading of
         the snapshot. Raises ThreadNotFoundError, RunNotCompletedError, CapabilityMissingError.
         """
-        return await probe(self, self._shared(), self._source(src_thread_id), after_run_id, _as_message(message, new_id()))
+        async with self._store.source(src_thread_id) as (checkpointer, source):
+            return await probe(self, checkpointer, source, after_run_id, _as_message(message, new_id()))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event of the runs that this object executes, as soon as the event occurs.
@@ -344,7 +360,7 @@ class Agent:
         for other in self._channels:
             if type(other) is not type(first) or (isinstance(first, InMemoryChannel) and other is not first):
                 raise InvalidInputError("the agent and its tools have different channels; give them one", field="channel")
-        if first is None and (self._checkpointer is None or self.thread_id is None):
+        if first is None and self.thread_id is None:
             return InMemoryChannel()
         return first
 
@@ -358,28 +374,6 @@ class Agent:
                     bound=bound.run_id,
                     run_id=run_id,
                 )
-
-    def _shared(self) -> Checkpointer:
-        if self._checkpointer is None:
-            raise CapabilityMissingError("an agent without a checkpointer has no threads to fork", backend=None, method="fork")
-        return self._checkpointer
-
-    def _source(self, thread_id: str | None) -> str:
-        source = thread_id if thread_id is not None else self.thread_id
-        return check_id(source, "src_thread_id")
-
-    def _thread(self) -> LocalThread:
-        """Return the agent's thread. If the agent has none, make a thread in memory."""
-        if self._local_thread is None:
-            bound = next(self._bound, None)
-            checkpointer = self._checkpointer or (bound.checkpointer if bound else None)
-            thread_id = self.thread_id or (bound.thread_id if bound else None)
-            if checkpointer is None or thread_id is None:
-                from ..checkpointer import MemoryCheckpointer
-
-                checkpointer, thread_id = MemoryCheckpointer(), thread_id or new_id()
-            self._local_thread = LocalThread(checkpointer, thread_id)
-        return self._local_thread
 
     async def _execute(self, local_thread: LocalThread, run_id: str, given: Message | None, *, fresh: bool) -> None:
         """Execute one attempt of a claimed run and set ``state`` to its outcome."""

@@ -19,6 +19,7 @@ from ..domain.threads import CheckpointData
 from ..domain.tool_cycles import cycles_closed
 from ..errors import AgentCancelledError, IncompleteToolCycleError
 from ..events.writer import EventEmitter
+from ..execution import log_fields
 from ..execution.children import Children
 from ..execution.context import RunContext
 from ..execution.control_signals import Suspend, signals_in, unwrap
@@ -173,6 +174,10 @@ class LocalAttempt:
 
         Raises the agent's error, IncompleteToolCycleError (R5), AgentCancelledError.
         """
+        with log_fields.of_attempt(self.run, self.run.fence or 1):
+            return await self._execute(work)
+
+    async def _execute(self, work: Work) -> list[HitlRequest]:
         try:
             await self._announce()
             while True:

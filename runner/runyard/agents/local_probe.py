@@ -9,6 +9,7 @@ from ..domain.messages import Message
 from ..domain.runs import ForkOnceResult
 from ..errors import AgentCancelledError, HitlNotAllowedError
 from ..events.writer import EventEmitter
+from ..execution import log_fields
 from ..execution.attempt_store import ProbeAttemptStore
 from ..execution.context import RunContext
 from ..execution.control_signals import probe_error
@@ -44,7 +45,8 @@ async def probe(
 
     async def work() -> None:
         current_context.set(context)
-        await agent(context)
+        with log_fields.of_attempt(run, run.fence or 1):
+            await agent(context)
 
     task = asyncio.create_task(work(), name=f"probe of thread {src_thread_id}")
     try:

@@ -38,10 +38,12 @@ class AttemptFollows(AttemptBegins):
 class AttemptRewinds(AttemptFollows):
     """The start of an attempt after a crash, an error or a release.
 
-    ``takeover``: true if the worker of the previous attempt died, false if that attempt failed or was released.
+    ``takeover``: true if the worker of the previous attempt died, false if that attempt failed or was released. ``error``: the
+    error with which the previous attempt failed.
     """
 
     takeover: bool | None = None
+    error: ErrorInfo | None = None
 
 
 class RunCompleted(_Data):

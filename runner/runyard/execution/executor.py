@@ -45,7 +45,7 @@ from ..support.batching import Batcher, each_its_own
 from ..support.locked_batching import LockedBatcher
 from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
-from . import fork_runs
+from . import fork_runs, log_fields
 from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore, StoreUnansweredError
 from .attempt_trace import AttemptTrace
 from .context import RunContext
@@ -148,10 +148,8 @@ class Execution:
 
     async def run(self) -> Ended | None:
         """Execute the attempt. Return its end, or None if this attempt wrote no end."""
-        lost, began, run = False, time.monotonic(), self.record
-        # Every log line of the attempt has these fields. The lines that the agent logs have them too.
-        fields = {"thread_id": run.thread_id, "run_id": run.run_id, "attempt": run.attempt, "fence": self.attempt.fence}
-        with structlog.contextvars.bound_contextvars(**fields), self.trace.active(), self._meter.running():
+        lost, began = False, time.monotonic()
+        with log_fields.of_attempt(self.record, self.attempt.fence), self.trace.active(), self._meter.running():
             try:
                 await self.trace.relate(self._tools.backend)
                 ended = await self._bounded()
@@ -239,6 +237,8 @@ class Execution:
         data["message_id"] = self._claim.leaf_id
         if not resumed:
             data["takeover"] = self._claim.takeover
+            if ledger.retries and run.error is not None:
+                data["error"] = run.error.without_traceback().model_dump(mode="json")
         self._stream.emit("run.resumed" if resumed else "run.rewound", data, urgent=True)
         answered = self._answers.announce(ledger)
         if resumed:

@@ -24,6 +24,7 @@ from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import InvalidInputError, StepUnknownError
 from ..ports.results import Step
 from ..support import tracing
+from . import log_fields
 
 if TYPE_CHECKING:
     from .context import RunContext
@@ -170,13 +171,9 @@ class Steps:
     async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
         step = self._current_step(key)
         named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
-        token = executing.set(step)
-        try:
-            with self._span(fn, key):
-                result = fn(*args, **named)
-                result = await result if inspect.isawaitable(result) else result
-        finally:
-            executing.reset(token)
+        with within(step), self._span(fn, key):
+            result = fn(*args, **named)
+            result = await result if inspect.isawaitable(result) else result
         try:
             value: JsonValue = to_jsonable_python(result)
         except ValueError as error:
@@ -198,13 +195,12 @@ class Steps:
     @contextmanager
     def in_tool(self, call_id: str) -> Iterator[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key."""
-        step = executing.set(self._current_step(tool_step(call_id)))
         scope = tool_scope.set(Scope(self, f"{call_id}/"))
         try:
-            yield
+            with within(self._current_step(tool_step(call_id))):
+                yield
         finally:
             tool_scope.reset(scope)
-            executing.reset(step)
 
     @property
     def inside_tool(self) -> bool:
@@ -226,6 +222,17 @@ class Steps:
         scope = self.scope
         scope.calls[name] += 1
         return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
+
+
+@contextmanager
+def within(step: CurrentStep) -> Iterator[None]:
+    """Make the block a part of ``step``."""
+    token = executing.set(step)
+    try:
+        with log_fields.of_step(step.key):
+            yield
+    finally:
+        executing.reset(token)
 
 
 def current_step() -> CurrentStep:

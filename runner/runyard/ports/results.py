@@ -115,7 +115,7 @@ class Ledger:
     ``steps``: the started and the finished steps, by key. ``requests``: the pending and the answered requests, by id.
     ``waits``: the open and the ended waits, by id. ``received``: the ids of the requests whose answers no earlier attempt has
     received. ``resumes``: True if the previous attempt suspended the run, and an answer or the end of a wait started this
-    attempt.
+    attempt. ``retries``: True if the previous attempt ended with an error after which the run is retried.
     """
 
     steps: dict[str, Step] = field(default_factory=dict)
@@ -123,6 +123,7 @@ class Ledger:
     waits: dict[str, Wait] = field(default_factory=dict)
     received: Set[str] = frozenset()
     resumes: bool = False
+    retries: bool = False
 
 
 @dataclass(slots=True)

@@ -293,7 +293,7 @@ class WorkerStore(Protocol):
     ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has all
     orphans of its workers. A page ends after the worker with which it has at least ``limit`` orphans.
 
-    ``waiting``: return the lane heads that need nothing but a worker, in the order of their last changes. ``limit`` bounds the
+    ``waiting``: return the lane heads that wait only for a worker, in the order of their last changes. ``limit`` bounds the
     runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
     those runs of ``refs`` that ``waiting`` would return. ``waiting`` and ``still_waiting`` leave out runs that changed within
     the time ``unchanged``. These two and ``orphans`` examine no suspended run, no external run, no run that waits for a permit,

@@ -23,6 +23,7 @@ from typing import TypeAlias
 from ..app import App, as_function, may_ask
 from ..domain.states import RunStatus
 from ..errors import HitlNotAllowedError
+from ..execution.steps import current_step
 from .crashes import Moment
 from .harness import Harness, HarnessRun
 
@@ -149,6 +150,24 @@ class AdapterSuite(ABC):
         kept = nth > stored_by or (nth == stored_by and moment == "after")
         lost_before_call = nth <= called_after[0] and len(called_after) == 1
         assert len(called_after) == (1 if kept or lost_before_call else 2), (where, called_after)
+
+    async def test_log_lines_of_a_tool_name_the_run_and_the_step(self) -> None:
+        """Log lines that a tool writes have the thread, the run, the attempt and the step."""
+        from structlog.contextvars import get_contextvars
+
+        lines: list[dict[str, object]] = []
+        steps: list[str] = []
+
+        async def work(text: str) -> str:
+            lines.append({**get_contextvars()})
+            steps.append(current_step().key)
+            return f"worked on {text}"
+
+        async with Harness(self.tool_agent(work)) as harness:
+            run = await harness.prompt("t", "go")
+        assert run.ok, run.error
+        [line] = lines
+        assert (line["thread_id"], line["run_id"], line["attempt"], [line["step"]]) == ("t", run.id, 1, steps)
 
     async def test_an_approval_parks_the_run(self) -> None:
         """H5: The run waits without a worker. The answer continues the run. The approved call is made once."""

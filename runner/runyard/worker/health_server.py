@@ -87,13 +87,14 @@ def serving(port: int, host: str = "0.0.0.0", *, remote_stacks: bool = False) ->
 
 
 @contextmanager
-def serving_metrics(port: int, host: str = "0.0.0.0") -> Iterator[None]:
-    """Serve only ``/metrics`` on ``host:port`` until the block ends. Other processes than workers use this function.
+def serving_metrics(port: int, host: str = "0.0.0.0") -> Iterator[int]:
+    """Serve only ``/metrics`` on ``host:port`` (0: any free port) until the block ends. Yield the port. Other processes than
+    workers use this function.
 
     Raises BackendUnavailableError if the port is not available.
     """
-    with _listening(_routed({"/metrics": _Metrics()}), host, port):
-        yield
+    with _listening(_routed({"/metrics": _Metrics()}), host, port) as number:
+        yield number
 
 
 @contextmanager

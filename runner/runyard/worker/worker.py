@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from ..app import App
+from ..app import App, check_app
 from ..domain.webhooks import WebhookPolicy
 from ..errors import BackendUnavailableError, WorkerDeadError
 from ..events.writer import EventWriter
@@ -96,7 +96,7 @@ class Worker:
         webhooks: WebhookPolicy | None = None,
         loops: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        self.app = app
+        self.app = check_app(app)
         self.backend = backend
         self.queues = list(queues or app.queues)
         self.grace = grace

@@ -342,6 +342,56 @@ class TestPrompt:
         assert runyard("cancel", "t", "r")[1] == "cancelled\n"
         assert runyard("prompt", "t", "hello", "--run-id", "r", "--wait")[0] == exit_codes.Exit.FAILED_RUN
 
+    def test_runs_cancel_cancels_several_runs_by_the_beginnings_of_their_ids(self, runyard: Command, world: Backend) -> None:
+        """R10: Runs of several threads are cancelled. A run that has ended is reported, and changes nothing for the others."""
+        for run_id in ("first", "second", "third"):
+            runyard("prompt", f"t-{run_id}", "hello", "--run-id", run_id)
+        code, out, _ = runyard("runs", "cancel", "first", "sec", "second")
+        assert (code, out) == (exit_codes.Exit.OK, "first  cancelled\nsecond  cancelled\n")
+        serve(world, "t-third")
+        runyard("prompt", "t-fourth", "hello", "--run-id", "fourth")
+        code, out, _ = runyard("runs", "cancel", "third", "fourth")
+        assert code == exit_codes.Exit.CONFLICT
+        assert re.fullmatch(r"third  not cancelled: .*completed.*\nfourth  cancelled\n", out)
+        shown = json.loads(runyard("runs", "cancel", "third", "fourth", "--json")[1])
+        assert [(run["run_id"], run["status"]) for run in shown] == [("third", "completed"), ("fourth", "cancelled")]
+
+    def test_runs_cancel_with_an_unknown_id_cancels_nothing(self, runyard: Command) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "known")
+        assert runyard("runs", "cancel", "known", "absent")[0] == exit_codes.Exit.NOT_FOUND
+        assert json.loads(runyard("runs", "list", "--json")[1])["items"][0]["status"] == "queued"
+
+    def test_runs_cancel_keeps_the_messages_if_asked(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        serve(world, "t", ask="really?")
+        assert runyard("runs", "cancel", "r", "--keep")[:2] == (exit_codes.Exit.OK, "r  cancelled\n")
+        assert [message["content"][0]["text"] for message in _messages(runyard)] == ["hello"]
+
+    def test_a_prompt_has_metadata_and_a_webhook(self, runyard: Command, world: Backend) -> None:
+        """R11: Pairs and objects of --metadata are one object. `runs show` prints it."""
+        given = ["--metadata", "order=4711", "--metadata", '{"size": {"cm": 5}}', "--metadata", "note=a=b"]
+        hook = "https://hooks.example/x"
+        code, *_ = runyard("prompt", "t", "hello", "--run-id", "r", *given, "--webhook", hook)
+        assert code == exit_codes.Exit.OK
+        run = asyncio.run(world.runs.run("t", "r"))
+        assert run is not None and run.options.webhook == hook
+        assert run.metadata == {"order": "4711", "size": {"cm": 5}, "note": "a=b"}
+        assert "4711" in runyard("runs", "show", "r")[1]
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            (["--metadata", "order"], "--metadata takes KEY=VALUE; got 'order'"),
+            (["--metadata", "=1"], "--metadata takes KEY=VALUE"),
+            (["--metadata", '{"a": '], "--metadata takes a JSON object"),
+            (["--metadata", "a=1", "--metadata", '{"a": 2}'], "--metadata has 'a' twice; give each key once"),
+            (["--webhook", "ftp://hooks.example"], "http"),
+        ],
+    )
+    def test_bad_metadata_and_webhooks_are_refused(self, runyard: Command, given: list[str], words: str) -> None:
+        code, _, err = runyard("prompt", "t", "hello", *given)
+        assert code == exit_codes.Exit.USAGE and words in err
+
     def test_the_environment_gives_settings_and_no_options_of_one_call(
         self, runyard: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -461,6 +511,7 @@ class TestReads:
             (side, 2, True, False),
         ]
         assert "head" in runyard("threads", "branches", "t")[1]
+        assert "no labelled branches" in runyard("threads", "branches", "t", "--labelled")[2]
         assert runyard("threads", "label", "t", "side")[0] == runyard("threads", "label", "t", "main", "--message", one)[0] == 0
         assert runyard("threads", "label", "t", "side", "--remove")[0] == 0
         labelled = json.loads(runyard("threads", "branches", "t", "--labelled", "--json")[1])["items"]
@@ -757,7 +808,9 @@ class TestOperate:
         assert runyard("limits", "set", "queued_per_tenant", "7", "--for", "acme")[0] == exit_codes.Exit.OK
         _, out, _ = runyard("limits", "list", "--json")
         assert [(found["subject"], found["most"]) for found in json.loads(out)] == [(None, 5), ("acme", 7)]
-        assert '"acme"' in runyard("limits", "list")[1]
+        runyard("limits", "set", "queued", "9")
+        listed = [line.split() for line in runyard("limits", "list")[1].splitlines()]
+        assert listed[1:] == [["queued", "9"], ["queued_per_tenant", "each", "5"], ["queued_per_tenant", '"acme"', "7"]]
         assert runyard("limits", "clear", "queued_per_tenant", "--for", "acme")[2] == ""
         assert "not set" in runyard("limits", "clear", "queued_per_tenant", "--for", "acme")[2]
         for wrong in (("queues", "5"), ("queued", "5", "--for", "acme")):

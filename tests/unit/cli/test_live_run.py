@@ -26,6 +26,10 @@ def printed(*events: tuple[str, JsonObject]) -> list[str]:
     [
         ({"attempt": 2, "takeover": False}, "↺ attempt 2 continues from the last stored message"),
         ({"attempt": 2}, "↺ attempt 2 continues from the last stored message"),
+        (
+            {"attempt": 2, "error": {"code": "agent_error", "message": "down", "details": {"type": "ConnectionError"}}},
+            "↺ attempt 2 continues from the last stored message, after ConnectionError: down",
+        ),
         ({"attempt": 3, "takeover": True}, "↺ attempt 3: another worker takes over from the last stored message"),
     ],
 )

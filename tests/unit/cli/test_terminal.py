@@ -32,6 +32,7 @@ from runyard.ports.workers import WorkerInfo
 from runyard.support.logging import configure
 from runyard_api.cli.commands import workers
 from runyard_api.cli.main import app, main
+from runyard_api.cli.view import output
 from runyard_backends.memory import MemoryBackend
 
 TITLE = "\x1b]0;owned\x07"
@@ -74,6 +75,7 @@ SHOW: dict[str, list[str]] = {
     "runs candidates": [ID, "failed"],
     "runs dead": [],
     "runs redrive": [ID, "failed"],
+    "runs cancel": ["queued", "failed"],
     "runs delete": [ID, "failed"],
     "requests": [],
     "feed": [],
@@ -285,6 +287,21 @@ def test_control_characters_are_shown_as_signs() -> None:
     assert one_line("a\nb") == "a␊b"
     text = json.dumps(HOSTILE + "\ud800", ensure_ascii=False)
     assert json.loads(legible_json(text)) == HOSTILE + "\ud800" and not OBEYED.findall(legible_json(text))
+
+
+@pytest.mark.parametrize("columns", ["80", "30"])
+def test_a_long_last_cell_leaves_the_other_columns_whole(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pipe and on a narrow terminal, only the last column is shortened."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(output, "PIPE_COLUMNS", int(columns))
+    output.table(
+        ("AT", "TOOK", "WHAT", "STATUS", "DETAIL"), [("08:34:21", "0.2 s", "candidate:1", "done", "long " * 100)], empty=""
+    )
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["AT", "TOOK", "WHAT", "STATUS", "DETAIL"]
+    assert row.split()[:5] == ["08:34:21", "0.2", "s", "candidate:1", "done"] and row.rstrip().endswith("…")
 
 
 def test_only_one_place_writes() -> None:

@@ -130,6 +130,7 @@ async def test_errors_are_retried_until_the_attempts_are_used_up(lab: Lab) -> No
     assert (await lab.run()).error_count == 2
     rewound = [event.data for event in await lab.events() if event.type == "run.rewound"]
     assert [(data["attempt"], data["takeover"]) for data in rewound] == [(2, False), (3, False)]
+    assert [(data["error"]["message"], "traceback" in data["error"]) for data in rewound] == [("no", False)] * 2
 
 
 async def test_a_retry_waits_for_its_backoff(lab: Lab) -> None:

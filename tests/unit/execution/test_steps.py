@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from structlog.contextvars import get_contextvars
 
 from runyard.domain.states import RunStatus
 from runyard.errors import HitlInvalidAnswerError, InvalidInputError, StepUnknownError
@@ -297,3 +298,20 @@ async def test_the_step_decorator_works_for_whatever_run_calls_it(lab: Lab) -> N
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     assert await double(1) == 2
     assert calls == [2, 1]
+
+
+async def test_log_lines_of_a_step_name_the_run_and_the_step(lab: Lab) -> None:
+    """The lines of the agent between its steps have the fields of the run only."""
+    lines: list[dict[str, Any]] = []
+
+    def note() -> None:
+        lines.append({**get_contextvars()})
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.step(note, key="first")
+        note()
+
+    await lab.attempt(agent)
+    step, outside = lines
+    assert outside == {"thread_id": "t", "run_id": "r", "attempt": 1, "fence": outside["fence"]}
+    assert step == {**outside, "step": "first"} and get_contextvars() == {}

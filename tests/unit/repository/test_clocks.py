@@ -20,7 +20,7 @@ HARMLESS = {
     "api/runyard_api/http/tokens.py": "as above",
     "api/runyard_api/http/sse.py": "as above, of a stream that is open",
     "runner/runyard/worker/webhook_dispatcher.py": "tells receivers when it was sent, as the scheme of the signature asks",
-    "api/runyard_api/cli/view/output.py": "for people",
+    "api/runyard_api/quantities.py": "for people",
 }
 """Who may ask for the time of day, and why it decides nothing."""
 

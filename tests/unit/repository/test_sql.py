@@ -81,3 +81,10 @@ def test_both_databases_have_the_same_tables() -> None:
 
     assert tables("sqlite") == tables("mysql") != {}
     assert [each.version for each in migrations("sqlite")] == [each.version for each in migrations("mysql")]
+
+
+def test_the_page_of_growth_says_what_bounds_each_table() -> None:
+    tables = re.findall(r"^CREATE TABLE runyard\.(\w+)", (PACKAGE / "schema.sql").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]+) \|", (PACKAGE.parents[2] / "docs" / "growth.md").read_text("utf-8"), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(listed) == sorted(tables)

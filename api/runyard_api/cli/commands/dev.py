@@ -15,6 +15,7 @@ from runyard import Client
 from runyard.errors import BackendUnavailableError
 from runyard.support import dev_file, location
 
+from ... import quantities
 from .. import deployment
 from ..dev.api_process import ApiProcess
 from ..dev.app_files import AppFiles
@@ -82,7 +83,7 @@ def dev(
         pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url, arq_queues=arq_queues))
         api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
         _wait_for(pool, console, postgres_url, redis_url)
-        count = output.count(workers, "worker", "workers")
+        count = quantities.count(workers, "worker", "workers")
         console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {count}; Ctrl-C stops")
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')

@@ -11,22 +11,17 @@ import typer
 from pydantic import ValidationError
 
 from runyard import Client
-from runyard.domain.states import RunStatus
 from runyard.errors import RunyardError
 from runyard.support.location import Location
 from runyard.support.settings import Settings
 
+from ...diagnosis import checks
+from ...diagnosis.checks import Finding
+from ...diagnosis.deployment import of_deployment, of_queues
 from .. import deployment, exit_codes, options
 from ..view import output
 from ..view.output import escape, without_password
-from . import doctor_checks
-from .doctor_checks import Finding
 
-MAX_QUEUES: Final = 1000
-"""Maximum number of checked queues that have no worker, no agent and no pause. They are taken by name. All other queues are
-always checked."""
-MAX_QUEUED_RUNS: Final = 1000
-"""Maximum number of queued runs whose agents and versions are compared with the workers."""
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
 
 
@@ -78,7 +73,7 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
         try:
             servers = await valkey.diagnose(redis)
             schedule = servers[0]
-            found += [finding for facts in servers for finding in doctor_checks.of_redis(facts)]
+            found += [finding for facts in servers for finding in checks.of_redis(facts)]
         except RunyardError as error:
             found.append(
                 Finding("fail", "redis", error.message, "start Redis or correct RUNYARD_REDIS_URL; no run starts until then")
@@ -87,39 +82,14 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
         facts = await postgres.diagnose(url)
     except RunyardError as error:
         return [Finding("fail", "postgres", error.message, "start Postgres or correct RUNYARD_POSTGRES_URL"), *found]
-    found = [*doctor_checks.of_postgres(facts), *found, doctor_checks.of_clocks(facts, schedule)]
+    found = [*checks.of_postgres(facts), *found, checks.of_clocks(facts, schedule)]
     if facts.schema_trouble is None and not facts.in_recovery:
         async with Client.connect(url, tenant=tenant, max_pool_size=1) as client:
-            workers, queues = await client.workers(), await _queues(client)
-        found.append(doctor_checks.of_feed(facts))
-        found.append(doctor_checks.of_connections(facts, workers, settings.max_pool_size))
-        found += [*doctor_checks.of_workers(workers, facts.leader), *queues]
+            workers, queues = await client.workers(), await of_queues(client)
+        found.append(checks.of_feed(facts))
+        found.append(checks.of_connections(facts, workers, settings.max_pool_size))
+        found += [*checks.of_workers(workers, facts.leader), *queues]
     return found
-
-
-async def of_deployment(client: Client) -> list[Finding]:
-    """Check the workers and the queues, with nothing but a client. Who leads is not known."""
-    workers = await client.workers()
-    return [*doctor_checks.of_workers(workers, "a worker" if workers else None), *await _queues(client)]
-
-
-async def _queues(client: Client) -> list[Finding]:
-    """Check all known queues, up to MAX_QUEUES other queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
-    page = await deployment.gather(
-        lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS
-    )
-    waiting = doctor_checks.of_waiting_runs(page.items, await client.workers())
-    known = (await client.backend.queues.queues(known=True)).items
-    names = {info.queue for info in known}
-    found = await deployment.gather(
-        lambda most, at: client.queues(limit=min(most, MAX_QUEUES), cursor=at), MAX_QUEUES + len(known)
-    )
-    others = [info for info in found.items if info.queue not in names]
-    checked = doctor_checks.of_queues([*known, *others[:MAX_QUEUES]])
-    if found.next is None and len(others) <= MAX_QUEUES:
-        return [*waiting, *checked]
-    says = f"only {MAX_QUEUES} of the queues that no worker serves were checked"
-    return [*waiting, *checked, Finding("warn", "queues", says, "`runyard queues list` shows all queues")]
 
 
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:

@@ -9,6 +9,7 @@ import typer
 
 from runyard.models import FeedEntry
 
+from ... import quantities
 from .. import deployment, options
 from ..view import output
 from ..view.output import escape
@@ -35,7 +36,7 @@ def feed(
             if entry.parent_thread_id is not None:
                 after = f" after {escape(entry.forked_after_run_id)}" if entry.forked_after_run_id is not None else ""
                 run = f"  [bright_black]from {escape(entry.parent_thread_id)}{after}[/]"
-            output.console().print(f"{output.clock(entry.created_at)}  {entry.type:15} {escape(entry.thread_id)}{run}")
+            output.console().print(f"{quantities.clock(entry.created_at)}  {entry.type:15} {escape(entry.thread_id)}{run}")
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from runyard.client.fan_out import MAX_PARALLEL
 from runyard.errors import InvalidInputError
-from runyard.models import ErrorInfo, JsonObject, StopAt, Thread
+from runyard.models import ErrorInfo, StopAt, Thread
 
-from .. import deployment, options
+from .. import deployment, options, values
 from ..exit_codes import Exit
 from ..view import output
 from ..view.output import escape
@@ -49,10 +48,10 @@ def fork(
                 at_message_id=at,
                 at_seq=at_seq,
                 repair=repair,
-                metadata=_object(metadata),
+                metadata=None if metadata is None else values.json_object(metadata, "--metadata"),
                 reset_usage=not keep_usage,
                 title=title,
-                tags=_tags(tag or []),
+                tags=dict(values.key_value(pair, "--tag") for pair in tag or []),
                 agent=agent,
                 message=message,
                 run_id=run_id,
@@ -149,25 +148,3 @@ def _print_error(error: ErrorInfo | None) -> None:
     """Print the error of a probe on standard error, with its traceback."""
     if error is not None:
         output.say_lines(error.traceback or f"{output.error_words(error)}")
-
-
-def _object(text: str | None) -> JsonObject | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"--metadata takes a JSON object: {error}", field="metadata") from None
-    if not isinstance(value, dict):
-        raise InvalidInputError(f"--metadata takes a JSON object; got {text!r}", field="metadata")
-    return value
-
-
-def _tags(pairs: list[str]) -> dict[str, str]:
-    tags = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise InvalidInputError(f"--tag takes key=value; got {pair!r}")
-        tags[key] = value
-    return tags

@@ -9,6 +9,7 @@ import typer
 from runyard.domain.api_keys import SCOPES, ApiKey, Scope
 from runyard.errors import InvalidInputError
 
+from ... import quantities
 from .. import deployment, exit_codes, options
 from ..view import output
 from ..view.output import escape
@@ -53,7 +54,9 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
         if as_json:
             output.print_json(found)
             return
-        rows = ((key.key_id, ", ".join(key.scopes), output.clock(key.created_at), _end(key), escape(key.name)) for key in found)
+        rows = (
+            (key.key_id, ", ".join(key.scopes), quantities.clock(key.created_at), _end(key), escape(key.name)) for key in found
+        )
         output.table(("KEY", "SCOPES", "CREATED", "EXPIRES", "NAME"), rows, empty="no keys")
 
     deployment.wait(go())
@@ -81,5 +84,5 @@ def _known(given: list[str]) -> list[Scope]:
 
 def _end(key: ApiKey) -> str:
     if key.revoked_at is not None:
-        return f"[red]revoked {output.clock(key.revoked_at)}[/]"
-    return output.clock(key.expires_at) if key.expires_at else "never"
+        return f"[red]revoked {quantities.clock(key.revoked_at)}[/]"
+    return quantities.clock(key.expires_at) if key.expires_at else "never"

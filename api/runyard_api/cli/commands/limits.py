@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from runyard.errors import InvalidInputError
-from runyard.models import LIMITS, LimitName
+from runyard.models import LIMITS, Limit, LimitName
 
 from .. import deployment, options
 from ..view import output
@@ -29,9 +29,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
         if as_json:
             output.print_json(found)
             return
-        rows = (
-            (limit.name, "each" if limit.subject is None else escape(f'"{limit.subject}"'), str(limit.most)) for limit in found
-        )
+        rows = ((limit.name, _subject(limit), str(limit.most)) for limit in found)
         output.table(("LIMIT", "FOR", "MOST"), rows, empty="no limits")
 
     deployment.wait(go())
@@ -63,6 +61,13 @@ def clear(context: typer.Context, name: Name, subject: Subject = None) -> None:
                 output.notes().print("[bright_black]the limit was not set[/]")
 
     deployment.wait(go())
+
+
+def _subject(limit: Limit) -> str:
+    """Return the tenant or the agent of a limit. Return ``each`` for a limit of every tenant or agent, and otherwise nothing."""
+    if limit.subject is not None:
+        return escape(f'"{limit.subject}"')
+    return "each" if limit.name.endswith(("_per_tenant", "_per_agent")) else ""
 
 
 def _known(name: str) -> LimitName:

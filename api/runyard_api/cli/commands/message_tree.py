@@ -12,6 +12,7 @@ from runyard.errors import InvalidInputError
 from runyard.formats.conversion import Format
 from runyard.models import ROOT_ID, Message
 
+from ... import pages, quantities
 from .. import deployment, options
 from ..view import output, waiting
 from ..view.output import escape
@@ -30,7 +31,7 @@ def branches(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.branches(thread, labelled=labelled, limit=most, cursor=at), limit, cursor
             )
         if as_json:
@@ -40,7 +41,7 @@ def branches(
             (
                 leaf.message_id,
                 str(leaf.depth),
-                output.clock(leaf.created_at),
+                quantities.clock(leaf.created_at),
                 escape(leaf.run_id or ""),
                 output.status(leaf.run_status) if leaf.run_status else "",
                 " ".join(name for name, is_it in (("head", leaf.head), ("trunk", leaf.trunk)) if is_it),
@@ -48,7 +49,11 @@ def branches(
             )
             for leaf in page.items
         )
-        output.table(("LEAF", "DEPTH", "CREATED", "RUN", "STATUS", "END OF", "LABELS"), rows, empty="no messages")
+        output.table(
+            ("LEAF", "DEPTH", "CREATED", "RUN", "STATUS", "END OF", "LABELS"),
+            rows,
+            empty="no labelled branches" if labelled else "no messages",
+        )
         output.more(page.next)
 
     deployment.wait(go())
@@ -146,7 +151,7 @@ def lineage(
     kinds = [("ancestor" if one.deleted_at is None else "deleted", one) for one in found.ancestors[::-1]]
     kinds.append(("thread", found.thread))
     rows = [
-        (kind, *map(escape, (one.thread_id, one.title or "", one.forked_after_run_id or "")), output.clock(one.created_at))
+        (kind, *map(escape, (one.thread_id, one.title or "", one.forked_after_run_id or "")), quantities.clock(one.created_at))
         for kind, one in [*kinds, *(("fork", one) for one in found.children)]
     ]
     output.table(("KIND", "THREAD", "TITLE", "FORKED AFTER", "CREATED"), rows, empty="no threads")

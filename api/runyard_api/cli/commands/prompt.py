@@ -11,7 +11,7 @@ import typer
 from runyard.errors import InvalidInputError
 from runyard.models import ROOT_ID, MultitaskStrategy, Priority
 
-from .. import deployment, options
+from .. import deployment, options, values
 from ..view import output, waiting
 
 
@@ -36,6 +36,16 @@ def prompt(
         typer.Option(help="Number of errors after which the run fails. Default: retry only temporary errors of a provider."),
     ] = None,
     strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE|JSON",
+            help="Metadata of the run, a text under a key or a JSON object. May be repeated. Webhooks and `runs show` have it.",
+        ),
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="URL that gets a signed POST when the run has ended.")
+    ] = None,
     wait: options.Wait = False,
     stream: options.Stream = False,
     wait_timeout: options.WaitTimeout = None,
@@ -60,6 +70,8 @@ def prompt(
                 expires_in=expires_in,
                 max_attempts=max_attempts,
                 multitask_strategy=options.choice(strategy, MultitaskStrategy, "--strategy"),
+                metadata=values.metadata(metadata or [], "--metadata"),
+                webhook=webhook,
             )
             await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
 
@@ -169,8 +181,7 @@ def cancel(
             if as_json:
                 output.print_json(cancelled)
             else:
-                asked = cancelled.cancel_requested_at is not None and not cancelled.ended
-                output.console().print("cancelling: its worker stops it" if asked else str(cancelled.status))
+                output.print_line(output.cancelled_words(cancelled))
 
     deployment.wait(go())
 

@@ -9,6 +9,7 @@ import typer
 from runyard.ports.results import Page
 from runyard.ports.workers import QueueInfo
 
+from ... import pages, quantities
 from .. import deployment, options
 from ..view import output
 from ..view.output import escape
@@ -26,7 +27,7 @@ def list_(
 
     async def go() -> Page[QueueInfo]:
         async with deployment.connect(context) as client:
-            return await deployment.gather(lambda most, at: client.queues(limit=most, cursor=at), limit, cursor)
+            return await pages.gather(lambda most, at: client.queues(limit=most, cursor=at), limit, cursor)
 
     page = deployment.wait(go())
     if as_json:
@@ -36,13 +37,13 @@ def list_(
         (
             escape(info.queue),
             str(info.queued),
-            output.duration(info.oldest),
+            quantities.duration(info.oldest),
             str(info.deepest),
             str(info.scheduled),
             str(info.running),
             str(info.suspended),
             f"[red]{info.workers}[/]" if info.queued and not info.workers else str(info.workers),
-            f"[yellow]paused since {output.clock(info.paused_at)}[/]" if info.paused_at else "open",
+            f"[yellow]paused since {quantities.clock(info.paused_at)}[/]" if info.paused_at else "open",
         )
         for info in page.items
     )
@@ -60,7 +61,7 @@ def pause(context: typer.Context, queue: QueueArg, as_json: options.Json = False
         if as_json:
             output.print_json({"queue": queue, "paused_at": since})
         else:
-            output.console().print(f"paused since {output.clock(since)}")
+            output.console().print(f"paused since {quantities.clock(since)}")
 
     deployment.wait(go())
 

@@ -1,7 +1,8 @@
-"""The commands ``runs list|show|candidates|watch|explain|attempts|dead|redrive|delete`` and ``requests``."""
+"""The commands ``runs list|show|candidates|watch|explain|attempts|dead|redrive|cancel|delete`` and ``requests``."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Annotated
 
@@ -9,14 +10,15 @@ import typer
 
 from runyard import Client
 from runyard.domain.states import RunStatus
-from runyard.errors import InvalidInputError, ResultExpiredError
+from runyard.errors import InvalidInputError, ResultExpiredError, RunEndedError
 from runyard.models import AttemptInfo, ErrorInfo, FanOutProgress, Run
 
+from ... import pages, quantities
 from .. import deployment, exit_codes, options
 from ..view import live_run, output, timeline
 from ..view.output import escape
 
-app = typer.Typer(help="List, show, watch and redrive runs.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, redrive and cancel runs.", no_args_is_help=True)
 
 _OUTCOME_STYLE = {"running": "cyan", "completed": "green", "suspended": "magenta", "failed": "red", "dead": "bold red"}
 
@@ -38,7 +40,7 @@ def list_(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.runs(thread, status=wanted, agent=agent, limit=most, cursor=at), limit, cursor
             )
         if as_json:
@@ -93,9 +95,7 @@ def candidates(
     async def go() -> None:
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
-            page = await deployment.gather(
-                lambda most, at: client.candidates(thread, run, limit=most, cursor=at), limit, cursor
-            )
+            page = await pages.gather(lambda most, at: client.candidates(thread, run, limit=most, cursor=at), limit, cursor)
             progress = await client.fan_out_progress(thread, run)
         if as_json:
             output.print_json({"items": page.items, "next": page.next, "progress": progress})
@@ -174,7 +174,7 @@ def attempts(
     async def go() -> None:
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
-            page = await deployment.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
+            page = await pages.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -182,7 +182,7 @@ def attempts(
             (
                 str(attempt.fence),
                 f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
-                output.clock(attempt.started_at),
+                quantities.clock(attempt.started_at),
                 _lasted(attempt),
                 escape(attempt.worker_id or ""),
                 output.marked(escape(_error(attempt.error)), attempt.damaged),
@@ -208,9 +208,7 @@ def dead(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
-                lambda most, at: client.runs(status=RunStatus.DEAD, limit=most, cursor=at), limit, cursor
-            )
+            page = await pages.gather(lambda most, at: client.runs(status=RunStatus.DEAD, limit=most, cursor=at), limit, cursor)
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
@@ -220,7 +218,7 @@ def dead(
                 escape(run.thread_id),
                 escape(run.agent or ""),
                 str(run.attempt),
-                output.clock(run.finished_at),
+                quantities.clock(run.finished_at),
                 output.marked(escape(_error(run.error)), run.damaged),
             )
             for run in page.items
@@ -244,6 +242,34 @@ def redrive(context: typer.Context, ids: options.RunIds, as_json: options.Json =
         output.print_json(found)
     else:
         output.console().print(str(found.status))
+
+
+@app.command()
+def cancel(
+    context: typer.Context,
+    ids: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Ids of the runs, or their beginnings.", show_default=False)
+    ],
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the messages of the runs in their conversations.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel runs. A cancelled run stores nothing more. If an id names no run, no run is cancelled. A run that has ended is
+    reported, and the others are cancelled."""
+
+    async def go() -> list[tuple[Run, RunEndedError | None]]:
+        async with deployment.connect(context) as client:
+            named = [await client.find_run(each) for each in ids]
+            return [await _cancelled(client, run, keep) for run in {(r.thread_id, r.run_id): r for r in named}.values()]
+
+    outcomes = deployment.wait(go())
+    if as_json:
+        output.print_json([run for run, _ in outcomes])
+    else:
+        for run, refusal in outcomes:
+            words = output.cancelled_words(run) if refusal is None else f"not cancelled: {refusal.message}"
+            output.print_line(f"{run.run_id}  {words}")
+    if any(refusal is not None for _, refusal in outcomes):
+        raise typer.Exit(int(exit_codes.Exit.CONFLICT))
 
 
 @app.command()
@@ -271,7 +297,7 @@ def requests(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.requests(thread, pending=not answered, limit=most, cursor=at), limit, cursor
             )
         if as_json:
@@ -283,7 +309,7 @@ def requests(
                 escape(request.thread_id or ""),
                 escape(request.agent or ""),
                 request.kind,
-                output.age(request.created_at),
+                quantities.age(request.created_at),
                 output.marked(escape(output.question(request)), request.damaged),
             )
             for request in page.items
@@ -292,6 +318,14 @@ def requests(
         output.more(page.next)
 
     deployment.wait(go())
+
+
+async def _cancelled(client: Client, run: Run, keep: bool) -> tuple[Run, RunEndedError | None]:
+    """Cancel a run. Return the run, and the refusal if the run has ended."""
+    try:
+        return await client.cancel(run.thread_id, run.run_id, keep=keep), None
+    except RunEndedError as refusal:
+        return await client.run(run.thread_id, run.run_id), refusal
 
 
 async def _progress(client: Client, run: Run) -> FanOutProgress | None:
@@ -310,8 +344,8 @@ def _lasted(attempt: AttemptInfo) -> str:
     if attempt.started_at is None:
         return ""
     if attempt.ended_at is None:
-        return output.age(attempt.started_at)
-    return output.duration((attempt.ended_at - attempt.started_at).total_seconds())
+        return quantities.age(attempt.started_at)
+    return quantities.duration((attempt.ended_at - attempt.started_at).total_seconds())
 
 
 def _row(run: Run) -> tuple[str, ...]:
@@ -321,7 +355,7 @@ def _row(run: Run) -> tuple[str, ...]:
         escape(run.agent or ""),
         output.status(run.status),
         str(run.attempt),
-        output.clock(run.accepted_at),
+        quantities.clock(run.accepted_at),
         output.marked(escape(output.summary(run.input) if run.kind == "prompt" else f"({run.kind})"), run.damaged),
     )
 
@@ -334,11 +368,12 @@ def _details(run: Run, error: ErrorInfo | None) -> list[tuple[str, str]]:
         ("prompt", output.summary(run.input, 200)),
         ("attempt", str(run.attempt)),
         ("worker", run.worker_id or ""),
-        ("accepted", output.clock(run.accepted_at)),
-        ("started", output.clock(run.started_at)),
-        ("suspended", output.clock(run.suspended_at)),
-        ("finished", output.clock(run.finished_at)),
+        ("accepted", quantities.clock(run.accepted_at)),
+        ("started", quantities.clock(run.started_at)),
+        ("suspended", quantities.clock(run.suspended_at)),
+        ("finished", quantities.clock(run.finished_at)),
+        ("metadata", json.dumps(run.metadata, ensure_ascii=False) if run.metadata else ""),
         ("error", _error(error)),
-        ("deleted", output.clock(run.deleted_at)),
+        ("deleted", quantities.clock(run.deleted_at)),
     ]
     return [(name, value) for name, value in pairs if value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +11,6 @@ import typer
 from runyard.support import optional_imports
 
 from .. import deployment
-from ..view import output
 from .worker import stop_with_owner
 
 
@@ -42,7 +41,7 @@ def api(
     owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C. Any number of processes may serve the API. `runyard keys create` makes a
-    key."""
+    key. The log line `api_listening` has the addresses."""
     for needed in ("fastapi", "uvicorn"):
         optional_imports.load(needed)
     from runyard.support import metrics
@@ -52,7 +51,7 @@ def api(
 
     from ... import trace_export
     from ...http.app import asgi_app
-    from ...http.serve import listen, serve
+    from ...http.serve import addresses_of, listen, serve, url_of
     from ...http.settings import ApiSettings
 
     target = deployment.target(context)
@@ -67,10 +66,9 @@ def api(
     trace_export.set_up(trace_export.API, content=general.trace_content)
     app = asgi_app(postgres=found.url, redis=found.redis, tenant=target.tenant, settings=settings)
     listening = listen(settings)
-    address, number = listening.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    output.notes().print(f"the API listens on http://{shown}:{number}")
-    if settings.console == "on":
-        output.notes().print(f"the console is at http://{shown}:{number}/console")
-    with nullcontext() if settings.metrics_port is None else serving_metrics(settings.metrics_port, general.metrics_host):
-        serve(app, listening)
+    listens = addresses_of(listening, console=settings.console == "on")
+    with ExitStack() as stack:
+        if settings.metrics_port is not None:
+            port = stack.enter_context(serving_metrics(settings.metrics_port, general.metrics_host))
+            listens["metrics_url"] = f"{url_of(general.metrics_host, port)}/metrics"
+        serve(app, listening, listens)

@@ -14,6 +14,7 @@ from runyard.formats.conversion import Format
 from runyard.formats.pages import FormattedPage, formatted
 from runyard.models import Message, TextPart, ToolResultPart
 
+from ... import pages, quantities
 from .. import deployment, options
 from ..view import graph, output, thread_tree
 from ..view.output import escape, escape_lines
@@ -36,7 +37,7 @@ def list_(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.threads(parent_thread_id=parent, limit=most, cursor=at), limit, cursor
             )
         if as_json:
@@ -48,8 +49,8 @@ def list_(
                 output.marked(escape(thread.title or ""), thread.damaged),
                 escape(thread.agent or ""),
                 escape(thread.parent_thread_id or ""),
-                output.clock(thread.created_at),
-                output.clock(thread.updated_at),
+                quantities.clock(thread.created_at),
+                quantities.clock(thread.updated_at),
             )
             for thread in page.items
         )
@@ -72,7 +73,7 @@ def show(
     async def go() -> None:
         async with deployment.connect(context) as client:
             found = await client.thread(thread)
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.messages(thread, leaf, limit=most, cursor=at, newest_first=True), limit
             )
         messages = page.items[::-1]
@@ -130,7 +131,7 @@ def messages(
 
     async def go() -> FormattedPage:
         async with deployment.connect(context) as client:
-            page = await deployment.gather(
+            page = await pages.gather(
                 lambda most, at: client.messages(thread, leaf, limit=most, cursor=at, newest_first=newest_first), limit, cursor
             )
         return await formatted(page.items, chosen, page.next)

@@ -9,6 +9,7 @@ import typer
 
 from runyard.domain.usage_report import UsageReport, UsageTotal
 
+from ... import quantities
 from .. import deployment, options
 from ..view import output
 
@@ -40,7 +41,7 @@ def usage(
         rows,
         empty=f"no run ended from {found.since} to {found.until}",
     )
-    until_when = output.clock(found.counted_until) or "no time: no worker has counted yet"
+    until_when = quantities.clock(found.counted_until) or "no time: no worker has counted yet"
     output.notes().print(f"[bright_black]complete until {until_when}[/]")
 
 
@@ -51,5 +52,5 @@ def _amounts(used: UsageTotal) -> tuple[str, ...]:
         f"{used.input_tokens:,}",
         f"{used.output_tokens:,}",
         f"${used.cost:,.2f}",
-        output.duration(used.seconds),
+        quantities.duration(used.seconds),
     )

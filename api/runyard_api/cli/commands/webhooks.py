@@ -11,6 +11,7 @@ from runyard.client.webhooks import DEFAULT_OVERLAP_SECONDS
 from runyard.domain.webhooks import DeliveryStatus, Webhook, WebhookDelivery, WebhookSecret
 from runyard.models import FEED_TYPES, FeedType
 
+from ... import quantities
 from .. import deployment, exit_codes, options
 from ..view import output
 from ..view.output import escape
@@ -95,7 +96,7 @@ def _table(webhooks: Sequence[Webhook]) -> None:
         (
             escape(webhook.webhook_id),
             "all" if webhook.tenant is None else escape(f'"{webhook.tenant}"'),
-            f"[red]disabled {output.clock(webhook.disabled_at)}[/]" if webhook.disabled_at else "[green]active[/]",
+            f"[red]disabled {quantities.clock(webhook.disabled_at)}[/]" if webhook.disabled_at else "[green]active[/]",
             ", ".join(webhook.events),
             escape(webhook.url),
         )
@@ -165,7 +166,7 @@ def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool)
         output.print_json(found)
         return
     output.print_line(found.secret)
-    both = f"; version {found.version - 1} signs too until {output.clock(found.both_until)}" if found.both_until else ""
+    both = f"; version {found.version - 1} signs too until {quantities.clock(found.both_until)}" if found.both_until else ""
     output.notes().print(f"[bright_black]version {found.version}{both}[/]")
 
 

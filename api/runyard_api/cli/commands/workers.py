@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import urllib.request
 from dataclasses import asdict
-from typing import Annotated, Final
-from urllib.error import HTTPError, URLError
+from typing import Annotated
 
 import typer
 
 from runyard import Client
-from runyard.errors import BackendUnavailableError, CapabilityMissingError
-from runyard.ports.workers import BlockedLoop, RedisOutage, WorkerInfo
+from runyard.errors import CapabilityMissingError
+from runyard.ports.workers import WorkerInfo
 
+from ... import quantities
+from ...diagnosis.workers import blocked_words, outage_words, stacks_of, state
 from .. import deployment, options
 from ..view import output
 from ..view.output import escape
@@ -25,8 +24,6 @@ WorkerArg = Annotated[
     str, typer.Argument(help="Id of the worker, or a part of it that no other worker has.", show_default=False)
 ]
 
-LATE_SECONDS: Final = 3.0
-"""Seconds after which a worker without a heartbeat counts as silent."""
 _STYLE = {
     "live": "green",
     "draining": "yellow",
@@ -35,29 +32,6 @@ _STYLE = {
     "silent": "magenta",
     "dead": "bright_black",
 }
-
-
-def state(worker: WorkerInfo) -> str:
-    """Return the state of a worker: ``live``, ``draining``, ``no redis``, ``blocked``, ``silent`` or ``dead``."""
-    if worker.dead_at is not None:
-        return "dead"
-    if worker.silent_for is not None and worker.silent_for > LATE_SECONDS:
-        return "silent"
-    if worker.blocked is not None:
-        return "blocked"
-    if worker.redis_outage is not None:
-        return "no redis"
-    return "draining" if worker.draining else "live"
-
-
-def blocked_words(blocked: BlockedLoop) -> str:
-    """Return a phrase with the time and the place of the block of a main loop."""
-    return f"main loop blocked for {blocked.seconds:.0f} s at {blocked.place}"
-
-
-def outage_words(outage: RedisOutage) -> str:
-    """Return a phrase with the begin and the reason of an outage of Redis."""
-    return f"does not reach Redis since {output.clock(outage.since)}: {outage.reason}"
 
 
 @app.command("list")
@@ -77,7 +51,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
         (
             escape(worker.worker_id),
             f"[{_STYLE[state(worker)]}]{state(worker)}[/]",
-            output.duration(worker.silent_for),
+            quantities.duration(worker.silent_for),
             f"{'?' if busy is None else busy}/{worker.slots}",
             escape(worker.app_version or ""),
             escape(", ".join(worker.queues)),
@@ -116,7 +90,7 @@ def drain(
         output.print_json({"worker_id": found.worker_id, "slots_in_use": busy, "ended": wait})
     else:
         output.print_line(found.worker_id)
-        runs = "runs have" if busy is None else output.count(busy, "run has", "runs have")
+        runs = "runs have" if busy is None else quantities.count(busy, "run has", "runs have")
         what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy != 0 else "ends now"
         output.notes().print(f"[bright_black]it {what}[/]")
 
@@ -140,28 +114,6 @@ def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = Fa
         output.print_json({"worker_id": found.worker_id, "stacks": text})
     else:
         output.console().print(text, markup=False, emoji=False, end="")
-
-
-def stacks_of(worker: WorkerInfo) -> str:
-    """Ask a worker for its stacks. Blocks for up to ten seconds. Raises BackendUnavailableError."""
-    if worker.address is None:
-        raise BackendUnavailableError(
-            f"worker {worker.worker_id} has no port: start it with RUNYARD_METRICS_PORT, or send its process SIGUSR1"
-        )
-    host, _, port = worker.address.rpartition(":")
-    where = "localhost" if host == socket.gethostname() else host
-    try:
-        with urllib.request.urlopen(f"http://{where}:{port}/stacks", timeout=10) as reply:
-            text: str = reply.read().decode()
-            return text
-    except HTTPError as error:
-        with error:
-            raise BackendUnavailableError(f"worker {worker.worker_id} refused: {error.read().decode()}") from None
-    except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        raise BackendUnavailableError(
-            f"worker {worker.worker_id} cannot be reached at {where}:{port} ({reason}); run this on its own machine"
-        ) from None
 
 
 async def _busy(client: Client, worker: WorkerInfo) -> int | None:

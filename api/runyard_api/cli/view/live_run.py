@@ -45,7 +45,8 @@ class Printer:
         if handler is not None:
             handler(event.data)
         elif event.type in _ENDINGS:
-            self._note(_ENDINGS[event.type] + self._reason(event.data))
+            error = _error_words(event.data)
+            self._note(_ENDINGS[event.type] + (f" {escape(error)}" if error else ""))
         elif event.type in _NOTES:
             self._note(f"[bright_black]{_NOTES[event.type]}[/]")
 
@@ -93,7 +94,9 @@ class Printer:
     def _run_rewound(self, data: dict[str, Any]) -> None:
         attempt = escape(str(data.get("attempt")))
         how = ": another worker takes over" if data.get("takeover") else " continues"
-        self._note(f"[yellow]↺ attempt {attempt}{how} from the last stored message[/]")
+        error = _error_words(data)
+        why = f", after {escape(error)}" if error else ""
+        self._note(f"[yellow]↺ attempt {attempt}{how} from the last stored message{why}[/]")
 
     def _type(self, text: str) -> None:
         if text:
@@ -106,13 +109,14 @@ class Printer:
         if self.notes is not None:
             self.notes.print(markup)
 
-    @staticmethod
-    def _reason(data: dict[str, Any]) -> str:
-        error = data.get("error")
-        if not isinstance(error, dict):
-            return ""
-        kind = (error.get("details") or {}).get("type", error.get("code"))
-        return f" {escape(str(kind))}: {escape(str(error.get('message')))}"
+
+def _error_words(data: dict[str, Any]) -> str:
+    """Return the class or the code of the error in the data of an event, and its message. Without an error, return ""."""
+    error = data.get("error")
+    if not isinstance(error, dict):
+        return ""
+    kind = (error.get("details") or {}).get("type", error.get("code"))
+    return f"{kind}: {error.get('message')}"
 
 
 async def show(events: AsyncIterator[Event], printer: Printer) -> None:

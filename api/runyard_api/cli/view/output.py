@@ -11,12 +11,12 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import to_jsonable_python
 from rich import markup
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -25,7 +25,7 @@ from rich.text import Text
 
 from runyard.domain.quoting import legible, legible_json, one_line
 from runyard.domain.states import RunStatus
-from runyard.models import ErrorInfo, HitlRequest, Message
+from runyard.models import ErrorInfo, HitlRequest, Message, Run
 
 _PASSWORD: Final = re.compile(r"((?:^|&)\w*password=)[^&]*")
 
@@ -41,6 +41,9 @@ STATUS_STYLE: dict[str, str] = {
 }
 PIPE_COLUMNS = 200
 """Width of a table that is written into a pipe, in characters."""
+COLUMN_GAP: Final = 2
+LAST_COLUMN_MIN: Final = 20
+"""Number of characters between the columns of a table, and minimum width of a last column that is shortened."""
 ROLE_STYLE = {"user": "bold blue", "assistant": "bold green", "tool": "bold yellow", "system": "bold bright_black"}
 
 
@@ -130,34 +133,6 @@ def status(value: str) -> str:
     return f"[{STATUS_STYLE[value]}]{value}[/]"
 
 
-def clock(moment: datetime | None) -> str:
-    """Return a moment in local time: for today, the time of day, else the date and the time."""
-    if moment is None:
-        return ""
-    local, today = moment.astimezone(), datetime.now(UTC).astimezone().date()
-    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M")
-
-
-def age(moment: datetime | None) -> str:
-    """Return the time since ``moment``, in the largest unit that fits."""
-    return "" if moment is None else duration(max((datetime.now(UTC) - moment).total_seconds(), 0.0))
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration in the largest unit that fits."""
-    if seconds is None:
-        return ""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def count(number: int, one: str, many: str) -> str:
-    """Return ``number`` with its noun in the singular or plural."""
-    return f"{number} {one if number == 1 else many}"
-
-
 def summary(message: Message | None, width: int = 60) -> str:
     """Return a message as one line of plain text, at most ``width`` characters."""
     if message is None:
@@ -179,6 +154,12 @@ def question(request: HitlRequest) -> str:
     return asked if isinstance(asked, str) else json.dumps(request.payload, ensure_ascii=False)
 
 
+def cancelled_words(run: Run) -> str:
+    """Return the status of a run after its cancel, in words."""
+    asked = run.cancel_requested_at is not None and not run.ended
+    return "cancelling: its worker stops it" if asked else str(run.status)
+
+
 def marked(shown: str, damaged: Sequence[str]) -> str:
     """Return ``shown`` with the names of ``damaged`` fields, which cannot be read."""
     return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
@@ -187,20 +168,24 @@ def marked(shown: str, damaged: Sequence[str]) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print rows of markup under headings, or ``empty`` if there are none.
 
-    On a narrow terminal, only the last column is shortened.
+    On a narrow terminal, only the last column is shortened, to LAST_COLUMN_MIN characters. Longer lines are wrapped.
     """
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not lines:
         notes().print(escape(empty))
         return
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for place, column in enumerate(columns):
-        widest = max(len(column), *(Text.from_markup(line[place]).cell_len for line in lines))
-        last = place == len(columns) - 1
-        grid.add_column(column, no_wrap=True, overflow="ellipsis", min_width=None if last else widest)
+    out = Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    cells = [[column, *(Text.from_markup(line[place]).plain for line in lines)] for place, column in enumerate(columns)]
+    *widths, last = (max(map(cell_len, column)) for column in cells)
+    taken = sum(widths) + COLUMN_GAP * len(widths)
+    widths.append(min(last, max(out.width - taken, LAST_COLUMN_MIN)))
+    out.width = max(out.width, taken + widths[-1])
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
+    for column, width in zip(columns, widths, strict=True):
+        grid.add_column(column, no_wrap=True, overflow="ellipsis", width=width)
     for line in lines:
         grid.add_row(*line)
-    Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(grid)
+    out.print(grid)
 
 
 def more(cursor: str | None) -> None:

@@ -13,7 +13,7 @@ from runyard.domain.threads import ChildRun
 from runyard.errors import ThreadNotFoundError
 from runyard.models import Branch, Message, Thread
 
-from ..deployment import gather
+from ...pages import gather
 from .graph import Turn
 from .output import summary
 

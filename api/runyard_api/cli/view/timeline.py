@@ -6,6 +6,7 @@ from typing import get_args
 
 from runyard.models import CandidateStatus, FanOutProgress, Timeline, TimelineEntry, Usage
 
+from ... import quantities
 from . import output
 from .output import escape
 
@@ -38,8 +39,8 @@ def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progres
             console.print(f"  [bright_black]{name:<10}[/] {escape(value)}")
     rows = (
         (
-            output.clock(entry.at),
-            output.duration(entry.seconds) if entry.seconds is not None else "",
+            quantities.clock(entry.at),
+            quantities.duration(entry.seconds) if entry.seconds is not None else "",
             escape(" ".join(filter(None, (_WORDS.get(entry.type, entry.type), entry.name)))),
             f"[{_STATUS_STYLE.get(entry.status or '', 'yellow')}]{escape(entry.status or '')}[/]",
             escape(_detail(entry)),
@@ -80,7 +81,7 @@ def _times(found: Timeline) -> str:
         "parked": found.parked_seconds,
         "waited between attempts": found.waiting_seconds,
     }
-    return ", ".join(f"{name} {output.duration(seconds)}" for name, seconds in times.items() if seconds or name == "queued")
+    return ", ".join(f"{name} {quantities.duration(seconds)}" for name, seconds in times.items() if seconds or name == "queued")
 
 
 def _detail(entry: TimelineEntry) -> str:

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Response
 
 from runyard.errors import BackendUnavailableError, RunyardError, WorkerNotFoundError
 
+from ...diagnosis.deployment import of_deployment
+from ...diagnosis.workers import stacks_of
 from ..answers import DoctorFinding, DoctorReport, WorkerStacks
 from ..tenant_client import Caller
 from .arguments import WorkerId
@@ -24,8 +26,6 @@ async def examine_deployment(caller: Operates) -> Response:
 
     Needs a key that belongs to no tenant.
     """
-    from ...cli.commands.doctor import of_deployment  # loads the command line, which few processes need
-
     found = [await _redis(caller)]
     found += [DoctorFinding.model_validate(each) for each in await of_deployment(caller.client)]
     return reply(DoctorReport(items=found))
@@ -49,7 +49,5 @@ async def read_stacks(caller: Operates, worker_id: WorkerId) -> Response:
 
     Needs a key that belongs to no tenant.
     """
-    from ...cli.commands.workers import stacks_of
-
     worker = await caller.client.worker(worker_id)
     return reply(WorkerStacks(worker_id=worker.worker_id, stacks=await asyncio.to_thread(stacks_of, worker)))

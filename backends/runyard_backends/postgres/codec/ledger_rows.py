@@ -30,6 +30,7 @@ def ledger(row: Row) -> Ledger:
         waits=waits,
         received=frozenset(entry["request_id"] for entry in requests if entry["received"]),
         resumes=bool(requests or waits) and row["outcome_before"] == "suspended",
+        retries=row["outcome_before"] == "retried",
     )
 
 

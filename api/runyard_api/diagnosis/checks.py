@@ -1,4 +1,4 @@
-"""The checks of ``doctor``. Each check is a pure function from facts to findings."""
+"""The checks of a deployment. Each check is a pure function from facts to findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runyard.ports.workers import QueueInfo, WorkerInfo
 from runyard_backends.postgres.health import PostgresFacts
 from runyard_backends.redis.health import RedisFacts
 
-from ..view.output import clock, count, duration
+from ..quantities import clock, count, duration
 from .workers import blocked_words, outage_words, state
 
 Level = Literal["ok", "warn", "fail"]

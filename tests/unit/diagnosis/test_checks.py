@@ -11,9 +11,9 @@ import pytest
 from runyard.domain.states import RunStatus
 from runyard.models import Run
 from runyard.ports.workers import BlockedLoop, FeedDelay, QueueInfo, RedisOutage, WorkerInfo
-from runyard_api.cli.commands import doctor_checks
-from runyard_api.cli.commands.doctor import without_password
-from runyard_api.cli.commands.doctor_checks import Finding
+from runyard_api.cli.view.output import without_password
+from runyard_api.diagnosis import checks
+from runyard_api.diagnosis.checks import Finding
 from runyard_backends.postgres.health import PostgresFacts
 from runyard_backends.redis.health import RedisFacts
 
@@ -44,7 +44,7 @@ def levels(found: Finding | Iterable[Finding]) -> dict[str, str]:
 
 def test_functions_and_triggers_that_were_edited_by_hand_are_named() -> None:
     [finding] = [
-        finding for finding in doctor_checks.of_postgres(replace(POSTGRES, edited=("admit", "tagged"))) if finding.level != "ok"
+        finding for finding in checks.of_postgres(replace(POSTGRES, edited=("admit", "tagged"))) if finding.level != "ok"
     ]
     assert (finding.level, finding.about) == ("fail", "schema") and "admit, tagged" in finding.says
     assert "runyard migrate" in finding.do
@@ -52,13 +52,13 @@ def test_functions_and_triggers_that_were_edited_by_hand_are_named() -> None:
 
 def test_healthy_deployment_has_no_findings() -> None:
     found = [
-        *doctor_checks.of_postgres(POSTGRES),
-        *doctor_checks.of_redis(REDIS),
-        doctor_checks.of_clocks(POSTGRES, REDIS),
-        doctor_checks.of_feed(POSTGRES),
-        doctor_checks.of_connections(POSTGRES, [WORKER], 10),
-        *doctor_checks.of_workers([WORKER], "w"),
-        *doctor_checks.of_queues([QueueInfo(queue="default", queued=3, oldest=2.0, workers=1)]),
+        *checks.of_postgres(POSTGRES),
+        *checks.of_redis(REDIS),
+        checks.of_clocks(POSTGRES, REDIS),
+        checks.of_feed(POSTGRES),
+        checks.of_connections(POSTGRES, [WORKER], 10),
+        *checks.of_workers([WORKER], "w"),
+        *checks.of_queues([QueueInfo(queue="default", queued=3, oldest=2.0, workers=1)]),
     ]
     assert set(levels(found).values()) == {"ok"}
     assert not any(finding.do for finding in found)
@@ -67,27 +67,27 @@ def test_healthy_deployment_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("found", "about", "level"),
     [
-        (doctor_checks.of_postgres(replace(POSTGRES, in_recovery=True)), "postgres", "fail"),
-        (doctor_checks.of_postgres(replace(POSTGRES, schema=9, schema_trouble="too old")), "schema", "fail"),
-        (doctor_checks.of_postgres(replace(POSTGRES, fsync="off")), "durability", "warn"),
-        (doctor_checks.of_postgres(replace(POSTGRES, synchronous_commit="off")), "durability", "warn"),
-        (doctor_checks.of_feed(replace(POSTGRES, feed_delay=FeedDelay(61.0, "pid 7"))), "feed", "warn"),
-        (doctor_checks.of_postgres(replace(POSTGRES, no_timeout=["lock_timeout"])), "timeouts", "warn"),
-        (doctor_checks.of_redis(replace(REDIS, refuses_writes="NOREPLICAS")), "redis", "fail"),
-        (doctor_checks.of_connections(POSTGRES, [WORKER] * 6, 10), "connections", "warn"),
-        (doctor_checks.of_connections(POSTGRES, [WORKER] * 8, 10), "connections", "fail"),
-        (doctor_checks.of_redis(replace(REDIS, role="slave")), "redis", "fail"),
-        (doctor_checks.of_redis(replace(REDIS, eviction="allkeys-lru", maxmemory=2**30)), "eviction", "warn"),
-        (doctor_checks.of_clocks(replace(POSTGRES, clock_ahead=-3.0), REDIS), "clocks", "warn"),
-        (doctor_checks.of_clocks(POSTGRES, replace(REDIS, clock_ahead=3.0)), "clocks", "warn"),
-        (doctor_checks.of_workers([], None), "workers", "fail"),
-        (doctor_checks.of_workers([replace(WORKER, dead_at=NOW)], None), "workers", "fail"),
-        (doctor_checks.of_workers([WORKER], None), "leader", "fail"),
-        (doctor_checks.of_workers([replace(WORKER, silent_for=9.0)], "w"), "workers", "warn"),
-        (doctor_checks.of_workers([WORKER, replace(WORKER, app_version="2")], "w"), "versions", "warn"),
-        (doctor_checks.of_queues([QueueInfo(queue="gpu", queued=1, oldest=1.0)]), "queues", "fail"),
-        (doctor_checks.of_queues([QueueInfo(queue="gpu", queued=1, oldest=1.0, paused_at=NOW)]), "queues", "warn"),
-        (doctor_checks.of_queues([QueueInfo(queue="a", queued=1, oldest=61.0, workers=1)]), "oldest run", "warn"),
+        (checks.of_postgres(replace(POSTGRES, in_recovery=True)), "postgres", "fail"),
+        (checks.of_postgres(replace(POSTGRES, schema=9, schema_trouble="too old")), "schema", "fail"),
+        (checks.of_postgres(replace(POSTGRES, fsync="off")), "durability", "warn"),
+        (checks.of_postgres(replace(POSTGRES, synchronous_commit="off")), "durability", "warn"),
+        (checks.of_feed(replace(POSTGRES, feed_delay=FeedDelay(61.0, "pid 7"))), "feed", "warn"),
+        (checks.of_postgres(replace(POSTGRES, no_timeout=["lock_timeout"])), "timeouts", "warn"),
+        (checks.of_redis(replace(REDIS, refuses_writes="NOREPLICAS")), "redis", "fail"),
+        (checks.of_connections(POSTGRES, [WORKER] * 6, 10), "connections", "warn"),
+        (checks.of_connections(POSTGRES, [WORKER] * 8, 10), "connections", "fail"),
+        (checks.of_redis(replace(REDIS, role="slave")), "redis", "fail"),
+        (checks.of_redis(replace(REDIS, eviction="allkeys-lru", maxmemory=2**30)), "eviction", "warn"),
+        (checks.of_clocks(replace(POSTGRES, clock_ahead=-3.0), REDIS), "clocks", "warn"),
+        (checks.of_clocks(POSTGRES, replace(REDIS, clock_ahead=3.0)), "clocks", "warn"),
+        (checks.of_workers([], None), "workers", "fail"),
+        (checks.of_workers([replace(WORKER, dead_at=NOW)], None), "workers", "fail"),
+        (checks.of_workers([WORKER], None), "leader", "fail"),
+        (checks.of_workers([replace(WORKER, silent_for=9.0)], "w"), "workers", "warn"),
+        (checks.of_workers([WORKER, replace(WORKER, app_version="2")], "w"), "versions", "warn"),
+        (checks.of_queues([QueueInfo(queue="gpu", queued=1, oldest=1.0)]), "queues", "fail"),
+        (checks.of_queues([QueueInfo(queue="gpu", queued=1, oldest=1.0, paused_at=NOW)]), "queues", "warn"),
+        (checks.of_queues([QueueInfo(queue="a", queued=1, oldest=61.0, workers=1)]), "oldest run", "warn"),
     ],
 )
 def test_each_problem_is_found_with_its_remedy(found: Finding | Iterable[Finding], about: str, level: str) -> None:
@@ -99,13 +99,13 @@ def test_each_problem_is_found_with_its_remedy(found: Finding | Iterable[Finding
 @pytest.mark.parametrize(("queued", "says"), [(1, "1 run waits"), (2, "2 runs wait")])
 @pytest.mark.parametrize("paused_at", [None, NOW])
 def test_a_count_agrees_with_its_noun(queued: int, says: str, paused_at: datetime | None) -> None:
-    [finding, _] = doctor_checks.of_queues([QueueInfo(queue="gpu", queued=queued, oldest=1.0, paused_at=paused_at)])
+    [finding, _] = checks.of_queues([QueueInfo(queue="gpu", queued=queued, oldest=1.0, paused_at=paused_at)])
     assert says in finding.says
 
 
 def test_a_worker_without_redis_is_named_with_the_reason() -> None:
     lost = replace(WORKER, redis_outage=RedisOutage(NOW, "wrong password"))
-    [finding] = [finding for finding in doctor_checks.of_workers([lost], "w") if finding.level != "ok"]
+    [finding] = [finding for finding in checks.of_workers([lost], "w") if finding.level != "ok"]
     assert (finding.level, finding.about) == ("fail", "redis") and "w does not reach Redis since" in finding.says
     assert finding.says.endswith("wrong password")
 
@@ -114,10 +114,10 @@ def test_programs_that_share_a_default_agent_are_told_to_take_a_namespace() -> N
     """L3: workers of two namespaces, or of one default agent, are fine."""
     names = ["writer", "reader", "shop/clerk", "blog/clerk", "shop/clerk", None]
     workers = [replace(WORKER, worker_id=f"w{n}", default_agent=name) for n, name in enumerate(names)]
-    [finding] = [finding for finding in doctor_checks.of_workers(workers, "w0") if finding.level != "ok"]
+    [finding] = [finding for finding in checks.of_workers(workers, "w0") if finding.level != "ok"]
     assert (finding.level, finding.about) == ("warn", "agents")
     assert finding.says == "reader, writer are default agents of apps without a namespace; one of them gets all new threads"
-    assert not [finding for finding in doctor_checks.of_workers(workers[1:], "w1") if finding.level != "ok"]
+    assert not [finding for finding in checks.of_workers(workers[1:], "w1") if finding.level != "ok"]
 
 
 def test_queued_runs_that_no_worker_takes_are_counted_by_agent_and_by_version() -> None:
@@ -143,22 +143,22 @@ def test_queued_runs_that_no_worker_takes_are_counted_by_agent_and_by_version() 
         queued("nope", admitted_at=None),
     ]
     began = [queued("writer", attempt=1, app_version="1"), queued("writer", attempt=0, app_version="1")]
-    found = [(one.level, one.about, one.says) for one in doctor_checks.of_waiting_runs([*runs, *began], [worker])]
+    found = [(one.level, one.about, one.says) for one in checks.of_waiting_runs([*runs, *began], [worker])]
     assert found == [
         ("fail", "agents", "no live worker of queue default serves agent nope, 2 runs wait"),
         ("fail", "versions", "no live worker of queue default has version 1, 1 run waits for it"),
     ]
     shop = replace(WORKER, queues=["shop"], agents={"shop/clerk": "shop"}, default_agent="shop/clerk")
     runs = [queued(None), queued("blog/", queue="blog"), queued("shop/", queue="x")]
-    assert [one.says for one in doctor_checks.of_waiting_runs(runs, [shop])] == [
+    assert [one.says for one in checks.of_waiting_runs(runs, [shop])] == [
         "1 run waits for an agent without a namespace; live workers have the namespaces shop",
         "1 run waits for an agent of namespace blog; live workers have the namespaces shop",
     ]
-    assert list(doctor_checks.of_waiting_runs(runs, [])) == []
+    assert list(checks.of_waiting_runs(runs, [])) == []
 
 
 def test_dead_workers_hold_no_connections() -> None:
-    assert levels(doctor_checks.of_connections(POSTGRES, [replace(WORKER, dead_at=NOW)] * 99, 10)) == {"connections": "ok"}
+    assert levels(checks.of_connections(POSTGRES, [replace(WORKER, dead_at=NOW)] * 99, 10)) == {"connections": "ok"}
 
 
 def test_passwords_are_not_shown() -> None:
@@ -169,6 +169,6 @@ def test_passwords_are_not_shown() -> None:
 
 def test_a_blocked_main_loop_is_named_with_its_line() -> None:
     worker = WorkerInfo(worker_id="w", queues=["default"], blocked=BlockedLoop(12.3, "app.py:26", "Stack"))
-    found = [finding for finding in doctor_checks.of_workers([worker], "w") if finding.about == "main loop"]
+    found = [finding for finding in checks.of_workers([worker], "w") if finding.about == "main loop"]
     assert [(finding.level, finding.says) for finding in found] == [("warn", "w: main loop blocked for 12 s at app.py:26")]
     assert "to_thread" in found[0].do

@@ -1,0 +1,39 @@
+"""The examination of a deployment with nothing but a client."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from runyard import Client
+from runyard.domain.states import RunStatus
+
+from ..pages import gather
+from . import checks
+from .checks import Finding
+
+MAX_QUEUES: Final = 1000
+"""Maximum number of checked queues that have no worker, no agent and no pause. They are taken by name. All other queues are
+always checked."""
+MAX_QUEUED_RUNS: Final = 1000
+"""Maximum number of queued runs whose agents and versions are compared with the workers."""
+
+
+async def of_deployment(client: Client) -> list[Finding]:
+    """Check the workers and the queues, with nothing but a client. Who leads is not known."""
+    workers = await client.workers()
+    return [*checks.of_workers(workers, "a worker" if workers else None), *await of_queues(client)]
+
+
+async def of_queues(client: Client) -> list[Finding]:
+    """Check all known queues, up to MAX_QUEUES other queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
+    page = await gather(lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS)
+    waiting = checks.of_waiting_runs(page.items, await client.workers())
+    known = (await client.backend.queues.queues(known=True)).items
+    names = {info.queue for info in known}
+    found = await gather(lambda most, at: client.queues(limit=min(most, MAX_QUEUES), cursor=at), MAX_QUEUES + len(known))
+    others = [info for info in found.items if info.queue not in names]
+    checked = checks.of_queues([*known, *others[:MAX_QUEUES]])
+    if found.next is None and len(others) <= MAX_QUEUES:
+        return [*waiting, *checked]
+    says = f"only {MAX_QUEUES} of the queues that no worker serves were checked"
+    return [*waiting, *checked, Finding("warn", "queues", says, "`runyard queues list` shows all queues")]

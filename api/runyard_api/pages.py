@@ -1,0 +1,24 @@
+"""Lists of several pages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from runyard.ports.results import Page
+
+T = TypeVar("T")
+
+
+async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
+    """Return up to ``limit`` items as one page. ``ask``: a function that returns a page for a limit and a cursor.
+
+    Several pages are read if necessary, because a page before the last one may be short or empty.
+    """
+    found: list[T] = []
+    while True:
+        page = await ask(limit - len(found), cursor)
+        found += page.items
+        cursor = page.next
+        if cursor is None or len(found) >= limit:
+            return Page(found, cursor)
