@@ -237,4 +237,4 @@ class TestRuns(TestRunsWithoutWorkers):
         assert "agent writer" in why and "error" not in why
         error = ErrorInfo(code="flaky", message="again")
         await world.runs.release(await world.start("r2", thread="u"), delay=3600, error=error)
-        assert "retrying after error flaky" in await world.runs.explain("u", "r2")
+        assert "after flaky: again" in await world.runs.explain("u", "r2")

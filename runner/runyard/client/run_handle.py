@@ -85,7 +85,7 @@ class RunResult:
             return self
         if self.error is not None and self.error.code in BY_CODE:
             raise from_dict(self.error.model_dump(mode="json"))
-        why = f": {self.error.message}" if self.error else ""
+        why = f": {self.error.headline}" if self.error else ""
         raise RunNotCompletedError(
             f"run {self.run.run_id!r} is {self.run.status}{why}", run_id=self.run.run_id, status=str(self.run.status)
         )

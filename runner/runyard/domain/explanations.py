@@ -16,7 +16,7 @@ SENTENCES: Final = {
     "signal": "waiting for signal {name} since {since}",
     "child": "waiting for its child {wait_id} of thread {name} since {since}",
     "not_due": "due at {due_at}",
-    "retrying": "retrying after error {error_code} at {at}",
+    "retrying": "retrying at {at} after {error}",
     "fanned_out": "waiting for the runs that it started, {live} of them live",
     "waiting": "waiting for run {run_id} to end",
     "paused": "queue {queue} is paused since {since}",
@@ -34,7 +34,7 @@ SENTENCES: Final = {
 }
 """Reason → sentence, with the names of the facts in the sentence.
 
-Facts of every run are ``status``, ``attempt``, ``finished_at`` and ``error_code``. ``permit`` is the kind and the name of a
+Facts of every run are ``status``, ``attempt``, ``finished_at`` and ``error``. ``permit`` is the kind and the name of a
 subject, such as ``agent writer``.
 """
 TIMES: Final = ("since", "redis_since", "due_at", "at", "finished_at")
@@ -63,14 +63,14 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
       run, the main loops of all workers that could take the run are blocked.
     """
     known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
-    known |= {"error_code": run.error.code if run.error else None} | dict(facts)
+    known |= {"error": run.error.headline if run.error else "an error"} | dict(facts)
     versions = sorted({version for version in known.get("workers") or () if version})
     known |= {"version": run.app_version, "versions": ", ".join(versions)}
     known |= {"served": served_words(known.get("agent"))}
     known |= {name: moment(known[name]) for name in TIMES if known.get(name) is not None}
     parts = [SENTENCES[known.get("wait") or reason].format(**known)]
     if reason == "ended" and run.error:
-        parts[0] += f": {run.error.message}"
+        parts[0] += f": {run.error.headline}"
     if reason == "running" and run.crash_count >= MAX_CRASHES - 1:
         alone = ", alone" if known.get("isolated") else ", waiting there to run alone"
         parts[0] += f"{alone}, after {run.crash_count} crashes without progress"

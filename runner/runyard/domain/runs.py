@@ -52,6 +52,11 @@ class ErrorInfo(StrictModel):
     details: JsonObject = Field(default_factory=dict)
     traceback: str | None = Field(None, exclude_if=lambda text: text is None)
 
+    @property
+    def headline(self) -> str:
+        """The class of the error, or else its code, and the message."""
+        return f"{self.details.get('type', self.code)}: {self.message}"
+
     def without_traceback(self) -> ErrorInfo:
         """Return the error without its traceback, for readers other than operators."""
         return self if self.traceback is None else self.model_copy(update={"traceback": None})

@@ -46,7 +46,7 @@ class Children:
             return found
         found["status"] = str(run.status)
         if run.status is not RunStatus.COMPLETED:
-            return found | {"error": run.error.message if run.error is not None else None}
+            return found | {"error": run.error.headline if run.error is not None else None}
         outcome = await patiently(lambda: read_outcome(self._backend.threads, self._backend.runs, run))
         text = next((message.text for message in reversed(outcome.messages) if message.role == "assistant"), "")
         return found | {"text": text, "value": run.result}

@@ -24,6 +24,9 @@ from .transcript import completed_events, requested_event
 MAX_ERROR_CHARACTERS: Final = 10_000
 """Maximum number of characters of a recorded error's message. The run's last event and each list of runs have the message."""
 
+GROUP_WORDS: Final = 3
+"""Maximum number of exceptions of a group whose messages a recorded error has."""
+
 log = structlog.get_logger("runyard.executor")
 
 END_EVENTS: Final = {
@@ -60,7 +63,7 @@ def log_end(run: Run, ended: Ended | None, error: BaseException | None, used: Us
     fields: dict[str, object] = {}
     if ended is not None and ended.error is not None:
         write = log.error if ended.status is RunStatus.FAILED else log.warning
-        fields = {"error": ended.error.message, "error_code": ended.error.code, "exc_info": error}
+        fields = {"error": ended.error.headline, "error_code": ended.error.code, "exc_info": error}
     write(
         "run_ended",
         agent=run.agent or "default",
@@ -102,9 +105,15 @@ def _details(details: JsonObject) -> JsonObject:
 def _words(value: object) -> str:
     """Return ``str(value)``, or the type's name if ``str`` raises an error. User code and huge integers may raise errors."""
     try:
-        return str(value)
+        return _group_words(value) if isinstance(value, BaseExceptionGroup) else str(value)
     except Exception:
         return type(value).__name__
+
+
+def _group_words(group: BaseExceptionGroup[BaseException]) -> str:
+    """Return the message of an exception group, and the class and the message of each of its first exceptions."""
+    first = [f"{type(error).__name__}: {_words(error)}" for error in group.exceptions[:GROUP_WORDS]]
+    return f"{group}: {'; '.join(first)}"
 
 
 def _message(words: str) -> str:

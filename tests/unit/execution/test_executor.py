@@ -1085,6 +1085,6 @@ async def test_one_line_tells_the_end_of_an_attempt(lab: Lab) -> None:
         ("error", "failed"),
     ]
     first = lines[0]
-    assert (first["agent"], first["queue"], first["worker_id"], first["error"]) == ("default", "default", "w", "no")
+    assert (first["agent"], first["queue"], first["worker_id"], first["error"]) == ("default", "default", "w", "ValueError: no")
     assert (first["input_tokens"], first["output_tokens"]) == (7, 3) and first["seconds"] >= 0
     assert isinstance(first["exc_info"], ValueError)

@@ -284,7 +284,7 @@ class TestChildren:
 
         async with Harness(App({"agent": agent, "broken": broken})) as harness:
             run = await harness.prompt("t", "hi", agent="agent")
-            assert run.ok and run.text.endswith("is failed: no luck")
+            assert run.ok and run.text.endswith("is failed: ValueError: no luck")
 
     async def test_k3_a_redriven_parent_gets_the_result_of_a_redriven_child(self) -> None:
         """K3, R12: The failure of a child is not recorded, so that redrives of the child and of its parent mend both."""

@@ -147,4 +147,4 @@ def fork_many(
 def _print_error(error: ErrorInfo | None) -> None:
     """Print the error of a probe on standard error, with its traceback."""
     if error is not None:
-        output.say_lines(error.traceback or f"{output.error_words(error)}")
+        output.say_lines(error.traceback or error.headline)

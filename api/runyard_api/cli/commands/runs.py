@@ -337,7 +337,7 @@ async def _progress(client: Client, run: Run) -> FanOutProgress | None:
 
 
 def _error(error: ErrorInfo | None) -> str:
-    return output.error_words(error) if error else ""
+    return error.headline if error else ""
 
 
 def _lasted(attempt: AttemptInfo) -> str:

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from runyard.domain.quoting import legible, legible_json, one_line
 from runyard.domain.states import RunStatus
-from runyard.models import ErrorInfo, HitlRequest, Message, Run
+from runyard.models import HitlRequest, Message, Run
 
 _PASSWORD: Final = re.compile(r"((?:^|&)\w*password=)[^&]*")
 
@@ -96,11 +96,6 @@ def escape_lines(text: str) -> str:
 def say(text: str) -> None:
     """Print one line of plain text on standard error."""
     print(one_line(text), file=sys.stderr)
-
-
-def error_words(error: ErrorInfo) -> str:
-    """Return the class or the code of an error, and its message."""
-    return f"{error.details.get('type', error.code)}: {error.message}"
 
 
 def say_lines(text: str) -> None:

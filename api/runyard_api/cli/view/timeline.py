@@ -93,5 +93,5 @@ def _detail(entry: TimelineEntry) -> str:
     if entry.output:
         shown.append(f"→ {entry.output}" if entry.input is not None else entry.output)
     if entry.error is not None:
-        shown.append(output.error_words(entry.error))
+        shown.append(entry.error.headline)
     return "  ".join(shown)

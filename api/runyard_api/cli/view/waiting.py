@@ -85,5 +85,8 @@ def _reason(result: RunResult) -> str:
         how = "--approve or --deny" if any(request.kind == "approval" for request in result.requests) else "ANSWER"
         lines.append(f"[bright_black]answer with: runyard respond {escape(run.thread_id)} {how}[/]")
         return "\n".join(lines)
-    why = f": {run.error.message} ({run.error.code})" if run.error else ""
-    return f"[red]run {escape(run.run_id)} {run.status}{escape(why)}[/]"
+    why = f": {run.error.headline}" if run.error else ""
+    lines = [f"[red]run {escape(run.run_id)} {run.status}{escape(why)}[/]"]
+    if run.error is not None and run.error.traceback is not None:
+        lines.append(f"[bright_black]see the traceback with: runyard runs show {escape(run.run_id)}[/]")
+    return "\n".join(lines)

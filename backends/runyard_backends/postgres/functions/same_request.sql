@@ -7,14 +7,16 @@ CREATE OR REPLACE FUNCTION runyard.existing_run(for_tenant text, q runyard.reque
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r runyard.runs;
+    differs jsonb;
 BEGIN
     SELECT x.* INTO r FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.run_id = q.run_id AND NOT x.deleted;
     IF FOUND AND r.request_hash IS DISTINCT FROM q.request_hash THEN
+        differs := runyard.differing_fields(r.request_hash::jsonb, q.request_hash::jsonb);
         PERFORM runyard.refuse('run_conflict',
-            format('run id %s of thread %s is taken by a different request', q.run_id, q.thread_id),
-            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id,
-                'differs', runyard.differing_fields(r.request_hash::jsonb, q.request_hash::jsonb)));
+            format('run id %s of thread %s is taken by a request with another %s; choose another id', q.run_id, q.thread_id,
+                (SELECT string_agg(d.field, ', ') FROM jsonb_array_elements_text(differs) d(field))),
+            jsonb_build_object('thread_id', q.thread_id, 'run_id', q.run_id, 'differs', differs));
     END IF;
     RETURN r;
 END $$;
