@@ -273,13 +273,13 @@ def cancel(
 
 
 @app.command()
-def delete(context: typer.Context, thread: options.ThreadArg, run: options.RunArg) -> None:
+def delete(context: typer.Context, ids: options.RunIds) -> None:
     """Delete the messages and results of a run that no later run sees. Such a run is failed, dead or cancelled, or a fork
     job."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            await client.delete_run(thread, run)
+            await client.delete_run(*await deployment.run_of(client, ids))
 
     deployment.wait(go())
     output.console().print("deleted")

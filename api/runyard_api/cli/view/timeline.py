@@ -52,7 +52,8 @@ def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progres
     for entry in found.entries:
         if entry.error is not None and entry.error.traceback is not None:
             shown.add(entry.error.traceback)
-            output.print_line(f"{entry.type} {entry.id}:")
+            fence = "with fence " if entry.type == "attempt" else ""
+            output.print_line(f"{entry.type} {fence}{entry.id}:")
             output.print_lines(entry.error.traceback)
     if (error := found.error) is not None and error.traceback is not None and error.traceback not in shown:
         output.print_lines(error.traceback)
