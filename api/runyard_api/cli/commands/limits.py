@@ -64,7 +64,7 @@ def clear(context: typer.Context, name: Name, subject: Subject = None) -> None:
 
 
 def _subject(limit: Limit) -> str:
-    """Return the tenant or the agent of a limit, ``each`` for a limit of every tenant or agent, or nothing."""
+    """Return the tenant or the agent of a limit, or ``each`` for every one. A limit of the deployment has neither."""
     if limit.subject is not None:
         return escape(f'"{limit.subject}"')
     return "each" if limit.name.endswith(("_per_tenant", "_per_agent")) else ""
