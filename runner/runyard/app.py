@@ -75,14 +75,19 @@ class AgentSpec:
     hitl: bool = False
 
     async def execute(self, ctx: RunContext) -> None:
-        """Call the function, and wait for its end. Raises InvalidInputError if the result cannot be awaited.
+        """Call the function, and wait for its end.
 
+        Raises InvalidInputError if the result cannot be awaited, and RuntimeError if the agent calls ``sys.exit``.
         :func:`as_function` accepts every wrapper of an async function. Such a wrapper may be a sync function.
         """
-        result: object = self.function(ctx)
-        if not inspect.isawaitable(result):
-            raise _not_async(self.name)
-        await result
+        try:
+            result: object = self.function(ctx)
+            if not inspect.isawaitable(result):
+                raise _not_async(self.name)
+            await result
+        except SystemExit as error:
+            # A task passes SystemExit to the event loop. Some loops that run attempts have no task guard.
+            raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error
 
 
 class App:
@@ -103,8 +108,9 @@ class App:
     VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue. The
     default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map from the
     names of some agents to their options. The options of ``serve`` have precedence over the options of all agents. The options
-    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function of the traceback of an agent's
-    error. It returns the text to store, or None to store no text. Without a filter, the traceback is stored, at most 8 KiB.
+    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function of each
+    traceback of the program's code that a worker stores or logs, and of the stack of a blocked main loop. It returns the text
+    to keep, or None to keep no text. Without a filter, the whole text is kept. In both cases at most 8 KiB are kept.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """

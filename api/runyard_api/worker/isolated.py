@@ -27,6 +27,7 @@ from runyard.ports.results import Claim, Ended
 from runyard.ports.stores import Backend
 from runyard.support.logging import configure
 from runyard.support.store_retries import patiently
+from runyard.support.tracebacks import logged_traceback
 from runyard.worker.isolation import HEADER, Alive, ChildReply, Order, frame
 from runyard.worker.task_guard import contain
 from runyard.worker.worker import TURN_SECONDS
@@ -80,7 +81,8 @@ class Isolated:
             ended = await self._execution.run()
         except Exception as error:
             names = {"thread_key": claim.ref.thread_key, "run_id": claim.ref.run_id}
-            log.exception("isolated_execution_failed", **names, error=str(error))
+            trace = logged_traceback(error, self._app.traceback_filter)
+            log.error("isolated_execution_failed", **names, error=str(error), **trace)
         finally:
             self._execution = None
             writer.close()

@@ -157,6 +157,8 @@ class TestTimelines:
         await world.finish(attempt, result=result)
         found = await timeline(world)
         assert found.error == error and found.run.error is None and [e.type for e in found.entries] == ["attempt"]
+        listed = {run.run_id: run.result for run in (await world.runs.runs()).items}
+        assert listed["r1"] == result | {"error": error.without_traceback().model_dump(mode="json")}
         judged = await world.start("r2", "what if", kind="fork_once", fork=replace(request, new="r2"))
         await world.finish(judged, result={"results": [], "verdict": result})
         assert (await timeline(world, "r2")).error == error

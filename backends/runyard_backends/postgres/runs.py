@@ -306,7 +306,7 @@ class PostgresRunStore:
         )
         more = rows.pop() if rows and rows[-1]["run_id"] is None else None
         return Page(
-            [codec.run_entry(row) for row in rows],
+            [codec.run_entry(row).without_tracebacks() for row in rows],
             cursors.encode([more["place_time"].isoformat(), str(more["place_no"])]) if more else None,
         )
 

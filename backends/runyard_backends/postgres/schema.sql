@@ -2764,7 +2764,9 @@ FUNCTION runyard.register(
 -- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
 FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer);
 
--- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker.
+-- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker. The place and the stack
+-- are cut to MAX_PLACE_CHARACTERS (ports/workers.py) and MAX_TRACEBACK_BYTES (domain/size_limits.py), because any program with the rights
+-- of a worker can write them. A character has at most four bytes.
 FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb;
 
 -- Return the facts about a blocked main loop for runyard.explain: the time and the place. Return {} if the loop is not blocked.

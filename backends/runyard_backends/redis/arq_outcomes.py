@@ -22,13 +22,14 @@ message."""
 
 async def outcome_of(client: Client, run: Run) -> JobOutcome:
     """Return the outcome of a run that has ended. Raises ResultExpiredError."""
+    run = run.without_tracebacks()  # any producer of the database can read results
     started, finished = _ms(run.started_at or run.accepted_at), _ms(run.finished_at or run.accepted_at)
     if run.status is RunStatus.COMPLETED:
         result = await client.result_of(run, TEXT_BYTES)
         value: dict[str, Any] = {"thread_id": run.thread_id, "run_id": run.run_id, "status": str(run.status)}
         value |= {"text": result.text or await _earlier_text(client, result), "value": result.value}
     elif run.error is not None:
-        value = run.error.without_traceback().model_dump(mode="json")  # any producer of the database can read results
+        value = run.error.model_dump(mode="json")
     else:
         value = cancelled(run.run_id)
     return JobOutcome(run.status is RunStatus.COMPLETED, value, started, finished, run.attempt)

@@ -23,6 +23,7 @@ from runyard.ports.scheduling import Job
 from runyard.ports.stores import Backend, WebhookSender
 from runyard.ports.worker_defaults import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS
 from runyard.ports.workers import Retention
+from runyard.support.tracebacks import logged_traceback
 from runyard.worker.claim_loop import KINDS
 from runyard.worker.heartbeat import Connect
 from runyard.worker.heartbeat_process import HeartbeatProcess
@@ -122,23 +123,23 @@ class ArqWorker(arq.worker.Worker):
         assert task is not None
         self.tasks[key] = task
         try:
-            await _hook(self.on_job_start, ctx)
+            await self._hook(self.on_job_start, ctx)
             ended = await execution.run()
             self.jobs_complete += 1
-            await _hook(self.on_job_end, ctx)
+            await self._hook(self.on_job_end, ctx)
         except Exception:
             self.jobs_failed += 1
             raise
         finally:
             del self.tasks[key]
-        await _hook(self.after_job_end, ctx)
+        await self._hook(self.after_job_end, ctx)
         return ended
 
-
-async def _hook(hook: StartupShutdown | None, ctx: dict[str, Any]) -> None:
-    if hook is not None:
-        try:
-            await hook(ctx)
-        except Exception as error:
-            name = getattr(hook, "__name__", repr(hook))
-            log.exception("arq_hook_failed", hook=name, job_id=ctx["job_id"], error=str(error))
+    async def _hook(self, hook: StartupShutdown | None, ctx: dict[str, Any]) -> None:
+        if hook is not None:
+            try:
+                await hook(ctx)
+            except Exception as error:
+                name = getattr(hook, "__name__", repr(hook))
+                trace = logged_traceback(error, self.host.app.traceback_filter)
+                log.error("arq_hook_failed", hook=name, job_id=ctx["job_id"], error=str(error), **trace)

@@ -38,6 +38,7 @@ from ..execution.attempt_store import StoreUnansweredError
 from ..execution.context import RunContext
 from ..execution.control_signals import Deferred, signals_in
 from ..execution.steps import OnUnknown, checked, tool_step
+from ..support.tracebacks import kept_traceback
 from . import message_codec
 
 OURS: Final = "runyard"
@@ -178,7 +179,8 @@ class Recorded(Capability):
     def _failed(self, call: ModelToolCall, error: BaseException) -> ToolFailed:
         """Log the exception of a tool. Return the exception that makes pydantic-ai send the error to the model."""
         ids = self.context.thread_id, self.context.run_id, call.tool_name, call.tool_call_id
-        log.warning("tool_failed thread_id=%s run_id=%s tool_name=%s tool_call_id=%s", *ids, exc_info=error)
+        trace = kept_traceback(error, self.context.traceback_filter) or "(no traceback)"
+        log.warning("tool_failed thread_id=%s run_id=%s tool_name=%s tool_call_id=%s\n%s", *ids, trace)
         return ToolFailed(f"{type(error).__name__}: {error}")
 
     async def _execute(self, call: ModelToolCall, tool_def: ToolDefinition, args: dict[str, Any], handler: Any) -> Any:

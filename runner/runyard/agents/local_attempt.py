@@ -196,7 +196,7 @@ class LocalAttempt:
                 return []
         except BaseException as error:
             self.stream.emit(
-                "run.failed", {"status": "failed", "error": describe(error).without_traceback().model_dump(mode="json")}
+                "run.failed", {"status": "failed", "error": describe(error, None).without_traceback().model_dump(mode="json")}
             )
             raise
         finally:

@@ -18,10 +18,10 @@ _EMPTY: Final[dict[str, Any]] = {"input": None, "result": None, "metadata": {}, 
 
 def entry(found: M) -> M:
     """Return a copy of ``found`` for a list. The copy lacks the large values and names their fields in ``omitted``."""
+    if isinstance(found, Run):
+        found = found.without_tracebacks()
     large = [name for name in _EMPTY if json_bytes(getattr(found, name, None)) > LARGE_VALUE_BYTES]
     kept = {name: _EMPTY[name] for name in large} | {"omitted": large}
-    if (error := getattr(found, "error", None)) is not None:
-        kept["error"] = error.without_traceback()
     return found.model_copy(update=kept).model_copy(deep=True)
 
 

@@ -173,6 +173,20 @@ class Run(StrictModel):
         """Whether the run has ended or waits for an answer. No event follows until somebody acts."""
         return self.ended or (self.status is RunStatus.SUSPENDED and self.waiting_for != "wait")
 
+    def without_tracebacks(self) -> Run:
+        """Return the run for readers other than operators, without the tracebacks in its error and in the result of a job."""
+        error = self.error.without_traceback() if self.error is not None else None
+        result = _untraced(self.result) if self.kind in ("fork_once", "fork_many") else self.result
+        return self.model_copy(update={"error": error, "result": result})
+
+
+def _untraced(found: JsonValue) -> JsonValue:
+    """Return the result of a job, its verdict, or the error in one of them, without the traceback."""
+    if not isinstance(found, dict):
+        return found
+    inner = ("error", "verdict")
+    return {name: _untraced(value) if name in inner else value for name, value in found.items() if name != "traceback"}
+
 
 class AttemptInfo(StrictModel):
     """One attempt of a run, for people.

@@ -33,6 +33,10 @@ MAX_BITS: Final = 64
 """Maximum number of bits of an integer, signed or unsigned. Stores and readers of JSON differ on larger integers."""
 MESSAGE_BYTES: Final = 8 * 2**20
 """Default of the limit ``message_bytes``: maximum number of bytes of one stored message with its inline images."""
+MAX_TRACEBACK_BYTES: Final = 8192
+"""Maximum number of bytes of a traceback or of a stack in UTF-8."""
+MAX_TRACEBACK_LINES: Final = 500
+"""Maximum number of lines of a traceback or of a stack."""
 MAX_EXTRA: Final = 2**21
 """Maximum number of bytes of a thread's extra as JSON, and of its config. The metadata of a fork are part of the extra."""
 MAX_BYTES: Final[Mapping[str, int]] = {
@@ -78,6 +82,12 @@ def check_value(value: Any, name: str) -> None:
     if type(value) is dict and not value:
         return
     _walk([value], name, MAX_RESULT_VALUES if name == "result" else MAX_VALUES, MAX_BYTES[name])
+
+
+def bounded_trace(text: str, most: int = MAX_TRACEBACK_BYTES) -> str:
+    """Return the end of a traceback or of a stack, as text that every store accepts. ``most``: the maximum number of bytes."""
+    lines = "".join(text.splitlines(keepends=True)[-MAX_TRACEBACK_LINES:])
+    return lines.replace("\0", "\\x00").encode("utf-8", "backslashreplace")[-most:].decode("utf-8", "ignore")
 
 
 def check_blob(blob: Any) -> None:

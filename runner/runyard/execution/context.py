@@ -24,6 +24,7 @@ from ..events.writer import EventEmitter
 from ..ports.graph_checkpoints import AttemptGraphs
 from ..ports.results import Ledger, Step
 from ..support.optional_imports import load
+from ..support.tracebacks import TracebackFilter
 from .attempt_store import AttemptStore
 from .control_signals import Suspend
 from .parking import Parking
@@ -53,7 +54,7 @@ class RunContext(Parking):
     in-process. ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from the
     leaf. ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's extra. ``config``: a copy of
     the thread's config at the start of the attempt. Changes to the copy are not saved. ``result``: a JSON value for the caller
-    that enqueued the run, None by default.
+    that enqueued the run, None by default. ``traceback_filter``: the filter of the App, or None.
 
     A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.size_limits` allows.
 
@@ -73,9 +74,11 @@ class RunContext(Parking):
         on_lost: Callable[[RunyardError], None] | None = None,
         agent: str | None = None,
         on_used: Callable[[Usage, str], None] | None = None,
+        traceback_filter: TracebackFilter | None = None,
     ) -> None:
         super().__init__(run, attempt_store, stream, ledger or Ledger(), on_lost, on_used)
         self.agent = agent or run.agent
+        self.traceback_filter = traceback_filter
         self.attempt = run.attempt
         self.input = run.input
         self.deadline = deadline

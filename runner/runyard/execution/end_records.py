@@ -17,7 +17,7 @@ from ..domain.size_limits import MAX_NESTING, JsonObject, check_value
 from ..domain.states import RunStatus
 from ..errors import InvalidInputError, RunyardError
 from ..ports.results import Ended
-from ..support.tracebacks import MAX_TRACEBACK_BYTES, TracebackFilter, traceback_text
+from ..support.tracebacks import TracebackFilter, kept_traceback, trace_field
 from .remainder import Remainder
 from .transcript import completed_events, requested_event
 
@@ -38,13 +38,9 @@ END_EVENTS: Final = {
 }
 
 
-def describe(error: BaseException, keep: TracebackFilter | None = None) -> ErrorInfo:
-    """Return the error that a run records, in a form that every store accepts.
-
-    ``keep``: a function that returns the traceback to store (:attr:`runyard.App.traceback_filter`). None stores the whole
-    traceback.
-    """
-    trace = _traceback(error, keep)
+def describe(error: BaseException, keep: TracebackFilter | None) -> ErrorInfo:
+    """Return the error that a run records, in a form that every store accepts. ``keep``: the filter of its traceback."""
+    trace = kept_traceback(error, keep)
     if isinstance(error, RunyardError):
         fields = error.to_dict()
         details = _details(fields["details"])
@@ -53,17 +49,17 @@ def describe(error: BaseException, keep: TracebackFilter | None = None) -> Error
     return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name}, traceback=trace)
 
 
-def log_end(run: Run, ended: Ended | None, error: BaseException | None, used: Usage, seconds: float) -> None:
+def log_end(run: Run, ended: Ended | None, trace: str | None, used: Usage, seconds: float) -> None:
     """Log one line about the end of an attempt. The level is error if the run failed, and warning before a retry.
 
-    ``ended``: None if another attempt has the run. ``error``: the error with which the agent ended. ``used``: the usage of the
-    attempt. ``seconds``: its duration.
+    ``ended``: None if another attempt has the run. ``trace``: the traceback to log, or None. ``used``: the
+    usage of the attempt. ``seconds``: its duration.
     """
     write: Callable[..., object] = log.info
     fields: dict[str, object] = {}
     if ended is not None and ended.error is not None:
         write = log.error if ended.status is RunStatus.FAILED else log.warning
-        fields = {"error": ended.error.headline, "error_code": ended.error.code, "exc_info": error}
+        fields = {"error": ended.error.headline, "error_code": ended.error.code, **trace_field(trace)}
     write(
         "run_ended",
         agent=run.agent or "default",
@@ -75,21 +71,6 @@ def log_end(run: Run, ended: Ended | None, error: BaseException | None, used: Us
         output_tokens=used.output_tokens,
         **fields,
     )
-
-
-def _traceback(error: BaseException, keep: TracebackFilter | None) -> str | None:
-    """Return the traceback to store, or None. If the filter fails, return None, because the text may be secret."""
-    text = traceback_text(error)
-    if text is None or keep is None:
-        return text
-    try:
-        kept = keep(text)
-    except Exception as fault:
-        log.error("traceback_filter_failed", error=_words(fault), exc_info=fault)
-        return None
-    if kept is None:
-        return None
-    return str(_storable(str(kept))).encode()[-MAX_TRACEBACK_BYTES:].decode("utf-8", "ignore")
 
 
 def _details(details: JsonObject) -> JsonObject:

@@ -13,6 +13,7 @@ from ..ports.results import Ended
 from ..ports.stores import RunStore
 from ..support.batching import Batcher
 from ..support.store_retries import patiently
+from ..support.tracebacks import TracebackFilter
 from .end_records import describe, end_events
 from .remainder import Remainder
 from .transcript import completed_events
@@ -21,15 +22,23 @@ from .transcript import completed_events
 class EndWriter:
     """Writes the end of one attempt. Each method returns the end that was committed.
 
-    The argument ``complete`` commits the ends of many runs together. Each method raises StaleFenceError if another attempt has
-    the run, and the errors of the store.
+    The argument ``complete`` commits the ends of many runs together. ``keep``: the filter of tracebacks. Each method raises
+    StaleFenceError if another attempt has the run, and the errors of the store.
     """
 
-    def __init__(self, runs: RunStore, complete: Batcher[Write, Ended], attempt: AttemptToken, stream: EventEmitter) -> None:
+    def __init__(
+        self,
+        runs: RunStore,
+        complete: Batcher[Write, Ended],
+        attempt: AttemptToken,
+        stream: EventEmitter,
+        keep: TracebackFilter | None,
+    ) -> None:
         self._runs = runs
         self._complete = complete
         self._attempt = attempt
         self._stream = stream
+        self._keep = keep
 
     async def complete(self, left: Remainder, value: object = None) -> Ended:
         """Complete the run. ``value``: the result of a job. It replaces the result that the agent set."""
@@ -41,7 +50,7 @@ class EndWriter:
 
     async def fail(self, error: BaseException | ErrorInfo, left: Remainder | None = None) -> Ended:
         """End the run with ``error``."""
-        left, info = left or Remainder.nothing(), error if isinstance(error, ErrorInfo) else describe(error)
+        left, info = left or Remainder.nothing(), error if isinstance(error, ErrorInfo) else describe(error, self._keep)
         return await self._write(left, self._last_write(left), lambda w: self._runs.fail(w, info))
 
     async def release(

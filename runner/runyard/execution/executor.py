@@ -45,6 +45,7 @@ from ..support.batching import Batcher, each_its_own
 from ..support.locked_batching import LockedBatcher
 from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
+from ..support.tracebacks import logged_traceback
 from . import fork_runs, log_fields
 from .attempt_store import AttemptStore, FencedAttemptStore, ProbeAttemptStore, StoreUnansweredError
 from .attempt_trace import AttemptTrace
@@ -121,20 +122,20 @@ class Execution:
         assert claim.run is not None and claim.attempt is not None
         self.record: Run = claim.run
         self.attempt: AttemptToken = claim.attempt
-        self._tools = tools
+        self._tools, self._keep = tools, tools.app.traceback_filter
         self._claim = claim
         self._spec: AgentSpec | None = tools.app.find(claim.run.agent)
         self._options = effective_options(claim.run.options, self._spec)
         self._stream = EventEmitter(tools.writer, claim.attempt, claim.run.thread_id)
-        self._end_writer = EndWriter(tools.backend.runs, tools.complete, claim.attempt, self._stream)
+        self._end_writer = EndWriter(tools.backend.runs, tools.complete, claim.attempt, self._stream, self._keep)
         agent = self._spec.name if self._spec and claim.run.kind != "fork" else None
         self.trace = AttemptTrace(claim, agent, nested=nested)
         self._meter = RunMeter(claim.ref, claim.run, agent, self.trace.span)
         self._answers = ReceivedAnswers(self._stream)
         self._why: Stop | None = None
         self._probes = ProbeUsage()
-        self._error: BaseException | None = None
-        """The error with which the attempt ended."""
+        self._traceback: str | None = None
+        """The recorded traceback of the error with which the attempt ended."""
         self._used = Usage()
         """The usage of the attempt so far."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -175,7 +176,7 @@ class Execution:
                 log.exception("attempt_not_reported", error=str(error))
 
     def _log_end(self, ended: Ended | None, seconds: float) -> None:
-        log_end(self.record, ended, self._error, self._used, seconds)
+        log_end(self.record, ended, self._traceback, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
         """Execute the attempt. An unexpected error is the attempt's error. Otherwise the run would be retried for ever."""
@@ -289,10 +290,11 @@ class Execution:
             on_lost=self._stop_after_refusal,
             on_used=partial(self._tools.on_used, spec.name),
             agent=spec.name,
+            traceback_filter=self._keep,
         )
         within = copy_context()
         within.run(current_context.set, context)
-        task = asyncio.create_task(_drive(spec, context), name=f"agent of run {run.run_id}", context=within)
+        task = asyncio.create_task(spec.execute(context), name=f"agent of run {run.run_id}", context=within)
         await asyncio.wait((task, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         cut, timed_out = not task.done(), not task.done() and not stopped.done()
         if cut:
@@ -336,7 +338,8 @@ class Execution:
         if isinstance(error, StoreUnansweredError):
             return await self._unanswered(error, left)
         self.trace.failed(error)
-        self._error, info = error, describe(error, self._tools.app.traceback_filter)
+        info = describe(error, self._keep)
+        self._traceback = info.traceback
         delay = retry_delay(self._options, self.record.error_count, error)
         if delay is None:
             return await self._end_writer.fail(info, left)
@@ -369,7 +372,7 @@ class Execution:
         answer = await self._ask(self._spec, self.record, messages, extra, self._stopped)
         if self._why is not None and answer.error is not None:
             raise RunyardError("the probe was stopped")
-        return fork_runs.probe_result(answer.written, answer.error, self._tools.app.traceback_filter)
+        return fork_runs.probe_result(answer.written, answer.error, self._keep)
 
     async def _ask(
         self, spec: AgentSpec, run: Run, messages: Sequence[Message], extra: JsonObject, stopped: asyncio.Future[None]
@@ -380,7 +383,8 @@ class Execution:
             result = await self._call(attempt_store, extra, Ledger(), run=run, spec=spec, stopped=stopped)
         error = probe_error(result.left.signal, result.error)
         if error is not None and not stopped.done():
-            log.warning("probe_failed", agent=spec.name, probe_id=run.run_id, error=str(error), exc_info=error)
+            trace = logged_traceback(error, self._keep)
+            log.warning("probe_failed", agent=spec.name, probe_id=run.run_id, error=str(error), **trace)
         if (used := result.left.usage) is not None:
             self._used += used
             self._probes.add(run.run_id, used)
@@ -390,11 +394,3 @@ class Execution:
         assert self._spec is not None
         given = (self._tools.app, self._tools.backend, self._claim, self._spec, ledger, self._ask, self._stopped)
         return await FanOutJob(*given, recorded=self._probes.recorded, tell=self._stream.emit).run()
-
-
-async def _drive(spec: AgentSpec, context: RunContext) -> None:
-    try:
-        await spec.execute(context)
-    except SystemExit as error:
-        # A task passes SystemExit to the event loop. Some loops that run attempts have no task guard.
-        raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error

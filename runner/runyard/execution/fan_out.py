@@ -169,13 +169,13 @@ class FanOutJob:
                 return None
             if isinstance(answer.error, HitlNotAllowedError):
                 raise answer.error
-            error = describe(answer.error, self._app.traceback_filter)
+            error = self._describe(answer.error)
         found = ForkOnceResult(outcome.text, outcome.messages, "error" if error is not None else outcome.stop_reason, error)
         value = _verdicts().dump_python(found, mode="json")
         try:
             check_value(value, "result")
         except InvalidInputError as refused:
-            found = ForkOnceResult("", [], "error", describe(refused))
+            found = ForkOnceResult("", [], "error", self._describe(refused))
             value = _verdicts().dump_python(found, mode="json")
         status = outcome_of(found.stop_reason)
         await self._record(probe.run_id, key_of(n), status, answer.usage, value)
@@ -194,7 +194,7 @@ class FanOutJob:
         try:
             assignment = await self._assignment()
         except MessageTooLargeError as error:
-            return ForkOnceResult(error.message, [], "error", describe(error)), None
+            return ForkOnceResult(error.message, [], "error", self._describe(error)), None
         snapshot, extra = await self._snapshot()
         probe = self._probe_of(self._fan.total, assignment)
         answer = await self._ask(judge, probe, snapshot, extra, self._stopped)
@@ -204,7 +204,7 @@ class FanOutJob:
             raise answer.error
         outcome = fork_runs.probe_outcome(answer.written, None)
         if answer.error is not None:
-            info = describe(answer.error, self._app.traceback_filter)
+            info = self._describe(answer.error)
             return ForkOnceResult(outcome.text or info.message, outcome.messages, "error", info), None
         winner = _winner(answer.value if answer.value is not None else outcome.text, good)
         said: JsonObject = {"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner}
@@ -243,6 +243,9 @@ class FanOutJob:
         end = ProbeEnd(key, outcome, usage, value)
         await patiently(lambda: self._backend.fan_outs.end(self._attempt, [end]))
         self._recorded(probe_id)
+
+    def _describe(self, error: BaseException) -> ErrorInfo:
+        return describe(error, self._app.traceback_filter)
 
     def _announce(self, number: int, status: CandidateStatus, ended: int) -> None:
         """Emit the event of a candidate's end. ``ended``: the number of candidates that have ended."""

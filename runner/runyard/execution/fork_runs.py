@@ -56,7 +56,7 @@ def refuse_asking(spec: AgentSpec) -> None:
         raise HitlNotAllowedError(f"agent {spec.name!r} asks humans, and a probe cannot", agent=spec.name)
 
 
-def probe_result(written: list[Message], error: BaseException | None, keep: TracebackFilter | None = None) -> JsonValue:
+def probe_result(written: list[Message], error: BaseException | None, keep: TracebackFilter | None) -> JsonValue:
     """Return :func:`probe_outcome` as JSON. The error in it is made by :func:`describe`."""
     outcome = probe_outcome(written, error)
     messages: JsonValue = [message.model_dump(mode="json") for message in outcome.messages]

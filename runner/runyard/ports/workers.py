@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ..domain.agent_names import is_agent, namespace_of
 from ..domain.runs import Run, VersionPolicy
+from ..domain.size_limits import bounded_trace
 from ..domain.waits import WaitsFor
 from .scheduling import Job
+
+MAX_PLACE_CHARACTERS: Final = 1000
+"""Maximum number of characters of a place in code. The end of a longer place is kept."""
 
 WaitingCursor: TypeAlias = tuple[datetime, int]
 """A place in the list of waiting runs: the time of a run's last change, and the number of its accept."""
@@ -56,12 +60,17 @@ class WaitingPage:
 class BlockedLoop:
     """A main loop that user code blocks. ``seconds``: the time so far. ``place``: ``file:line``.
 
-    ``stack``: the main thread's stack.
+    ``stack``: the main thread's stack, or None if the App's filter drops it. The place and the stack are cut to
+    MAX_PLACE_CHARACTERS and to the bound of a traceback, because another process may have written them.
     """
 
     seconds: float
     place: str
-    stack: str
+    stack: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", self.place[-MAX_PLACE_CHARACTERS:])
+        object.__setattr__(self, "stack", self.stack and bounded_trace(self.stack))
 
 
 @dataclass(frozen=True, slots=True)

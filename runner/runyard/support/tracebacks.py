@@ -14,8 +14,8 @@ from sysconfig import get_path
 from types import FrameType
 from typing import Final
 
-MAX_TRACEBACK_BYTES: Final = 8192
-"""Maximum number of bytes of a traceback in UTF-8."""
+from ..domain.size_limits import MAX_TRACEBACK_BYTES, bounded_trace
+
 MAX_FRAMES: Final = 60
 """Maximum number of frames of one error. The innermost frames are kept."""
 MAX_WORDS: Final = 1000
@@ -44,6 +44,42 @@ def traceback_text(error: BaseException) -> str | None:
     blocks = list(_blocks(shown, MAX_ERRORS))
     room = MAX_TRACEBACK_BYTES // len(blocks)
     return "\n".join(_bounded(frames, words, room - 1) for frames, words in blocks)
+
+
+def kept_traceback(error: BaseException, keep: TracebackFilter | None) -> str | None:
+    """Return the traceback of ``error`` to store or to log (:func:`kept_text`)."""
+    return kept_text(traceback_text(error), keep)
+
+
+def kept_text(text: str | None, keep: TracebackFilter | None) -> str | None:
+    """Return the text of a traceback or of a stack to store or to log. Return None if there is no text to keep.
+
+    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). None keeps the whole text. If the filter
+    fails, return None, because the text may be secret.
+    """
+    if text is None or keep is None:
+        return text
+    try:
+        kept = keep(text)
+    except Exception as fault:
+        import structlog  # only here: programs that import runyard do not need it
+
+        # The fault may quote the text, so that only its class and its place are logged.
+        structlog.get_logger("runyard.tracebacks").error(
+            "traceback_filter_failed", error=type(fault).__qualname__, at=place_of(fault)
+        )
+        return None
+    return None if kept is None else bounded_trace(str(kept))
+
+
+def logged_traceback(error: BaseException, keep: TracebackFilter | None) -> dict[str, str]:
+    """Return the field of a log line with the traceback of ``error`` (:func:`kept_traceback`)."""
+    return trace_field(kept_traceback(error, keep))
+
+
+def trace_field(trace: str | None) -> dict[str, str]:
+    """Return the field of a log line with the text of a traceback. Return {} without a text."""
+    return {} if trace is None else {"exception": trace}
 
 
 def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
@@ -112,8 +148,7 @@ def _bounded(frames: list[str], words: str, room: int) -> str:
             left -= _size(rest[-1])
             kept.insert(0, rest.pop())
         frames = [*first, CUT, *kept]
-    text = ("".join(frames) + words).replace("\0", "\\x00").encode("utf-8", "backslashreplace")
-    return text[-room:].decode("utf-8", "ignore")
+    return bounded_trace("".join(frames) + words, room)
 
 
 def _size(text: str) -> int:

@@ -18,7 +18,7 @@ import structlog
 from ..errors import BackendUnavailableError
 from ..ports.stores import Backend
 from ..ports.workers import BlockedLoop
-from ..support.tracebacks import innermost_place, stack_text
+from ..support.tracebacks import TracebackFilter, innermost_place, kept_text, stack_text
 
 if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
@@ -36,46 +36,54 @@ log = structlog.get_logger("runyard.heartbeat")
 
 
 class BlockedLoopWatch:
-    """Watches the main loop of ``heartbeat_state``. ``main_thread``: the identifier of that loop's thread."""
+    """Watches the main loop of ``heartbeat_state``. ``main_thread``: the identifier of that loop's thread.
 
-    def __init__(self, heartbeat_state: HeartbeatState, main_thread: int) -> None:
+    ``keep``: the filter of stacks (:attr:`runyard.App.traceback_filter`).
+    """
+
+    def __init__(self, heartbeat_state: HeartbeatState, main_thread: int, keep: TracebackFilter | None) -> None:
         self._state = heartbeat_state
         self._main_thread = main_thread
-        self._reported: str | None = None
-        """The id of the worker whose loop was reported as blocked."""
-        self._last = False
+        self._keep = keep
+        self._logged: tuple[str, bool] | None = None
+        """The id of the worker whose blocked loop was logged, and whether it was logged shortly before the end."""
+        self._reported: tuple[str, bool] | None = None
+        """The same for the last report that the store has accepted."""
 
     async def run(self, backend: Backend) -> None:
         """Log and report a blocked loop and the end of the block, until cancelled."""
         while True:
             try:
-                await self._look(backend)
+                await self.look(backend)
             except BackendUnavailableError as error:
                 log.warning("blocked_loop_report_failed", worker_id=self._state.worker_id, error=str(error))
             except Exception as error:  # the thread's heartbeats must continue
                 log.exception("blocked_loop_report_failed", worker_id=self._state.worker_id, error=str(error))
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _look(self, backend: Backend) -> None:
+    async def look(self, backend: Backend) -> None:
+        """Log and report the block if it has begun, or if the watchdog will end the heartbeats. Report its end."""
         worker_id, silence = self._state.worker_id, self._state.silence
         if silence < BLOCKED_SECONDS:
+            self._logged = None
             if self._reported is not None:
-                reported, self._reported, self._last = self._reported, None, False
-                await backend.workers.report_block(reported, None)
+                await backend.workers.report_block(self._reported[0], None)
+                self._reported = None
             return
-        last = silence > self._state.watchdog - LAST_LOOK_SECONDS
-        if worker_id is None or (self._reported == worker_id and (self._last or not last)):
+        if worker_id is None:
             return
-        found = blocked(self._main_thread, silence)
-        if found is None:
+        due = (worker_id, silence > self._state.watchdog - LAST_LOOK_SECONDS)
+        if due == self._reported or (found := blocked(self._main_thread, silence, self._keep)) is None:
             return
-        self._reported, self._last = worker_id, last
-        log.warning("main_loop_blocked", worker_id=worker_id, seconds=round(silence, 1), at=found.place, stack=found.stack)
+        if due != self._logged:
+            self._logged = due
+            log.warning("main_loop_blocked", worker_id=worker_id, seconds=round(silence, 1), at=found.place, stack=found.stack)
         await backend.workers.report_block(worker_id, found)
+        self._reported = due
 
 
-def blocked(thread: int, seconds: float) -> BlockedLoop | None:
-    """Return the place and the stack of a thread whose loop is blocked, or None.
+def blocked(thread: int, seconds: float, keep: TracebackFilter | None) -> BlockedLoop | None:
+    """Return the place and the stack of a thread whose loop is blocked, or None. ``keep``: the filter of the stack.
 
     The loop is not blocked if the innermost frame is the loop's own. It then waits for work or for CPU time.
     """
@@ -83,4 +91,4 @@ def blocked(thread: int, seconds: float) -> BlockedLoop | None:
     frames = list(traceback.walk_stack(frame))[::-1] if frame is not None else []
     if not frames or frames[-1][0].f_code.co_filename.startswith(_LOOP_FILES):
         return None
-    return BlockedLoop(seconds, innermost_place(frames) or "", stack_text(frames))
+    return BlockedLoop(seconds, innermost_place(frames) or "", kept_text(stack_text(frames), keep))

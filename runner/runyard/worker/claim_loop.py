@@ -23,6 +23,7 @@ from ..support import metrics
 from ..support.batching import each_its_own
 from ..support.failure_log import FailureLog
 from ..support.store_retries import jittered
+from ..support.tracebacks import logged_traceback
 from ..worker.effects_sender import EffectsSender
 from .isolation import Isolation
 from .slots import Slots
@@ -298,7 +299,8 @@ class ClaimLoop:
             ended = await self._dispatch(job, execution)
         except Exception as error:
             # The run stays `running` in the store without a task in this worker. Worker._inspect releases the run.
-            log.exception("attempt_not_ended", worker_id=self.worker_id, **names, error=str(error))
+            trace = logged_traceback(error, self._tools.app.traceback_filter)
+            log.error("attempt_not_ended", worker_id=self.worker_id, **names, error=str(error), **trace)
         finally:
             slot = self._slots.leave(job.ref)
             self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)

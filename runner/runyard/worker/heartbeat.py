@@ -27,6 +27,7 @@ from ..ports.stores import Backend
 from ..ports.workers import HeartbeatReply
 from ..support import metrics
 from ..support.failure_log import FailureLog
+from ..support.tracebacks import TracebackFilter
 from .blocked_loop import BlockedLoopWatch
 from .heartbeat_process import HeartbeatProcess
 from .redis_outage import RedisOutageReport
@@ -232,13 +233,19 @@ class HeartbeatThread:
     """Runs :func:`keep_alive` in a thread with its own event loop.
 
     ``connect``: a function that makes the thread's backend. ``beside``: a loop that runs in the same event loop. ``process``:
-    the process that sends the heartbeats while this thread cannot run. The process ends with the thread.
+    the process that sends the heartbeats while this thread cannot run. The process ends with the thread. ``keep``: the filter
+    of the stack of a blocked main loop.
     """
 
     def __init__(
-        self, connect: Connect, heartbeat_state: HeartbeatState, beside: Beside, process: HeartbeatProcess | None = None
+        self,
+        connect: Connect,
+        heartbeat_state: HeartbeatState,
+        beside: Beside,
+        process: HeartbeatProcess | None = None,
+        keep: TracebackFilter | None = None,
     ) -> None:
-        self._blocked = BlockedLoopWatch(heartbeat_state, threading.get_ident())
+        self._blocked = BlockedLoopWatch(heartbeat_state, threading.get_ident(), keep)
         self._connect = connect
         self._state = heartbeat_state
         self._beside = beside

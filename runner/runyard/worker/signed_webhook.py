@@ -68,7 +68,7 @@ def body_of(posting: Posting, run: Run | None) -> bytes:
 def _summary(posting: Posting, run: Run | None) -> JsonObject:
     """Return a summary of the run. Leave out the data of a run that has continued after the event."""
     status = posting.type.removeprefix("run.")
-    still = run if run is not None and run.status == status else None
+    still = run.without_tracebacks() if run is not None and run.status == status else None
     large = still is not None and still.result is not None and len(_json(still.result)) > MAX_RESULT_BYTES
     return {
         "status": status,
@@ -77,7 +77,7 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
         "metadata": run.metadata if run else None,
         "result": still.result if still and not large else None,
         "result_omitted": large,
-        "error": still.error.without_traceback().model_dump() if still and still.error else None,
+        "error": still.error.model_dump() if still and still.error else None,
         "usage": still.usage.model_dump() if still else None,
         "finished_at": still.finished_at.isoformat() if still and still.finished_at else None,
     }

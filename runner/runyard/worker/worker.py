@@ -276,9 +276,8 @@ class Worker:
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[None]:
         if self._connect is not None:
-            self._heartbeat_thread = HeartbeatThread(
-                self._connect, self._heartbeat_state, self.failure_detector.run, self._heartbeat_process
-            )
+            given = self._connect, self._heartbeat_state, self.failure_detector.run, self._heartbeat_process
+            self._heartbeat_thread = HeartbeatThread(*given, self.app.traceback_filter)
             self._heartbeat_thread.start()
             try:
                 yield

@@ -193,6 +193,9 @@ async def test_forks_probes_and_answers_are_jobs(yard: Yard) -> None:
         assert (await fast(prompt))["text"] == "one"
         probe = await yard.enqueue("fork_once", "d2", "say two", _job_id="d-p1")
         assert (await fast(probe))["value"]["text"] == "two"
+        failed = await yard.enqueue("fork_once", "d2", "fail", _job_id="d-p2")
+        error = (await fast(failed))["value"]["error"]
+        assert error["code"] == "agent_error" and "traceback" not in error, "any producer reads results"
         assert [message.text for message in (await yard.client.messages("d2")).items] == ["sleep 0.2 | say one", "one"]
         asked = await yard.enqueue("prompt", "d2", "color?", _job_id="d-r2")
 

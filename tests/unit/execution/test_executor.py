@@ -1087,4 +1087,5 @@ async def test_one_line_tells_the_end_of_an_attempt(lab: Lab) -> None:
     first = lines[0]
     assert (first["agent"], first["queue"], first["worker_id"], first["error"]) == ("default", "default", "w", "ValueError: no")
     assert (first["input_tokens"], first["output_tokens"]) == (7, 3) and first["seconds"] >= 0
-    assert isinstance(first["exc_info"], ValueError)
+    [retried, *_] = (await lab.backend.runs.attempts("t", "r")).items
+    assert retried.error is not None and first["exception"] == retried.error.traceback is not None

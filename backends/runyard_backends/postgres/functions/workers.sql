@@ -42,12 +42,15 @@ BEGIN
     oldest_code := (SELECT max(v.oldest_code) FROM runyard.schema_versions v);
 END $$;
 
--- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker.
+-- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker. The place and the stack
+-- are cut to MAX_PLACE_CHARACTERS (ports/workers.py) and MAX_TRACEBACK_BYTES (domain/size_limits.py), because any program with the rights
+-- of a worker can write them. A character has at most four bytes.
 CREATE OR REPLACE FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT jsonb_build_object('code', 'main_loop_blocked', 'message', format('the main loop of its worker was blocked at %s', w.blocked_at),
-                                      'details', '{}'::jsonb, 'traceback', w.blocked_stack)
+    RETURN (SELECT jsonb_build_object('code', 'main_loop_blocked', 'details', '{}'::jsonb,
+                'message', format('the main loop of its worker was blocked at %s', right(w.blocked_at, 1000)), 'traceback',
+                CASE WHEN octet_length(w.blocked_stack) <= 8192 THEN w.blocked_stack ELSE right(w.blocked_stack, 2048) END)
             FROM runyard.workers w WHERE w.worker_id = of_worker AND w.blocked_at IS NOT NULL);
 END $$;
 
@@ -55,7 +58,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.blocked_facts(w runyard.workers) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN CASE WHEN w.blocked_at IS NULL THEN '{}' ELSE jsonb_build_object('blocked_at', w.blocked_at,
+    RETURN CASE WHEN w.blocked_at IS NULL THEN '{}' ELSE jsonb_build_object('blocked_at', right(w.blocked_at, 1000),
         'blocked_for', round(extract(epoch FROM clock_timestamp() - w.blocked_since))) END;
 END $$;
 
