@@ -84,7 +84,7 @@ async def _candidate(
     status = status_of(job, record, run)
     found = Candidate(number=number, status=status, thread_id=thread_id, usage=usage_of(record, run))
     size = CANDIDATE_BYTES
-    if record is not None and record.value is not None:
+    if record is not None and record.outcome is not None and record.value is not None:
         answer = _ANSWERS.validate_python({"text": "", "messages": [], **record.value}, extra="ignore")
         fields = {"text": answer.text, "messages": answer.messages, "stop_reason": answer.stop_reason, "error": answer.error}
         found, size = found.model_copy(update=fields), size + record.size

@@ -14,6 +14,7 @@ from runyard.domain.fan_outs import (
     key_of,
     number_of,
     progress_of,
+    recorded_outcome,
 )
 from runyard.domain.list_entries import json_bytes
 from runyard.domain.states import RunStatus
@@ -91,7 +92,8 @@ class MemoryFanOutStore:
             if step is not None:
                 size = json_bytes(step.result) if step.done else 0
                 usage = run.step_usages.get(step.key)
-                found.append(CandidateRecord(number, step.fence, step.outcome, usage, size, step.result))
+                outcome = recorded_outcome(step.outcome, step.result)
+                found.append(CandidateRecord(number, step.fence, outcome, usage, size, step.result))
         return found
 
     def _runs(self, job: FanOutState, run: RunState) -> Mapping[int, CandidateRun]:

@@ -151,6 +151,17 @@ def outcome_of(stop_reason: StopReason) -> CandidateStatus:
             return "completed"
 
 
+def recorded_outcome(outcome: CandidateStatus | None, value: JsonObject | None) -> CandidateStatus | None:
+    """Return the status with which a candidate ended, or None if its record shows no end.
+
+    ``value``: the value of the record, or None if it was not read. A worker of the previous release records no ``outcome``: it
+    records the answer of a probe with its stop reason, and the start of a run on a thread without one.
+    """
+    if outcome is None and value is not None and "stop_reason" in value:
+        return outcome_of(value["stop_reason"])
+    return outcome
+
+
 def stop_reason_of(status: RunStatus, messages: Sequence[Message]) -> StopReason:
     """Return the stop reason of a candidate's run that has ended. ``messages``: at least its last message."""
     said = next((message.stop_reason for message in reversed(messages) if message.role == "assistant"), None)
