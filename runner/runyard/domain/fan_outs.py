@@ -110,10 +110,17 @@ class CandidateRecord(NamedTuple):
 
 
 class CandidateRun(NamedTuple):
-    """The run of a candidate on its thread."""
+    """The run of a candidate on its thread.
+
+    ``messages``: the last messages of a run that has ended, or None if they were not read. ``cut``: whether earlier messages
+    are left out.
+    """
 
     status: RunStatus
     usage: Usage
+    error: ErrorInfo | None = None
+    messages: Sequence[Message] | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

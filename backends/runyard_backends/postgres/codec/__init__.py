@@ -26,8 +26,10 @@ from .effects_json import job as job
 from .fan_out_rows import CandidateBatch as CandidateBatch
 from .fan_out_rows import candidate as candidate
 from .fan_out_rows import candidate_batch as candidate_batch
-from .fan_out_rows import candidate_record as candidate_record
-from .fan_out_rows import usage as usage
+from .fan_out_rows import candidate_records as candidate_records
+from .fan_out_rows import candidate_runs as candidate_runs
+from .fan_out_rows import fan_out as fan_out
+from .fan_out_rows import started_runs as started_runs
 from .ledger_rows import ledger as ledger
 from .run_requests import RunRequest as RunRequest
 from .run_requests import accepted_run as accepted_run
