@@ -150,6 +150,16 @@ async def waits_for_nothing(seconds: float) -> None:
     raise AssertionError("waited for a lock")
 
 
+async def test_f15_pages_without_a_batch_are_not_stored(world: World, connection: asyncpg.Connection) -> None:
+    """F15: A page belongs to a batch that was checked, and that no job has taken."""
+    await connection.execute("SELECT runyard.store_candidates(gen_random_uuid(), 0, '{x}')")
+    assert await stored(connection) == 0
+    await world.turn("before")
+    await world.runs.accept(request())
+    await connection.execute("SELECT runyard.store_candidates(b.batch, 250, '{x}') FROM runyard.candidate_batches b")
+    assert await stored(connection) == 250
+
+
 async def test_f15_a_large_fan_out_is_refused_on_a_connection_of_the_caller(
     world: World, connection: asyncpg.Connection
 ) -> None:

@@ -30,11 +30,13 @@ END $$;
 -- a job has taken, or that the leader has removed.
 CREATE OR REPLACE FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    taken_by bigint;
 BEGIN
     PERFORM runyard.check_size(ARRAY(SELECT (NULL, NULL, c.body, NULL, NULL)::runyard.new_message FROM unnest(messages) c(body)),
                                runyard.limit_of('message_bytes'));
-    UPDATE runyard.candidate_batches b SET stored_at = clock_timestamp() WHERE b.batch = of_batch AND b.accept_no IS NULL;
-    IF NOT FOUND THEN RETURN; END IF;
+    UPDATE runyard.candidate_batches b SET stored_at = clock_timestamp() WHERE b.batch = of_batch RETURNING b.accept_no INTO taken_by;
+    IF NOT FOUND OR taken_by IS NOT NULL THEN RETURN; END IF;
     INSERT INTO runyard.candidates (batch, number, message)
     SELECT of_batch, first + c.place - 1, c.body FROM unnest(messages) WITH ORDINALITY c(body, place)
     ON CONFLICT DO NOTHING;
@@ -47,7 +49,9 @@ LANGUAGE plpgsql AS $$
 DECLARE
     of_batch uuid := (r.fork->'batch'->>'id')::uuid;
 BEGIN
-    UPDATE runyard.candidate_batches b SET accept_no = r.accept_no WHERE b.batch = of_batch AND b.accept_no IS NULL;
+    -- The condition fits no partial index, so that the plan always reads the primary key.
+    UPDATE runyard.candidate_batches b SET accept_no = r.accept_no
+    WHERE b.batch = of_batch AND coalesce(b.accept_no, r.accept_no) = r.accept_no;
     IF NOT FOUND OR (r.fork->'batch'->>'total')::bigint <> (SELECT count(*) FROM runyard.candidates c WHERE c.batch = of_batch) THEN
         PERFORM runyard.refuse('backend_unavailable', format('the messages of fan-out %s were removed meanwhile; try again', r.run_id),
                                jsonb_build_object('run_id', r.run_id, 'batch', of_batch));
