@@ -199,6 +199,7 @@ async def test_f15_pages_that_nobody_takes_are_removed(fleet: Fleet) -> None:
     await first_run(fleet)
     connection = await asyncpg.connect(fleet.postgres)
     for batch, age in ((new_id(), "61 minutes"), (new_id(), "59 minutes")):
+        await connection.execute("INSERT INTO runyard.candidate_batches (batch, tenant) VALUES ($1, '')", batch)
         await connection.execute("SELECT runyard.store_candidates($1, 0, $2)", batch, [b"x", b"y"])
         await connection.execute(
             "UPDATE runyard.candidate_batches SET stored_at = stored_at - $2::text::interval WHERE batch = $1", batch, age

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.deployment import DEPLOYMENT
 from tests.mutants.failovers import FAILOVERS
+from tests.mutants.fan_outs import FAN_OUTS
 from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
@@ -157,42 +158,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "IF r.has_tools AND NOT runyard.cycles_closed(r) THEN",
         "IF false THEN",
         POSTGRES, "-k", "tool_cycle",
-    ),
-    mutant(
-        "nobody tells a job that its run ended", END_RUN,
-        "effects := runyard.merge_effects(effects, runyard.wake_starter(r));",
-        "NULL;",
-        POSTGRES, "-k", "FanOut",
-    ),
-    mutant(
-        "a job does not wait for its runs", STARTABLE,
-        "RETURN r.until_fewer IS NOT NULL AND runyard.count_started_by(r) >= r.until_fewer",
-        "RETURN false",
-        POSTGRES, "-k", "FanOut",
-    ),
-    mutant(
-        "a finished probe is asked again", "runner/runyard/execution/fan_out.py",
-        "        ended = ended_in(self._ledger)\n        first",
-        "        ended = dict[int, CandidateStatus]()\n        first",
-        "tests/integration/worker/test_fan_out.py", "-k", "handed_over",
-    ),
-    mutant(
-        "the usage of a probe counts with each record", "backends/runyard_backends/postgres/functions/candidates.sql",
-        "        WHERE NOT runyard.steps.done OR (runyard.steps.outcome IS NULL AND excluded.outcome IS NOT NULL)\n",
-        "",
-        POSTGRES, "-k", "usage_of_each_probe",
-    ),
-    mutant(
-        "a job takes a batch with missing pages", "backends/runyard_backends/postgres/functions/candidates.sql",
-        " OR (r.fork->'batch'->>'total')::bigint <> (SELECT count(*) FROM runyard.candidates c WHERE c.batch = of_batch)",
-        "",
-        "tests/integration/postgres/test_candidate_batches.py", "-k", "missing",
-    ),
-    mutant(
-        "losers go on", "runner/runyard/execution/fan_out.py",
-        "                            _finish(enough)\n",
-        "                            pass\n",
-        "tests/integration/worker/test_fan_out.py", "-k", "first_that_succeeds",
     ),
     mutant(
         "an abort leaves calls open", END_RUN,
@@ -518,6 +483,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *PLAIN_RUNS,
     *DEPLOYMENT,
     *FAILOVERS,
+    *FAN_OUTS,
     *WAITING,
     *TIMELINES,
 )  # fmt: skip

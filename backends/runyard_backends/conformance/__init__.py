@@ -20,7 +20,7 @@ import pytest
 MODULES = (
     "abort", "agents", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints",
     "child_lists", "children", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs",
-    "fan_out", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages",
+    "fan_out", "fan_out_records", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages",
     "poison", "queues", "requests", "roots", "runs", "steps", "tenants", "thread_updates", "timelines", "transitions",
     "tree", "usage", "versions", "waits", "webhook_owners", "webhooks", "workers", "world", "writers",
 )  # fmt: skip
@@ -45,6 +45,7 @@ from .expiry import TestExpiry  # noqa: E402
 from .explain import TestExplain  # noqa: E402
 from .external_runs import TestExternalRuns  # noqa: E402
 from .fan_out import TestFanOut, TestFanOutProgress  # noqa: E402
+from .fan_out_records import TestFanOutRecords  # noqa: E402
 from .feed import TestFeed, TestPruning  # noqa: E402
 from .forks import TestForks  # noqa: E402
 from .history import TestHistory  # noqa: E402
@@ -97,6 +98,7 @@ __all__ = [
     "TestExternalRuns",
     "TestFanOut",
     "TestFanOutProgress",
+    "TestFanOutRecords",
     "TestFeed",
     "TestFilters",
     "TestFindRun",

@@ -86,7 +86,7 @@ class MemoryBackend:
         self.feed: Feed = MemoryFeed(world.db, tenant)
         self.usage: UsageStore = MemoryUsageStore(world.db, tenant)
         self.timelines: TimelineStore = MemoryTimelineStore(world.db, tenant)
-        self.fan_outs: FanOutStore = MemoryFanOutStore(world.db, tenant, self.threads, self.runs)
+        self.fan_outs: FanOutStore = MemoryFanOutStore(world.db, tenant)
         self.limits: LimitStore = MemoryLimitStore(world.db)
         self.webhooks: WebhookStore = MemoryWebhookStore(world.db, tenant)
         self.workers: WorkerStore = MemoryWorkerStore(world.db)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from runyard.domain.derived_ids import candidate_id
 from runyard.domain.fan_outs import (
@@ -14,8 +15,10 @@ from runyard.domain.fan_outs import (
     key_of,
     number_of,
     progress_of,
+    recorded_outcome,
 )
 from runyard.domain.list_entries import json_bytes
+from runyard.domain.size_limits import message_size
 from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError, ResultExpiredError, StaleFenceError
 from runyard.models import Message, check_usage
@@ -24,7 +27,6 @@ from runyard.ports.fan_outs import ProbeEnd
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Page
-from runyard.ports.stores import RunStore, ThreadStore
 
 from ..fan_outs import numbers_of, page_of_candidates
 from . import execution, steps
@@ -35,8 +37,8 @@ from .values import check_json
 class MemoryFanOutStore:
     """Fan-outs of one tenant. The verbs of an attempt cover all tenants."""
 
-    def __init__(self, db: Database, tenant: str, threads: ThreadStore, runs: RunStore) -> None:
-        self.db, self.tenant, self._stores = db, tenant, (threads, runs)
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
 
     async def messages(self, attempt: AttemptToken, numbers: Sequence[int]) -> dict[int, Message]:
         """Return the messages of candidates, by number. Raises StaleFenceError."""
@@ -69,16 +71,15 @@ class MemoryFanOutStore:
 
     async def candidates(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[Candidate]:
         """Return a page of the candidates."""
+        numbers = numbers_of(page)
         job, run = self._job(thread_id, run_id)
-        numbers = numbers_of(job, page)
-        records = self._records(run, numbers)
-        return await page_of_candidates(job, numbers, records, self._runs(job, run), self._stores, self.db.page_bytes)
+        return page_of_candidates(job, numbers, self._records(run, numbers), self._runs(job, run), self.db.page_bytes)
 
     def _job(self, thread_id: str, run_id: str) -> tuple[FanOutState, RunState]:
         _, run = self.db.run(RunRef(self.db.get(self.tenant, thread_id).key, run_id))
         if run.run.kind != "fork_many":
             raise InvalidInputError(f"run {run_id!r} is no fan-out; its kind is {run.run.kind}", field="run_id")
-        if run.run.deleted_at is not None or (run.run.status is RunStatus.COMPLETED and run.run.result is None):
+        if expired(run):
             message = f"the result of fan-out {run_id!r} has expired or was deleted; ask again under another run id"
             raise ResultExpiredError(message, thread_id=thread_id, run_id=run_id)
         fan, r = _fan(run), run.run
@@ -91,7 +92,8 @@ class MemoryFanOutStore:
             if step is not None:
                 size = json_bytes(step.result) if step.done else 0
                 usage = run.step_usages.get(step.key)
-                found.append(CandidateRecord(number, step.fence, step.outcome, usage, size, step.result))
+                outcome = recorded_outcome(step.outcome, step.result)
+                found.append(CandidateRecord(number, step.fence, outcome, usage, size, step.result))
         return found
 
     def _runs(self, job: FanOutState, run: RunState) -> Mapping[int, CandidateRun]:
@@ -99,9 +101,35 @@ class MemoryFanOutStore:
             return {}
         ref = RunRef(self.db.get(self.tenant, job.thread_id).key, run.id)
         threads = [thread for thread in self.db.threads.values() if not thread.deleted]
-        found = {t.id: r.run for t in threads for r in t.runs.values() if r.job == ref and r.run.deleted_at is None}
+        found = {t.id: r for t in threads for r in t.runs.values() if r.job == ref and r.run.deleted_at is None}
         by_number = ((n, found.get(candidate_id(job.thread_id, job.run_id, n))) for n in range(job.total))
-        return {n: CandidateRun(started.status, started.usage) for n, started in by_number if started is not None}
+        return {n: self._outcome(started) for n, started in by_number if started is not None}
+
+    def _outcome(self, run: RunState) -> CandidateRun:
+        """Return the run of a candidate with its last messages that fit in a page."""
+        left, shown = self.db.page_bytes, list[Message]()
+        for entry in reversed(run.own()):
+            left -= message_size(entry.message)
+            if shown and left < 0:
+                break
+            shown.insert(0, entry.message.model_copy(update={"run_status": run.run.status}, deep=True))
+        return CandidateRun(run.run.status, run.run.usage, run.run.error, shown, len(shown) < len(run.own()))
+
+
+def expired(run: RunState) -> bool:
+    """Return True if the messages and answers of a fan-out were deleted: after their retention, or with the content of the
+    run."""
+    if run.run.deleted_at is not None or (run.run.status is RunStatus.COMPLETED and run.run.result is None):
+        return True
+    return not _fan(run).messages
+
+
+def expire(run: RunState) -> None:
+    """Delete the messages and answers of a fan-out."""
+    assert run.fork is not None and run.fork.fan is not None
+    run.fork = replace(run.fork, fan=replace(run.fork.fan, messages=(), total=run.fork.fan.total))
+    run.steps.clear()
+    run.step_usages.clear()
 
 
 def _fan(run: RunState) -> FanOut:

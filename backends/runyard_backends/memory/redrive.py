@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from runyard.domain.states import RunStatus
-from runyard.errors import RunEndedError
+from runyard.errors import ResultExpiredError, RunEndedError
 from runyard.ports.results import Changed
 
-from . import lanes, waits
+from . import fan_outs, lanes, waits
 from .state import Database, RunState, ThreadState, copy_run, job
 
 
 def redrive(db: Database, thread: ThreadState, run: RunState) -> Changed:
-    """Queue a failed or dead run again, at the end of its lane. Raises RunEndedError for any other run."""
+    """Queue a failed or dead run again, at the end of its lane. Raises RunEndedError for any other run, and ResultExpiredError
+    for a fan-out whose messages have expired."""
     effects = lanes.admit_thread(db, thread)
     r = run.run
     if r.status not in (RunStatus.FAILED, RunStatus.DEAD):
@@ -19,6 +20,9 @@ def redrive(db: Database, thread: ThreadState, run: RunState) -> Changed:
         raise RunEndedError(message, run_id=run.id, status=str(r.status))
     if r.deleted_at is not None:
         raise RunEndedError(f"run {run.id!r} was deleted; enqueue a new one", run_id=run.id, status=str(r.status))
+    if r.kind == "fork_many" and fan_outs.expired(run):
+        message = f"the messages of fan-out {run.id!r} have expired; start a new one"
+        raise ResultExpiredError(message, thread_id=thread.id, run_id=run.id)
     if run.external:
         message = f"run {run.id!r} is external and {r.status}; no worker can take it up, claim a new one"
         raise RunEndedError(message, run_id=run.id, status=str(r.status))

@@ -28,9 +28,13 @@ def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step
 def finish(
     run: RunState, attempt: AttemptToken, key: str, result: Any, now: datetime, outcome: CandidateStatus | None = None
 ) -> bool:
-    """Record the result of the step ``key``. The first result stays. Return True if this call recorded it."""
+    """Record the result of the step ``key``. The first result stays. Return True if this call recorded it.
+
+    ``outcome``: of a candidate. Its end replaces the record of its start by a worker of the previous release.
+    """
     done = Step(key, True, check_json(result, "result"), attempt.fence, outcome)
-    first = key not in run.steps or not run.steps[key].done
+    known = run.steps.get(key)
+    first = known is None or not known.done or (known.outcome is None and outcome is not None)
     if first:
         run.step_times[key] = (run.step_times.get(key, (None, None))[0], now)
         run.steps[key] = done

@@ -24,7 +24,7 @@ from runyard.ports.workers import (
     WorkerInfo,
 )
 
-from . import agents
+from . import agents, fan_outs
 from .lanes import FORK_KINDS, must_wait
 from .state import Database, RunState, ThreadState, job
 
@@ -160,10 +160,11 @@ class MemoryWorkerStore:
         self.db.pruned |= {note.tenant: note.number for note in old}
         jobs = [r for t in self.db.threads.values() for r in t.runs.values() if r.run.kind in FORK_KINDS]
         old_jobs = [r for r in jobs if r.run.finished_at and r.run.finished_at < now - retention.results]
-        expired = [r for r in old_jobs if r.run.result is not None]
+        expired = [r for r in old_jobs if r.run.result is not None or (r.run.kind == "fork_many" and not fan_outs.expired(r))]
         for run in expired[:limit]:
             run.run.result = None
-            run.steps.clear()  # the steps of a fan-out contain the data of its result
+            if run.run.kind == "fork_many" and run.run.deleted_at is None:
+                fan_outs.expire(run)
         over = [each for each in self.db.deliveries if (at := each.over_at) is not None and at < now - retention.feed][:limit]
         self.db.deliveries = [each for each in self.db.deliveries if each not in over]
         dead = [w for w in self.db.workers.values() if w.dead_at is not None and w.dead_at < now - retention.workers]

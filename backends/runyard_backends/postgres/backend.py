@@ -81,7 +81,7 @@ class PostgresBackend:
         self.feed: Feed = PostgresFeed(db, tenant)
         self.usage: UsageStore = PostgresUsageStore(db, tenant)
         self.timelines: TimelineStore = PostgresTimelineStore(db, tenant)
-        self.fan_outs: FanOutStore = PostgresFanOutStore(db, tenant, self.threads, self.runs)
+        self.fan_outs: FanOutStore = PostgresFanOutStore(db, tenant)
         self.limits: LimitStore = PostgresLimitStore(db)
         self.webhooks: WebhookStore = PostgresWebhookStore(db, tenant)
         self.workers: WorkerStore = PostgresWorkerStore(db)

@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Final
 
-from runyard.domain.derived_ids import candidate_id
-from runyard.domain.fan_outs import Candidate, CandidateRecord, CandidateRun, FanOutProgress, FanOutState, progress_of
+from runyard.domain.derived_ids import candidate_id, first_prompt_id
+from runyard.domain.fan_outs import MAX_CANDIDATES, Candidate, CandidateRecord, FanOutProgress, FanOutState, progress_of
 from runyard.domain.size_limits import check_value
-from runyard.domain.states import RunStatus
-from runyard.errors import ResultExpiredError
+from runyard.errors import BackendUnavailableError, ResultExpiredError
 from runyard.models import Message
+from runyard.ports.commands import AcceptRequest
 from runyard.ports.fan_outs import ProbeEnd
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Page
-from runyard.ports.stores import RunStore, ThreadStore
 
 from ..fan_outs import numbers_of, page_of_candidates
 from . import codec
 from .database import Database
 
+BATCH_TRIES: Final = 3
+"""Number of times that the messages of a large fan-out are stored, if the leader removes them before the accept."""
+
+
+async def accept_batch(db: Database, tenant: str, request: AcceptRequest, batch: codec.CandidateBatch) -> codec.Row:
+    """Accept a large fan-out and return the row of the accept. Its messages are stored first, page by page, so that no lock of
+    the thread waits for them.
+
+    The pages of a repetition are those that an earlier call has stored. The leader removes the pages of a call that stopped. A
+    call that loses pages in this way stores them again.
+    """
+    encoded = codec.run_request(request, batch)
+    tries = BATCH_TRIES
+    while True:
+        tries -= 1
+        if await db.value("begin_batch", tenant, encoded):
+            for first, messages in batch.pages:
+                await db.row("store_candidates", batch.id, first, messages)
+        try:
+            return await db.one("accept", tenant, [encoded], None)
+        except BackendUnavailableError as error:
+            if tries == 0 or "batch" not in error.details:
+                raise
+
 
 class PostgresFanOutStore:
     """Fan-outs of one tenant. The verbs of an attempt cover all tenants."""
 
-    def __init__(self, db: Database, tenant: str, threads: ThreadStore, runs: RunStore) -> None:
-        self.db, self.tenant, self._stores = db, tenant, (threads, runs)
+    def __init__(self, db: Database, tenant: str) -> None:
+        self.db, self.tenant = db, tenant
 
     async def messages(self, attempt: AttemptToken, numbers: Sequence[int]) -> dict[int, Message]:
         """Return the messages of candidates, by number. Raises StaleFenceError."""
@@ -47,35 +71,43 @@ class PostgresFanOutStore:
 
     async def progress(self, thread_id: str, run_id: str) -> FanOutProgress:
         """Count the candidates."""
-        job = await self._job(thread_id, run_id)
-        records = await self._records(job, range(job.total), None)
-        return progress_of(job, records, await self._runs(job, range(job.total)))
+        row = await self.db.one("fan_out", self.tenant, thread_id, run_id, 0, MAX_CANDIDATES - 1)
+        job, started = _job(thread_id, run_id, row), codec.started_runs(row)
+        runs = {n: started[of] for n in range(job.total) if (of := candidate_id(thread_id, run_id, n)) in started}
+        return progress_of(job, await self._with_outcomes(job, codec.candidate_records(row)), runs)
 
     async def candidates(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[Candidate]:
         """Return a page of the candidates."""
-        job = await self._job(thread_id, run_id)
-        numbers = numbers_of(job, page)
-        records = await self._records(job, numbers, self.db.page_bytes)
-        runs = await self._runs(job, numbers)
-        return await page_of_candidates(job, numbers, records, runs, self._stores, self.db.page_bytes)
+        numbers = numbers_of(page)
+        threads = [candidate_id(thread_id, run_id, n) for n in numbers]
+        row = await self._page(thread_id, run_id, numbers, threads)
+        job, found = _job(thread_id, run_id, row), codec.candidate_runs(row, threads)
+        runs = {n: found[of] for n, of in zip(numbers, threads, strict=True) if of in found}
+        return page_of_candidates(job, numbers, codec.candidate_records(row), runs, self.db.page_bytes)
 
-    async def _job(self, thread_id: str, run_id: str) -> FanOutState:
-        row = await self.db.one("fan_out", self.tenant, thread_id, run_id)
-        if row["expired"]:
-            message = f"the result of fan-out {run_id!r} has expired or was deleted; ask again under another run id"
-            raise ResultExpiredError(message, thread_id=thread_id, run_id=run_id)
-        usage = codec.usage(row)
-        status = RunStatus(row["status"])
-        return FanOutState(thread_id, run_id, row["total"], row["threads"], status, row["fence"], usage)
+    async def _page(self, thread_id: str, run_id: str, numbers: range, threads: Sequence[str]) -> codec.Row:
+        place = (self.tenant, thread_id, run_id, numbers.start, numbers.stop - 1)
+        return await self.db.one("candidates", *place, self.db.page_bytes, threads, [first_prompt_id(of) for of in threads])
 
-    async def _records(self, job: FanOutState, numbers: range, most_bytes: int | None) -> list[CandidateRecord]:
-        place = (self.tenant, job.thread_id, job.run_id, numbers.start, numbers.stop - 1)
-        return [codec.candidate_record(row) for row in await self.db.rows("candidate_records", *place, most_bytes)]
+    async def _with_outcomes(self, job: FanOutState, records: list[CandidateRecord]) -> list[CandidateRecord]:
+        """Return ``records`` with the outcomes of the probes that a worker of the previous release recorded. They are in the
+        values of the records, which are read page by page."""
+        known = {record.number: record for record in records}
+        while not job.threads and (unread := [n for n, record in known.items() if _hides_outcome(record)]):
+            row = await self._page(job.thread_id, job.run_id, range(min(unread), max(unread) + 1), [])
+            _job(job.thread_id, job.run_id, row)
+            known |= {record.number: record for record in codec.candidate_records(row) if record.value is not None}
+        return list(known.values())
 
-    async def _runs(self, job: FanOutState, numbers: range) -> Mapping[int, CandidateRun]:
-        if not job.threads:
-            return {}
-        rows = await self.db.rows("candidate_runs", self.tenant, job.thread_id, job.run_id)
-        found = {row["of_thread"]: CandidateRun(RunStatus(row["status"]), codec.usage(row)) for row in rows}
-        by_number = ((n, found.get(candidate_id(job.thread_id, job.run_id, n))) for n in numbers)
-        return {n: run for n, run in by_number if run is not None}
+
+def _hides_outcome(record: CandidateRecord) -> bool:
+    """Return True if the outcome of a record can only be in its value, which was not read."""
+    return bool(record.size) and record.outcome is None and record.value is None
+
+
+def _job(thread_id: str, run_id: str, row: codec.Row) -> FanOutState:
+    """Decode the job of a fan-out. Raises ResultExpiredError."""
+    if row["expired"]:
+        message = f"the result of fan-out {run_id!r} has expired or was deleted; ask again under another run id"
+        raise ResultExpiredError(message, thread_id=thread_id, run_id=run_id)
+    return codec.fan_out(thread_id, run_id, row)

@@ -30,12 +30,12 @@ def batcher(db: Database) -> Batcher[codec.InterimWrite, list[codec.Row]]:
         rows = await db.rows_unless_locked("write_interim", writes, milliseconds(wait))
         return codec.by_write(rows, len(writes))
 
-    async def write(writes: Sequence[codec.InterimWrite], *, wait: float) -> list[list[codec.Row] | Exception]:
+    async def call(items: Sequence[codec.InterimWrite], *, wait: float) -> Sequence[list[codec.Row] | Exception]:
         # If the transaction fails, each write is sent alone. A repetition of a write changes nothing.
-        outcomes = await each_its_own(partial(store, wait=wait), writes)
-        return [_answer(write, rows) for write, rows in zip(writes, outcomes, strict=True)]
+        outcomes = await each_its_own(partial(store, wait=wait), items)
+        return [_answer(write, rows) for write, rows in zip(items, outcomes, strict=True)]
 
-    return LockedBatcher(write, lambda w: w.thread_key, limit=BATCH, in_flight=CALLS_IN_FLIGHT, patience=SLOW_SECONDS)
+    return LockedBatcher(call, lambda w: w.thread_key, limit=BATCH, in_flight=CALLS_IN_FLIGHT, patience=SLOW_SECONDS)
 
 
 def _answer(write: codec.InterimWrite, rows: list[codec.Row] | Exception) -> list[codec.Row] | Exception:

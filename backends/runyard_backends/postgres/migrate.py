@@ -33,7 +33,7 @@ from .rights import revoke_public_rights
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
-OLDEST_SCHEMA: Final = 21
+OLDEST_SCHEMA: Final = 22
 """The first schema version with all tables and columns that this code uses. A later version does not raise this number if only
 later code uses it."""
 

@@ -65,17 +65,29 @@ SELECT runyard.begin_candidates($1, $2, $3, $4)
 -- Record the ends of candidates and of the judge.
 SELECT runyard.end_candidates($1, $2, $3, $4, $5, $6, $7)
 
+-- name: begin_batch
+-- Begin the batch of a large fan-out. Return false if its run exists.
+SELECT runyard.begin_batch($1, $2::runyard.request)
+
 -- name: fan_out
--- Return the job of a fan-out.
-SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired FROM runyard.fan_out($1, $2, $3) f
+-- Return the job of a fan-out, with arrays of the records of its candidates and of the runs that it has started on threads. All are of one
+-- snapshot. codec/fan_out_rows.py names the columns of the records.
+SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired,
+       ARRAY(SELECT ROW(c.number, c.fence, c.outcome, c.usage, c.size, c.value)
+             FROM runyard.candidate_records($1, $2, $3, $4, $5, NULL) c) AS records,
+       ARRAY(SELECT ROW(x.of_thread, x.status, x.usage) FROM runyard.candidate_runs($1, $2, $3) x) AS runs
+FROM runyard.fan_out($1, $2, $3) f
 
--- name: candidate_records
--- Return the records of candidates.
-SELECT c.number, c.fence, c.outcome, c.usage, c.size, c.value FROM runyard.candidate_records($1, $2, $3, $4, $5, $6) c
-
--- name: candidate_runs
--- Return the runs on threads that a fan-out has started.
-SELECT c.of_thread, c.status, c.usage FROM runyard.candidate_runs($1, $2, $3) c
+-- name: candidates
+-- Return the job of a fan-out, with arrays of the records of some of its candidates and of their runs on threads. All are of one snapshot.
+SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired,
+       ARRAY(SELECT ROW(c.number, c.fence, c.outcome, c.usage, c.size, c.value)
+             FROM runyard.candidate_records($1, $2, $3, $4, $5, $6) c) AS records,
+       ARRAY(SELECT ROW(o.place, o.status, o.usage, o.error, o.unread, o.cut, (o.message).seq, (o.message).message_id::text,
+                        (o.message).parent_id::text, (o.message).run_id, (o.message).role, (o.message).payload, (o.message).note,
+                        (o.message).calls, (o.message).results, (o.message).created_at::timestamptz)
+             FROM runyard.candidate_outcomes($1, $7, $8, $6) o) AS outcomes
+FROM runyard.fan_out($1, $2, $3) f
 
 -- name: start_child
 -- Accept a child of an attempt's run. Return the run, the effects, and true as `created` if the run is new.

@@ -12,7 +12,7 @@ from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, MAX_OPEN_SIGNALS, Wait, check_signal, check_waits
-from runyard.errors import DataCorruptedError, InvalidCursorError, from_dict
+from runyard.errors import DataCorruptedError, InvalidCursorError, InvalidInputError, from_dict
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage, by_run
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
@@ -25,6 +25,7 @@ from runyard.support.locked_batching import LockedBatcher
 from .. import cursors
 from . import codec, history, hitl_answers, interim_writes, run_events
 from .database import Database, milliseconds
+from .fan_outs import accept_batch
 from .host_connections import accept_on
 
 ACCEPT_BATCH: Final = 32
@@ -45,23 +46,16 @@ class PostgresRunStore:
         """Accept a run. ``connection``: a connection of a host (:mod:`.host_connections`). The run is accepted in the
         transaction of this connection, and workers admit it after the commit. With ``connection``, the call raises LockedError
         without repetitions, because the host must repeat its whole transaction."""
-        if connection is None:
-            batch = codec.candidate_batch(self.tenant, request)
-            return await self._accepts(request) if batch is None else await self._accept_batch(request, batch)
-        created, row = await accept_on(connection, self.tenant, codec.run_request(request))
-        return Accepted(codec.run(row), created)
-
-    async def _accept_batch(self, request: AcceptRequest, batch: codec.CandidateBatch) -> Accepted:
-        """Accept a large fan-out. Its messages are stored first, page by page, so that no lock of the thread waits for them.
-
-        The pages of a repetition are those that an earlier call has stored. The leader removes the pages of a call that
-        stopped.
-        """
-        if await self.db.row("run", self.tenant, request.thread_id, request.run_id) is None:
-            for first, messages in batch.pages:
-                await self.db.row("store_candidates", batch.id, first, messages)
-        row = await self.db.one("accept", self.tenant, [codec.run_request(request, batch)], None)
-        accepted = await self._accepted(request, row)
+        batch = codec.candidate_batch(self.tenant, request)
+        if connection is not None:
+            if batch is not None:
+                words = "is stored in several transactions; accept it without connection, or try fewer messages at once"
+                raise InvalidInputError(f"a fan-out of {batch.total} messages {words}", field="connection")
+            created, row = await accept_on(connection, self.tenant, codec.run_request(request))
+            return Accepted(codec.run(row), created)
+        if batch is None:
+            return await self._accepts(request)
+        accepted = await self._accepted(request, await accept_batch(self.db, self.tenant, request, batch))
         if isinstance(accepted, Exception):
             raise accepted
         return accepted

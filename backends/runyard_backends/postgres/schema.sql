@@ -1057,11 +1057,14 @@ CREATE TABLE runyard.candidate_batches (
     batch uuid NOT NULL,
     accept_no bigint,
     stored_at timestamptz DEFAULT clock_timestamp() NOT NULL,
+    tenant text,
     CONSTRAINT candidate_batches_pkey PRIMARY KEY (batch)
 );
 CREATE INDEX candidate_batches_of_run ON runyard.candidate_batches (accept_no)
     WHERE (accept_no IS NOT NULL);
 CREATE INDEX candidate_batches_left ON runyard.candidate_batches (stored_at)
+    WHERE (accept_no IS NULL);
+CREATE INDEX candidate_batches_of_tenant ON runyard.candidate_batches (tenant)
     WHERE (accept_no IS NULL);
 
 CREATE TABLE runyard.candidates (
@@ -1324,6 +1327,26 @@ FUNCTION runyard.cancel_run(INOUT t runyard.threads, INOUT r runyard.runs, keep 
 -- results of its open tool calls.
 FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb);
 
+-- functions/candidate_batches.sql ---------------------------------------------------------------------------------------------
+-- The messages of large fan-outs. They are stored page by page in a batch before the accept of the job, which then takes the batch
+-- (FanOut, postgres/runs.py).
+
+-- Begin the batch of a large fan-out, or continue it. Return false if the run exists, so that no page is needed. Raises the refusals of the
+-- accept, and queue_full if the tenant has too many batches that no job has taken. No thread is locked.
+FUNCTION runyard.begin_batch(for_tenant text, q runyard.request) RETURNS boolean;
+
+-- Store a page of the messages of a batch, from the number `first` on. A repetition changes nothing, and neither does a page of a batch that
+-- a job has taken, or that the leader has removed.
+FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void;
+
+-- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile. The client
+-- then stores them again.
+FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void;
+
+-- Delete batches that no request took within an hour after their last page, because their client stopped. Delete whole batches until about
+-- `most` rows are deleted. Return the number of deleted rows.
+FUNCTION runyard.prune_candidates(most integer) RETURNS integer;
+
 -- functions/candidate_reads.sql -----------------------------------------------------------------------------------------------
 -- Reads of fan-outs by clients: the job, the records of its candidates, and the runs of candidates with threads.
 
@@ -1341,22 +1364,15 @@ RETURNS TABLE (number integer, fence bigint, outcome text, usage jsonb, size big
 FUNCTION runyard.candidate_runs(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (of_thread text, status text, usage jsonb);
 
+-- Return the first runs of threads, with the last messages of those that have ended. place: of the thread in `threads`, from 1. The first row
+-- of a run has no message. unread: true if its messages are not read, because earlier runs have `bytes`. Its other rows have its messages,
+-- the newest first, up to `bytes`. cut: true if earlier messages are left out.
+FUNCTION runyard.candidate_outcomes(for_tenant text, threads text[], ids text[], bytes bigint)
+RETURNS TABLE (place integer, status text, usage jsonb, error jsonb, unread boolean, cut boolean, message runyard.messages);
+
 -- functions/candidates.sql ----------------------------------------------------------------------------------------------------
--- The candidates of fan-outs: their messages, and the records of their job. runyard/domain/fan_outs.py has the keys of the steps.
--- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one.
-
--- Store a page of the messages of a large fan-out, from the number `first` on. A repetition changes nothing, and neither does a page of a
--- batch that a job has taken.
-FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void;
-
--- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile.
-FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void;
-
--- Delete the messages of large fan-outs whose runs are deleted.
-FUNCTION runyard.drop_candidates(numbers bigint[]) RETURNS void;
-
--- Delete pages that no request took within an hour after the last of them, because their client stopped. Return their number.
-FUNCTION runyard.prune_candidates(most integer) RETURNS integer;
+-- The candidates of fan-outs: the records of their job, and the messages of an attempt. runyard/domain/fan_outs.py has the keys of the steps.
+-- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one (candidate_batches.sql).
 
 -- Return the messages of candidates of an attempt's job. Raises stale_fence.
 FUNCTION runyard.candidate_messages(thread_key bigint, run_id text, with_fence bigint, numbers integer[])
@@ -1365,11 +1381,18 @@ RETURNS TABLE (number integer, message bytea);
 -- Record that an attempt has begun candidates. Raises stale_fence, cancel_requested.
 FUNCTION runyard.begin_candidates(thread_key bigint, run_id text, with_fence bigint, numbers integer[]) RETURNS void;
 
--- Record the ends of candidates and of the judge. The first record of each stays. Add the usage of probes and of the judge to that of
--- the job. The usage of a run on a thread is that run's. Raises stale_fence, cancel_requested.
+-- Record the ends of candidates and of the judge. The first record of each stays. The end of a candidate with a thread replaces the record
+-- of its start by a worker of the previous release. Add the usage of probes and of the judge to that of the job. The usage of a run on a
+-- thread is that run's. Raises stale_fence, cancel_requested.
 FUNCTION runyard.end_candidates(
     thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
 ) RETURNS void;
+
+-- Return true if the messages and answers of a fan-out were deleted: after their retention, or with the content of the run.
+FUNCTION runyard.fan_out_expired(r runyard.runs) RETURNS boolean;
+
+-- Delete up to `most` steps of runs and messages of large fan-outs. NULL stands for all. Return the number of deleted rows.
+FUNCTION runyard.drop_records(numbers bigint[], most integer) RETURNS integer;
 
 -- functions/checkpointer.sql --------------------------------------------------------------------------------------------------
 -- The messages, the extra and the HITL requests that a checkpointer stores.
@@ -2156,10 +2179,14 @@ FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 -- their number.
 FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
 
+-- Delete the results of fork jobs that ended before the time `kept`, and the messages and answers of fan-outs, which may have failed or been
+-- cancelled. A call deletes whole fan-outs until it has deleted about `most` rows. Return the number of jobs and of deleted rows.
+FUNCTION runyard.prune_results(kept interval, most integer) RETURNS integer;
+
 -- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
--- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
--- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
--- function.
+-- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes about `most` rows of each
+-- kind, and the rows of all dead workers. Deliveries have the retention of the feed. Return the largest number of rows that were deleted of
+-- one kind. The leader calls this function.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
 -- functions/queue_limits.sql --------------------------------------------------------------------------------------------------
@@ -2237,7 +2264,8 @@ RETURNS TABLE (message runyard.messages, own boolean);
 -- functions/redrive.sql -------------------------------------------------------------------------------------------------------
 -- Redriving a failed or dead run.
 
--- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run.
+-- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run, and result_expired
+-- for a fan-out whose messages have expired.
 FUNCTION runyard.redrive(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT effects jsonb);
 
 -- functions/refusals.sql ------------------------------------------------------------------------------------------------------

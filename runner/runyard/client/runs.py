@@ -205,7 +205,10 @@ class RunCalls(ThreadCalls):
         return done.run
 
     async def redrive(self, thread_id: str, run_id: str) -> Run:
-        """Queue a failed or dead run again. Raises RunNotFoundError, RunEndedError."""
+        """Queue a failed or dead run again.
+
+        Raises RunNotFoundError, RunEndedError, and ResultExpiredError for a fan-out whose messages have expired.
+        """
         changed = await self.backend.runs.redrive(thread_id, run_id)
         await self._apply(changed.effects)
         return changed.run

@@ -110,10 +110,17 @@ class CandidateRecord(NamedTuple):
 
 
 class CandidateRun(NamedTuple):
-    """The run of a candidate on its thread."""
+    """The run of a candidate on its thread.
+
+    ``messages``: the last messages of a run that has ended, or None if they were not read. ``cut``: whether earlier messages
+    are left out.
+    """
 
     status: RunStatus
     usage: Usage
+    error: ErrorInfo | None = None
+    messages: Sequence[Message] | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,17 @@ def outcome_of(stop_reason: StopReason) -> CandidateStatus:
             return "cancelled"
         case _:
             return "completed"
+
+
+def recorded_outcome(outcome: CandidateStatus | None, value: JsonObject | None) -> CandidateStatus | None:
+    """Return the status with which a candidate ended, or None if its record shows no end.
+
+    ``value``: the value of the record, or None if it was not read. A worker of the previous release records no ``outcome``: it
+    records the answer of a probe with its stop reason, and the start of a run on a thread without one.
+    """
+    if outcome is None and value is not None and "stop_reason" in value:
+        return outcome_of(value["stop_reason"])
+    return outcome
 
 
 def stop_reason_of(status: RunStatus, messages: Sequence[Message]) -> StopReason:

@@ -133,7 +133,7 @@ class Execution:
         self._meter = RunMeter(claim.ref, claim.run, agent, self.trace.span)
         self._answers = ReceivedAnswers(self._stream)
         self._why: Stop | None = None
-        self._probes = ProbeUsage()
+        self._probes = ProbeUsage(tools.backend.runs, claim.attempt)
         self._traceback: str | None = None
         """The recorded traceback of the error with which the attempt ended."""
         self._used = Usage()
@@ -355,16 +355,16 @@ class Execution:
         try:
             value = await work()
         except BackendUnavailableError as error:  # of the store: an error of a probe's agent becomes the answer of the probe
-            return await self._unanswered(error, self._probes.left())
+            return await self._unanswered(error, await self._probes.left())
         except Exception as error:
             if self._why is not None:
-                return None if self._why is Stop.ABANDON else await self._end_writer.release(self._probes.left())
-            return await self._failed(error, self._probes.left())
+                return None if self._why is Stop.ABANDON else await self._end_writer.release(await self._probes.left())
+            return await self._failed(error, await self._probes.left())
         if self._why is Stop.ABANDON:
             return None
         if isinstance(value, Later):
-            return await self._end_writer.release(self._probes.left(), value.delay, until_fewer=value.until_fewer)
-        return await self._end_writer.complete(self._probes.left(), value)
+            return await self._end_writer.release(await self._probes.left(), value.delay, until_fewer=value.until_fewer)
+        return await self._end_writer.complete(await self._probes.left(), value)
 
     async def _probe(self) -> object:
         assert self._spec is not None
@@ -393,4 +393,4 @@ class Execution:
     async def _fan_out(self, ledger: Ledger) -> object:
         assert self._spec is not None
         given = (self._tools.app, self._tools.backend, self._claim, self._spec, ledger, self._ask, self._stopped)
-        return await FanOutJob(*given, recorded=self._probes.recorded, tell=self._stream.emit).run()
+        return await FanOutJob(*given, self._probes, tell=self._stream.emit).run()

@@ -32,6 +32,7 @@ from ..support.store_retries import patiently
 from . import fork_runs
 from .end_records import describe
 from .fan_out_candidates import Later, Settled, ThreadCandidates, ended_in
+from .probe_usage import ProbeUsage
 from .retries import UNSERVED_RETRY_SECONDS
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 JUDGED_BYTES: Final = PAGE_BYTES
 """Most bytes of the candidates that a judge reads, as JSON. With more, the judge is not asked, and nobody wins."""
+JUDGED_TEXT_BYTES: Final = JUDGED_BYTES // 2
+"""Most bytes of their messages and answers as text. The verdict contains this text, and needs room for the judge's answer."""
+MAX_DIGITS: Final = 20
+"""Most digits of the number in a judge's answer. Python refuses to convert very long numbers."""
 ASSIGNMENT: Final = (
     "Several messages were tried as the next one of the conversation above. Choose the best answer. "
     "Reply with its number only.\n"
@@ -66,8 +71,7 @@ Ask = Callable[["AgentSpec", Run, Sequence[Message], JsonObject, "asyncio.Future
 class FanOutJob:
     """One attempt of a job. ``stopped``: a future that is done when the attempt must end early.
 
-    ``recorded``: is called with the run id of a probe after the store has recorded its answer and its usage. ``tell``: emits an
-    event of the job.
+    ``usage``: the usage of probes and of the judge that the store has not recorded. ``tell``: emits an event of the job.
     """
 
     def __init__(
@@ -79,13 +83,13 @@ class FanOutJob:
         ledger: Ledger,
         ask: Ask,
         stopped: asyncio.Future[None],
-        recorded: Callable[[str], object],
+        usage: ProbeUsage,
         tell: Callable[[str, JsonObject], None],
     ) -> None:
         assert claim.run is not None and claim.attempt is not None
         self._app, self._backend, self._claim, self._spec, self._ask = app, backend, claim, spec, ask
         self._run, self._attempt, self._ledger, self._stopped = claim.run, claim.attempt, ledger, stopped
-        self._recorded, self._tell = recorded, tell
+        self._usage, self._tell = usage, tell
         self._request = fork_runs.request_of(claim)
         fan = self._request.fan
         if fan is None:
@@ -202,21 +206,41 @@ class FanOutJob:
             raise RunyardError("the judge was stopped")
         if isinstance(answer.error, HitlNotAllowedError):
             raise answer.error
-        outcome = fork_runs.probe_outcome(answer.written, None)
-        if answer.error is not None:
-            info = self._describe(answer.error)
-            return ForkOnceResult(outcome.text or info.message, outcome.messages, "error", info), None
-        winner = _winner(answer.value if answer.value is not None else outcome.text, good)
-        said: JsonObject = {"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner}
+        verdict, winner = self._verdict(answer, assignment, good)
+        said: JsonObject = {"verdict": _verdicts().dump_python(verdict, mode="json"), "winner": winner}
         await self._record(probe.run_id, JUDGE, None, answer.usage, said)
+        return verdict, winner
+
+    def _verdict(self, answer: ProbeAnswer, assignment: Message, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
+        """Return the verdict in the answer of the judge, and the number of the chosen candidate or None.
+
+        The verdict has the assignment without its metadata, which repeat its text.
+        """
+        bare = assignment.model_copy(update={"metadata": {}})
+        written = [bare.model_copy(update={"run_id": m.run_id}) if m.id == bare.id else m for m in answer.written]
+        outcome = fork_runs.probe_outcome(written, None)
+        error, winner = answer.error, None
+        if error is None:
+            try:
+                winner = _winner(answer.value if answer.value is not None else outcome.text, good)
+            except InvalidInputError as refused:
+                error = refused
+        if error is not None:
+            info = self._describe(error)
+            outcome = ForkOnceResult(outcome.text or info.message, outcome.messages, "error", info)
+        try:
+            check_value({"verdict": _verdicts().dump_python(outcome, mode="json"), "winner": winner}, "result")
+        except InvalidInputError as refused:
+            return ForkOnceResult(refused.message, [], "error", self._describe(refused)), None
         return outcome, winner
 
     async def _assignment(self) -> Message:
         """Return the message to the judge: text for a model, and ``metadata["candidates"]`` for a function.
 
-        Raises MessageTooLargeError if the candidates that succeeded have more than JUDGED_BYTES.
+        Raises MessageTooLargeError if the candidates that succeeded have more than JUDGED_BYTES or JUDGED_TEXT_BYTES.
         """
         shown, described, size, cursor = [ASSIGNMENT], list[JsonValue](), 0, None
+        left = JUDGED_TEXT_BYTES
         store = self._backend.for_tenant(self._claim.tenant).fan_outs
         while True:
             page = await store.candidates(self._run.thread_id, self._run.run_id, PageRequest(cursor=cursor))
@@ -224,10 +248,14 @@ class FanOutJob:
                 asked = candidate.messages[0].text if candidate.messages else ""
                 shown.append(f"## {candidate.number}\nMessage: {asked}\nAnswer: {candidate.text}\n")
                 described.append(candidate.model_dump(mode="json", include=_JUDGED))
+                left -= json_bytes(shown[-1])
                 size += json_bytes(described[-1])
-                if size > JUDGED_BYTES or candidate.omitted:
-                    message = f"the answers to judge have more than {JUDGED_BYTES} bytes; try fewer messages at once"
-                    raise MessageTooLargeError(message, most=JUDGED_BYTES)
+                if size > JUDGED_BYTES or left < 0 or candidate.omitted:
+                    message = (
+                        f"the answers to judge have more than {JUDGED_BYTES} bytes, or their text has more than "
+                        f"{JUDGED_TEXT_BYTES}; try fewer messages at once"
+                    )
+                    raise MessageTooLargeError(message, most=JUDGED_BYTES, most_text=JUDGED_TEXT_BYTES)
             if (cursor := page.next) is None:
                 return Message.user("\n".join(shown), metadata={"candidates": described})
 
@@ -241,8 +269,9 @@ class FanOutJob:
 
     async def _record(self, probe_id: str, key: str, outcome: CandidateStatus | None, usage: Usage, value: JsonObject) -> None:
         end = ProbeEnd(key, outcome, usage, value)
+        self._usage.sent(probe_id, key)
         await patiently(lambda: self._backend.fan_outs.end(self._attempt, [end]))
-        self._recorded(probe_id)
+        self._usage.recorded(probe_id)
 
     def _describe(self, error: BaseException) -> ErrorInfo:
         return describe(error, self._app.traceback_filter)
@@ -257,12 +286,17 @@ _JUDGED: Final = {"number", "text", "messages", "stop_reason", "error", "thread_
 
 
 def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
-    """Return the number in a judge's answer: an integer, ``{"winner": …}``, or the first number in a text."""
+    """Return the number in a judge's answer: an integer, ``{"winner": …}``, or the first number in a text.
+
+    Return None if no candidate that succeeded has this number. Raises InvalidInputError for a number that is too long.
+    """
     if isinstance(value, dict):
         value = value.get("winner")
     if isinstance(value, str):
         found = re.search(r"\d+", value)
-        value = int(found[0]) if found else None
+        if found is not None and len(found[0]) > MAX_DIGITS:
+            raise InvalidInputError(f"the judge answered with a number of {len(found[0])} digits, and no candidate has it")
+        value = int(found[0]) if found is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value in good else None
 
 

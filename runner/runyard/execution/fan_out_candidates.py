@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..client.client import Client
 from ..client.runs import accept_request
 from ..domain.derived_ids import candidate_id, first_prompt_id
-from ..domain.fan_outs import CandidateStatus, key_of, number_of, outcome_of, stop_reason_of
+from ..domain.fan_outs import CandidateStatus, key_of, number_of, outcome_of, recorded_outcome, stop_reason_of
 from ..domain.messages import Message, Usage
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject
 from ..domain.states import ENDED
-from ..errors import QueueFullError, RunEndedError, RunNotFoundError, ThreadNotFoundError
+from ..errors import QueueFullError, ResultExpiredError, RunEndedError, RunNotFoundError, ThreadNotFoundError
 from ..ports.commands import AcceptRequest
 from ..ports.fan_outs import ProbeEnd
 from ..ports.results import Claim, Ledger
@@ -49,9 +50,8 @@ class Settled:
 
 def ended_in(ledger: Ledger) -> dict[int, CandidateStatus]:
     """Return the candidates that earlier attempts recorded as ended, by number."""
-    return {
-        n: step.outcome or "completed" for key, step in ledger.steps.items() if step.done and (n := number_of(key)) is not None
-    }
+    found = {number_of(key): recorded_outcome(step.outcome, step.result) for key, step in ledger.steps.items()}
+    return {n: outcome for n, outcome in found.items() if n is not None and outcome is not None}
 
 
 class ThreadCandidates:
@@ -75,31 +75,41 @@ class ThreadCandidates:
         Return :class:`Later` if the result needs runs that are unfinished.
         """
         ended = ended_in(self._ledger)
-        begun = sorted(n for key in self._ledger.steps if (n := number_of(key)) is not None)
-        live = await self._settle([n for n in begun if n not in ended], ended)
+        begun = {n for key in self._ledger.steps if (n := number_of(key)) is not None}
+        waiting = [n for n in range(self._fan.total) if n not in begun]
+        live = await self._settle(sorted(begun - ended.keys()), waiting[: self._fan.max_parallel], ended)
         winner = await self._first(ended) if self._fan.stop == "first" else None
         if winner is None:
-            waiting = [n for n in range(self._fan.total) if n not in live and n not in ended]
-            later = await self._start(waiting, live)
+            later = await self._start([n for n in waiting if n not in live and n not in ended], live)
             if later is not None:
                 return later
         await self._record(live, [await self._cancelled(n) for n in live], ended)
         return Settled(sorted(n for n, outcome in ended.items() if outcome == "completed"), winner)
 
-    async def _settle(self, open_ones: Sequence[int], ended: dict[int, CandidateStatus]) -> list[int]:
-        """Record those of ``open_ones`` that have ended, and add them to ``ended``. Return the others."""
-        statuses = await self._backend.runs.statuses([(self._ids[n], first_prompt_id(self._ids[n])) for n in open_ones])
-        over = [n for n, status in zip(open_ones, statuses, strict=True) if status is None or status in ENDED]
+    async def _settle(self, begun: Sequence[int], next_ones: Sequence[int], ended: dict[int, CandidateStatus]) -> list[int]:
+        """Record the candidates that have ended, and add them to ``ended``. Return those that are unfinished.
+
+        ``next_ones``: the candidates that an attempt starts next. An attempt that crashed may have started them, and not
+        recorded this.
+        """
+        open_ones = [*begun, *next_ones]
+        found = await self._backend.runs.statuses([(self._ids[n], first_prompt_id(self._ids[n])) for n in open_ones])
+        statuses = dict(zip(open_ones, found, strict=True))
+        started = [n for n in next_ones if statuses[n] is not None]
+        if started:
+            await patiently(lambda: self._backend.fan_outs.begin(self._attempt, started))
+        over = [n for n in (*begun, *started) if statuses[n] is None or statuses[n] in ENDED]
         await self._record(over, await asyncio.gather(*map(self._end_of, over)), ended)
-        return [n for n in open_ones if n not in ended]
+        return [n for n in (*begun, *started) if n not in ended]
 
     async def _record(self, over: Sequence[int], ends: Sequence[ProbeEnd], ended: dict[int, CandidateStatus]) -> None:
         """Record the ends of the candidates ``over`` in one transaction, and add them to ``ended``."""
         if over:
             await patiently(lambda: self._backend.fan_outs.end(self._attempt, ends))
         for n, end in zip(over, ends, strict=True):
-            ended[n] = end.outcome or "completed"
-            self._announce(n, ended[n], len(ended))
+            assert end.outcome is not None
+            ended[n] = end.outcome
+            self._announce(n, end.outcome, len(ended))
 
     async def _cancelled(self, n: int) -> ProbeEnd:
         """Cancel the run of a candidate that did not win. Return its end, which the cancel has decided."""
@@ -158,11 +168,15 @@ class ThreadCandidates:
         return await self._backend.runs.run(self._ids[n], first_prompt_id(self._ids[n]))
 
     async def _end_of(self, n: int) -> ProbeEnd:
-        """Return the end of a candidate whose run has ended or was deleted. Its messages stay on its thread."""
+        """Return the end of a candidate whose run has ended or was deleted. Its messages stay on its thread. A run that was
+        deleted after its end keeps its status."""
         run = await self._run_of(n)
         if run is None or not run.ended:
             return _deleted(n)
-        reason = stop_reason_of(run.status, (await self._client.result_of(run, most=1)).messages)
+        written: list[Message] = []
+        with suppress(ResultExpiredError, ThreadNotFoundError):  # the run or its thread is deleted meanwhile
+            written = (await self._client.result_of(run, most=1)).messages
+        reason = stop_reason_of(run.status, written)
         value: JsonObject = {"stop_reason": reason}
         if run.error is not None:
             value["error"] = run.error.without_traceback().model_dump(mode="json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -68,6 +69,14 @@ GRAPH_PUT = (
 )
 
 SIGNAL = f"SELECT runyard.send_signal('{TENANT}', '{LONG}', 's', 'paid', '1', NULL, 1000)"
+
+BATCH = json.dumps(
+    {
+        "thread_id": LONG, "run_id": "batched", "kind": "fork_many", "parallel": False,
+        "fork": {"cut": {}, "fan": {"threads": True}, "batch": {"id": "00000000-0000-4000-8000-000000000001", "total": 1}},
+    }
+)  # fmt: skip
+OPEN_BATCHES = f"SELECT runyard.begin_batch('{TENANT}', jsonb_populate_record(NULL::runyard.request, '{BATCH}'))"
 
 LEAVES = f"SELECT runyard.list_leaves('{TENANT}', '{LONG}', false, NULL, NULL, 10)"
 
@@ -160,8 +169,9 @@ SERVES: dict[str, str] = {
     "webhook_deliveries_owner_pending": DELIVERIES.format("'pending'"),
     "webhook_deliveries_over": PRUNE,
     "candidate_batches_pkey": "SELECT runyard.store_candidates('00000000-0000-4000-8000-000000000001', 0, '{x}')",
-    "candidates_pkey": "SELECT runyard.store_candidates('00000000-0000-4000-8000-000000000001', 0, '{x}')",
-    "candidate_batches_of_run": "SELECT runyard.drop_candidates('{1}')",
+    "candidates_pkey": "SELECT c.message FROM runyard.candidates c WHERE c.batch = gen_random_uuid() AND c.number = 1",
+    "candidate_batches_of_run": "SELECT runyard.drop_records('{1}', 10)",
+    "candidate_batches_of_tenant": OPEN_BATCHES,
     "candidate_batches_left": "SELECT runyard.prune_candidates(10)",
     "api_keys_pkey": "SELECT k.* FROM runyard.api_keys k WHERE k.key_id = 'key-1'",
     "api_keys_tenant": "SELECT k.* FROM runyard.api_keys k WHERE k.tenant = 'other-1' ORDER BY k.created_at, k.key_id",

@@ -361,6 +361,7 @@ async def cancel_run(
         RunEndedError,
         RunAlreadyClaimedError,
         RunAlreadyCompletedError,
+        ResultExpiredError,
         s202=(Run, "The run is queued again.", "Location"),
     ),
 )

@@ -27,8 +27,10 @@ from .effects_json import job as job
 from .fan_out_rows import CandidateBatch as CandidateBatch
 from .fan_out_rows import candidate as candidate
 from .fan_out_rows import candidate_batch as candidate_batch
-from .fan_out_rows import candidate_record as candidate_record
-from .fan_out_rows import usage as usage
+from .fan_out_rows import candidate_records as candidate_records
+from .fan_out_rows import candidate_runs as candidate_runs
+from .fan_out_rows import fan_out as fan_out
+from .fan_out_rows import started_runs as started_runs
 from .interim_writes import InterimWrite as InterimWrite
 from .interim_writes import by_write as by_write
 from .interim_writes import new_messages as new_messages

@@ -12,7 +12,7 @@ BEGIN
         PERFORM runyard.refuse('invalid_input', format('run %s is no fan-out; its kind is %s', run_id, r.kind), jsonb_build_object('field', 'run_id'));
     END IF;
     RETURN QUERY SELECT coalesce((r.fork->'batch'->>'total')::integer, cardinality(r.candidates)), (r.fork->'fan'->>'threads')::boolean, r.status,
-        r.fence, r.usage, r.emptied_at IS NOT NULL OR (r.status = 'completed' AND r.result IS NULL);
+        r.fence, r.usage, runyard.fan_out_expired(r);
 END $$;
 
 -- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. value: is left out
@@ -44,6 +44,44 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 DECLARE
     r runyard.runs := runyard.known_run(runyard.known_snapshot(for_tenant, thread_id), run_id);
 BEGIN
-    RETURN QUERY SELECT x.thread_id, x.status, x.usage FROM runyard.runs x
-        WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND NOT x.deleted AND x.emptied_at IS NULL;
+    RETURN QUERY SELECT x.thread_id, x.status, x.usage FROM runyard.runs x JOIN runyard.threads t USING (thread_key)
+        WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.emptied_at IS NULL AND t.deleted_at IS NULL;
+END $$;
+
+-- Return the first runs of threads, with the last messages of those that have ended. place: of the thread in `threads`, from 1. The first row
+-- of a run has no message. unread: true if its messages are not read, because earlier runs have `bytes`. Its other rows have its messages,
+-- the newest first, up to `bytes`. cut: true if earlier messages are left out.
+CREATE OR REPLACE FUNCTION runyard.candidate_outcomes(for_tenant text, threads text[], ids text[], bytes bigint)
+RETURNS TABLE (place integer, status text, usage jsonb, error jsonb, unread boolean, cut boolean, message runyard.messages)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    r runyard.runs;
+    m runyard.messages;
+    used bigint := 0;
+    own bigint;
+BEGIN
+    FOR n IN 1 .. cardinality(threads) LOOP
+        SELECT x.* INTO r FROM runyard.threads t JOIN runyard.runs x USING (thread_key)
+        WHERE t.tenant = for_tenant AND t.thread_id = threads[n] AND t.deleted_at IS NULL AND x.run_id = ids[n] AND x.emptied_at IS NULL;
+        CONTINUE WHEN NOT FOUND;
+        place := n; status := r.status; usage := r.usage; error := r.error; unread := used > bytes; cut := false; message := NULL;
+        RETURN NEXT;
+        CONTINUE WHEN unread OR r.finished_at IS NULL;
+        own := 0;
+        FOR m IN
+            SELECT y.* FROM runyard.messages y
+            WHERE y.branch_id = r.branch_id AND y.run_id = r.run_id AND y.seq BETWEEN r.first_seq AND r.last_seq ORDER BY y.seq DESC
+        LOOP
+            cut := own > 0 AND own + 512 + coalesce(octet_length(m.payload), 0) > bytes;
+            IF cut THEN
+                message := NULL;
+                RETURN NEXT;
+                EXIT;
+            END IF;
+            own := own + 512 + coalesce(octet_length(m.payload), 0);
+            message := m;
+            RETURN NEXT;
+        END LOOP;
+        used := used + own;
+    END LOOP;
 END $$;

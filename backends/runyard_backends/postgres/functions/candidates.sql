@@ -1,57 +1,5 @@
--- The candidates of fan-outs: their messages, and the records of their job. runyard/domain/fan_outs.py has the keys of the steps.
--- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one.
-
--- Store a page of the messages of a large fan-out, from the number `first` on. A repetition changes nothing, and neither does a page of a
--- batch that a job has taken.
-CREATE OR REPLACE FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    PERFORM runyard.check_size(ARRAY(SELECT (NULL, NULL, c.body, NULL, NULL)::runyard.new_message FROM unnest(messages) c(body)),
-                               runyard.limit_of('message_bytes'));
-    INSERT INTO runyard.candidate_batches AS b (batch) VALUES (of_batch)
-    ON CONFLICT (batch) DO UPDATE SET stored_at = clock_timestamp() WHERE b.accept_no IS NULL;
-    IF NOT FOUND THEN RETURN; END IF;
-    INSERT INTO runyard.candidates (batch, number, message)
-    SELECT of_batch, first + c.place - 1, c.body FROM unnest(messages) WITH ORDINALITY c(body, place)
-    ON CONFLICT DO NOTHING;
-END $$;
-
--- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile.
-CREATE OR REPLACE FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    of_batch uuid := (r.fork->'batch'->>'id')::uuid;
-BEGIN
-    UPDATE runyard.candidate_batches b SET accept_no = r.accept_no WHERE b.batch = of_batch AND b.accept_no IS NULL;
-    IF NOT FOUND OR (r.fork->'batch'->>'total')::bigint <> (SELECT count(*) FROM runyard.candidates c WHERE c.batch = of_batch) THEN
-        PERFORM runyard.refuse('locked', format('the messages of fan-out %s were removed meanwhile; try again', r.run_id));
-    END IF;
-END $$;
-
--- Delete the messages of large fan-outs whose runs are deleted.
-CREATE OR REPLACE FUNCTION runyard.drop_candidates(numbers bigint[]) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    WITH gone AS (DELETE FROM runyard.candidate_batches b WHERE b.accept_no = ANY (numbers) RETURNING b.batch)
-    DELETE FROM runyard.candidates c USING gone g WHERE c.batch = g.batch;
-END $$;
-
--- Delete pages that no request took within an hour after the last of them, because their client stopped. Return their number.
-CREATE OR REPLACE FUNCTION runyard.prune_candidates(most integer) RETURNS integer
-LANGUAGE plpgsql AS $$
-DECLARE
-    gone integer;
-BEGIN
-    WITH old AS (
-        DELETE FROM runyard.candidate_batches b USING (
-            SELECT x.batch FROM runyard.candidate_batches x
-            WHERE x.accept_no IS NULL AND x.stored_at < (SELECT clock_timestamp() - interval '1 hour')
-            ORDER BY x.stored_at LIMIT greatest(1, most / 1000) FOR UPDATE SKIP LOCKED) o
-        WHERE b.batch = o.batch RETURNING b.batch)
-    DELETE FROM runyard.candidates c USING old WHERE c.batch = old.batch;
-    GET DIAGNOSTICS gone = ROW_COUNT;
-    RETURN gone;
-END $$;
+-- The candidates of fan-outs: the records of their job, and the messages of an attempt. runyard/domain/fan_outs.py has the keys of the steps.
+-- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one (candidate_batches.sql).
 
 -- Return the messages of candidates of an attempt's job. Raises stale_fence.
 CREATE OR REPLACE FUNCTION runyard.candidate_messages(thread_key bigint, run_id text, with_fence bigint, numbers integer[])
@@ -82,8 +30,9 @@ BEGIN
     ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence, started_at = now() WHERE NOT runyard.steps.done;
 END $$;
 
--- Record the ends of candidates and of the judge. The first record of each stays. Add the usage of probes and of the judge to that of
--- the job. The usage of a run on a thread is that run's. Raises stale_fence, cancel_requested.
+-- Record the ends of candidates and of the judge. The first record of each stays. The end of a candidate with a thread replaces the record
+-- of its start by a worker of the previous release. Add the usage of probes and of the judge to that of the job. The usage of a run on a
+-- thread is that run's. Raises stale_fence, cancel_requested.
 CREATE OR REPLACE FUNCTION runyard.end_candidates(
     thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
 ) RETURNS void
@@ -108,4 +57,33 @@ BEGIN
         IF own OR ended.step_key NOT LIKE 'candidate:%' THEN total := runyard.add_usage(total, ended.usage); END IF;
     END LOOP;
     UPDATE runyard.runs x SET progressed = true, usage = CASE WHEN total <> '{}' THEN total ELSE x.usage END WHERE x.accept_no = r.accept_no;
+END $$;
+
+-- Return true if the messages and answers of a fan-out were deleted: after their retention, or with the content of the run.
+CREATE OR REPLACE FUNCTION runyard.fan_out_expired(r runyard.runs) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN r.emptied_at IS NOT NULL OR (r.status = 'completed' AND r.result IS NULL)
+        OR (r.candidates IS NULL AND NOT EXISTS (SELECT 1 FROM runyard.candidate_batches b WHERE b.accept_no = r.accept_no));
+END $$;
+
+-- Delete up to `most` steps of runs and messages of large fan-outs. NULL stands for all. Return the number of deleted rows.
+CREATE OR REPLACE FUNCTION runyard.drop_records(numbers bigint[], most integer) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    gone integer;
+    further integer;
+BEGIN
+    DELETE FROM runyard.steps s USING (
+        SELECT x.accept_no, x.step_key FROM runyard.steps x WHERE x.accept_no = ANY (numbers) LIMIT most) o
+    WHERE s.accept_no = o.accept_no AND s.step_key = o.step_key;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    DELETE FROM runyard.candidates c USING (
+        SELECT x.batch, x.number FROM runyard.candidate_batches b JOIN runyard.candidates x USING (batch)
+        WHERE b.accept_no = ANY (numbers) LIMIT most - gone) o
+    WHERE c.batch = o.batch AND c.number = o.number;
+    GET DIAGNOSTICS further = ROW_COUNT;
+    gone := gone + further;
+    IF most IS NULL OR gone < most THEN DELETE FROM runyard.candidate_batches b WHERE b.accept_no = ANY (numbers); END IF;
+    RETURN gone;
 END $$;

@@ -129,8 +129,7 @@ BEGIN
     DELETE FROM runyard.signals s USING runyard.waits w
     WHERE w.thread_key = t.thread_key AND w.run_id = delete_run.run_id AND s.thread_key = t.thread_key AND s.signal_id = w.signal_id;
     PERFORM runyard.forget_waits(t.thread_key, ARRAY[delete_run.run_id]);
-    DELETE FROM runyard.steps s WHERE s.accept_no = r.accept_no;
-    PERFORM runyard.drop_candidates(ARRAY[r.accept_no]);
+    PERFORM runyard.drop_records(ARRAY[r.accept_no], NULL);
     UPDATE runyard.attempts a SET error = NULL WHERE a.accept_no = r.accept_no;
     PERFORM runyard.graph_remove_run(t.thread_key, delete_run.run_id);
 END $$;

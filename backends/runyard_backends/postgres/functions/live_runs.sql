@@ -33,7 +33,7 @@ BEGIN
         INSERT INTO runyard.unsuccessful_runs (accept_no, tenant, thread_key, status, accepted_at)
         VALUES (r.accept_no, r.tenant, r.thread_key, r.status, r.accepted_at);
     END IF;
-    IF r.fork IS NOT NULL AND r.result IS NOT NULL THEN
+    IF r.kind = 'fork_many' OR (r.fork IS NOT NULL AND r.result IS NOT NULL) THEN -- answers of a fan-out are there without a result
         INSERT INTO runyard.fork_results (accept_no, finished_at) VALUES (r.accept_no, r.finished_at);
     END IF;
 END $$;

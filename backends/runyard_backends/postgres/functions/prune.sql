@@ -56,26 +56,41 @@ BEGIN
     RETURN last.many;
 END $$;
 
+-- Delete the results of fork jobs that ended before the time `kept`, and the messages and answers of fan-outs, which may have failed or been
+-- cancelled. A call deletes whole fan-outs until it has deleted about `most` rows. Return the number of jobs and of deleted rows.
+CREATE OR REPLACE FUNCTION runyard.prune_results(kept interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    old record;
+    expired bigint[] := '{}';
+    gone integer := 0;
+BEGIN
+    FOR old IN
+        SELECT x.accept_no, x.kind FROM runyard.fork_results f JOIN runyard.runs x USING (accept_no)
+        WHERE f.finished_at < (SELECT clock_timestamp() - kept) AND x.finished_at IS NOT NULL -- no redriven run
+        ORDER BY f.finished_at LIMIT most FOR UPDATE OF x SKIP LOCKED
+    LOOP
+        expired := expired || old.accept_no;
+        gone := gone + 1;
+        IF old.kind = 'fork_many' THEN gone := gone + runyard.drop_records(ARRAY[old.accept_no], NULL); END IF;
+        EXIT WHEN gone >= most;
+    END LOOP;
+    UPDATE runyard.runs r SET result = NULL, candidates = NULL WHERE r.accept_no = ANY (expired);
+    DELETE FROM runyard.fork_results f WHERE f.accept_no = ANY (expired);
+    RETURN gone;
+END $$;
+
 -- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
--- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
--- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
--- function.
+-- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes about `most` rows of each
+-- kind, and the rows of all dead workers. Deliveries have the retention of the feed. Return the largest number of rows that were deleted of
+-- one kind. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     gone integer := runyard.prune_feed(feed, most);
-    expired bigint[];
     further integer;
 BEGIN
-    expired := ARRAY(
-        SELECT x.accept_no FROM runyard.fork_results f JOIN runyard.runs x USING (accept_no)
-        WHERE f.finished_at < (SELECT clock_timestamp() - results)
-        ORDER BY f.finished_at LIMIT most FOR UPDATE OF x SKIP LOCKED);
-    UPDATE runyard.runs r SET result = NULL WHERE r.accept_no = ANY (expired);
-    DELETE FROM runyard.fork_results f WHERE f.accept_no = ANY (expired);
-    DELETE FROM runyard.steps s WHERE s.accept_no = ANY (expired); -- the steps of a fan-out contain the data of its result
-    further := cardinality(expired);
-    gone := greatest(gone, further);
+    gone := greatest(gone, runyard.prune_results(results, most));
     DELETE FROM runyard.webhook_deliveries d USING (
         SELECT x.delivery_no FROM runyard.webhook_deliveries x
         WHERE x.next_at IS NULL AND coalesce(x.delivered_at, x.failed_at) < clock_timestamp() - feed

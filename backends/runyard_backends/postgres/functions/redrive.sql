@@ -1,6 +1,7 @@
 -- Redriving a failed or dead run.
 
--- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run.
+-- Queue a failed or dead run again, at the end of its lane. Raises run_ended for any other run, and result_expired
+-- for a fan-out whose messages have expired.
 CREATE OR REPLACE FUNCTION runyard.redrive(for_tenant text, thread_id text, run_id text, OUT run runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -17,6 +18,13 @@ BEGIN
     IF run.emptied_at IS NOT NULL THEN
         PERFORM runyard.refuse('run_ended', format('run %s was deleted; enqueue a new one', run_id),
                                jsonb_build_object('run_id', run_id, 'status', run.status));
+    END IF;
+    IF run.kind = 'fork_many' THEN
+        SELECT y.* INTO run FROM runyard.runs y WHERE y.accept_no = run.accept_no FOR UPDATE; -- prune locks no thread
+        IF runyard.fan_out_expired(run) THEN
+            PERFORM runyard.refuse('result_expired', format('the messages of fan-out %s have expired; start a new one', run_id),
+                                   jsonb_build_object('thread_id', thread_id, 'run_id', run_id));
+        END IF;
     END IF;
     IF run.kind = 'external' THEN
         PERFORM runyard.refuse('run_ended', format('run %s is external and %s; no worker can take it up, claim a new one', run_id, run.status),

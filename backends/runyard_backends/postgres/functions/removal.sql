@@ -122,7 +122,9 @@ BEGIN
         SELECT y.accept_no, y.run_id FROM runyard.runs y WHERE y.thread_key = s.thread_key AND y.run_id > s.after_run
         ORDER BY y.run_id LIMIT most) x;
     IF part IS NOT NULL THEN
-        -- Runs are deleted before their steps and attempts, because prune locks the rows in this order too.
+        -- Runs are locked before their steps and attempts, because prune locks the rows in this order too.
+        PERFORM 1 FROM runyard.runs r WHERE r.accept_no = ANY (part) FOR UPDATE;
+        IF runyard.drop_records(part, most) >= most THEN RETURN most; END IF; -- the next step goes on with the same runs
         FOR of_branch IN SELECT DISTINCT r.branch_id FROM runyard.runs r WHERE r.accept_no = ANY (part) LOOP
             seen := CASE WHEN of_branch IS NULL THEN '{}' ELSE runyard.shown_levels(of_branch) END;
             DELETE FROM runyard.runs r
@@ -134,8 +136,6 @@ BEGIN
         UPDATE runyard.runs y SET deleted = true, input = NULL, candidates = NULL, result = NULL, error = NULL, metadata = '{}',
                extra = CASE WHEN y.completion_seq IS NOT NULL THEN y.extra END
         WHERE y.accept_no = ANY (part) AND (NOT y.deleted OR s.erase);
-        DELETE FROM runyard.steps x WHERE x.accept_no = ANY (part);
-        PERFORM runyard.drop_candidates(part);
         DELETE FROM runyard.attempts x WHERE x.accept_no = ANY (part);
         DELETE FROM runyard.hitl_requests h WHERE h.thread_key = s.thread_key AND h.run_id = ANY (names);
         PERFORM runyard.forget_waits(s.thread_key, names);
