@@ -88,22 +88,23 @@ class App:
     """The registry of the agents of one program.
 
     ``agents``: a map from names to agents. An agent is an async function with a :class:`~runyard.RunContext` as its parameter,
-    an object that can be called like such a function, or an agent of a framework with an adapter
-    (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. It is
-    registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a pydantic-ai
-    agent dependencies and budgets. The default agent executes the runs without an agent. It is the agent ``default``, or else
-    the first agent.
+    an object that can be called like such a function, or an agent of a framework, for example of pydantic-ai. A framework
+    needs an adapter (:mod:`runyard.support.agent_adapters`). A single agent may be given without a map. It is registered under
+    its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a pydantic-ai
+    agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with the name
+    ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
     names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of
     the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
-    ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash. ``run`` executes
-    the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
-    VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue. The
-    default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map from the
-    names of some agents to their options. The options of ``serve`` have precedence over the options of all agents. The options
-    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function of the traceback of an agent's
-    error. It returns the text to store, or None to store no text. Without a filter, the traceback is stored, at most 8 KiB.
+    ``on_version_mismatch``: the rule for a run that continues after a suspension or a crash, if another version began the run.
+    ``run`` executes the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the
+    run with VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a
+    queue. The default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map
+    from the names of some agents to their options. The options of ``serve`` have precedence over the options of all agents.
+    The options of a map have precedence over the options of ``serve``. ``traceback_filter``: a function that receives the
+    traceback of an agent's error. It returns the text to store, or None to store no text. Without a filter, at most 8 KiB of
+    the traceback are stored.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
@@ -174,10 +175,10 @@ class App:
     ) -> AgentFunction | Callable[[AgentT], AgentT]:
         """Register the decorated function as an agent, by default under the function's name.
 
-        ``queue``, ``timeout``, ``max_attempts``, ``retry``: see :class:`AgentOptions`. They have precedence over the options of
-        ``serve`` and of the App. Crashes, releases and questions do not count as errors. ``hitl``: whether the agent may ask a
-        human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support",
-        timeout=60)(agent)``.
+        ``queue``, ``timeout``, ``max_attempts``, ``retry``: see :class:`AgentOptions`. These arguments have precedence over
+        the options of ``serve`` and of the App. Crashes, releases and questions do not count as errors. ``hitl``: whether the
+        agent may ask a human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by
+        ``app.agent("support", timeout=60)(agent)``.
 
         Raises InvalidInputError if the name is taken or invalid.
         """
@@ -193,7 +194,7 @@ class App:
         return decorate
 
     def _add(self, name: str, function: AgentFunction, options: AgentOptions, *, hitl: bool) -> None:
-        """Register an agent. ``options`` come before the options of ``serve``, and these before the options of the App."""
+        """Register an agent. The order of precedence: ``options``, the options of ``serve``, the options of the App."""
         served = getattr(function, "options", None)
         if isinstance(served, AgentOptions):
             options = options.over(served)
@@ -212,7 +213,7 @@ class App:
 
     @property
     def default(self) -> AgentSpec | None:
-        """The agent of runs without an agent: the agent ``default``, or else the first agent. None if the App has no agents."""
+        """The agent of runs that name no agent: the agent ``default``, or else the first agent. None if no agent exists."""
         return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
 
     def find(self, name: str | None) -> AgentSpec | None:

@@ -87,8 +87,9 @@ def ask_user_tool(
     seconds to wait for the user, by default the channel's timeout. After this time the model gets an error result.
 
     An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
-    entry of a question with ``multiple`` is a list. A single question may also be answered by the entry alone. The result of
-    the tool has the answers. If the user cancelled or did not answer in time, the model gets an error result with the details.
+    entry of a question with ``multiple`` is a list. For a single question, the answer may also be the entry without the list.
+    The result of the tool has the answers. If the user cancelled or did not answer in time, the model gets an error result
+    with the details.
     """
     seconds = timeout if timeout is not None or channel is None else channel.default_timeout
 
@@ -119,7 +120,7 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and the middleware of ``engine``. A tool or middleware without a channel has None."""
+    """Return the channels of the tools and middleware of ``engine``. The list has None for each one without a channel."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:
