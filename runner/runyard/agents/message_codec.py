@@ -292,7 +292,7 @@ def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[l
 
 
 def _content(part: dict[str, Any]) -> tuple[str, list[Part]]:
-    """Return the role and the message parts for one part of pydantic-ai. The list is empty if a message cannot hold the part."""
+    """Return the role and the parts for one part of pydantic-ai. The list is empty if a message cannot hold the part."""
     match part:
         case {"part_kind": "text", "content": str(text)}:
             return "assistant", [TextPart(text=text)]
