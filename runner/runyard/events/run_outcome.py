@@ -31,7 +31,7 @@ async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes
         raise ResultExpiredError(f"run {run.run_id!r} was deleted", thread_id=run.thread_id, run_id=run.run_id)
     if run.kind != "prompt" and run.kind != "external":
         if run.status is RunStatus.COMPLETED and run.result is None:
-            message = f"the result of {run.kind} job {run.run_id!r} has expired; ask again under another run id"
+            message = f"the result of {run.kind} job {run.run_id!r} has expired; repeat the call with another run_id"
             raise ResultExpiredError(message, thread_id=run.thread_id, run_id=run.run_id)
         return Outcome(run)
     last = await runs.last_message_id(run.thread_id, run.run_id)
@@ -52,7 +52,7 @@ async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -
 
 
 async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None) -> AsyncGenerator[Message]:
-    """Yield the messages from ``leaf_id`` (None: the thread's newest) to the root. Read a page at a time."""
+    """Yield the messages from ``leaf_id`` (None: the newest of the thread) to the root. Read one page at a time."""
     cursor: str | None = None
     while True:
         path = PathRequest(leaf_id=leaf_id, limit=_MESSAGES_PER_PAGE, cursor=cursor, newest_first=True)
