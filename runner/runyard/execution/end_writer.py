@@ -21,8 +21,8 @@ from .transcript import completed_events
 class EndWriter:
     """Writes the end of one attempt. Each method returns the end that was committed.
 
-    The argument ``complete`` commits the ends of many runs together. Each method raises StaleFenceError if another attempt has
-    the run, and the errors of the store.
+    The argument ``complete`` is a function that commits the ends of many runs together. Each method raises StaleFenceError if
+    another attempt has the run. Each method also raises the errors of the store.
     """
 
     def __init__(self, runs: RunStore, complete: Batcher[Write, Ended], attempt: AttemptToken, stream: EventEmitter) -> None:
@@ -32,7 +32,7 @@ class EndWriter:
         self._stream = stream
 
     async def complete(self, left: Remainder, value: object = None) -> Ended:
-        """Complete the run. ``value``: the result of a job. It replaces the result that the agent set."""
+        """Complete the run. ``value``: the result of a job, which replaces the result that the agent set."""
         return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
 
     async def suspend(self, left: Remainder) -> Ended:
@@ -53,8 +53,8 @@ class EndWriter:
     ) -> Ended:
         """Commit the agent's finished messages, then release the run and count the usage.
 
-        ``delay``: seconds until the next attempt. ``error``: the error after which the run is retried, or None.
-        ``until_fewer``: the job continues when fewer than this number of its runs are unfinished.
+        ``delay``: seconds until the next attempt. ``error``: the error that causes the retry, or None. ``until_fewer``: the
+        job continues when fewer than this number of its runs are unfinished.
         """
         if left is not None and left.messages:
             try:

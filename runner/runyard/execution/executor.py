@@ -1,7 +1,7 @@
 """The executor executes one attempt of one run. At the end it completes, suspends, fails or releases the run.
 
 The agent runs in a separate task. A stop of the agent therefore never interrupts a write. The context keeps the signal that
-unwinds the agent. The attempt ends by that signal, even if user code catches the signal.
+ends the agent's code. This signal decides how the attempt ends, even if user code catches the signal.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from .steps import current_context
 from .transcript import completed_events, discard_outcome
 
 CLEANUP_SECONDS: Final = 10.0
-"""Seconds that a cancelled agent has for its cleanup. Then the attempt ends, even if the agent has not ended."""
+"""Seconds that a cancelled agent has for its cleanup. After this time the attempt ends, even if the agent continues."""
 COMPLETIONS_IN_FLIGHT: Final = 4
 """Maximum number of calls of a worker that complete runs at once."""
 SLOW_SECONDS: Final = 0.1
-"""Seconds for which completions wait for a call in flight. Then they are sent in another call."""
+"""Seconds for which completions wait for the end of an earlier call. After this time another call sends them."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -83,7 +83,10 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """Services for a worker's attempts. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
+    """The services that all attempts of a worker use.
+
+    ``complete`` commits several ends together. ``on_used`` counts usage by model.
+    """
 
     app: App
     backend: Backend
@@ -112,7 +115,7 @@ class _Result:
 
 
 class Execution:
-    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early. Committed data stays.
+    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends the attempt early. Committed data stays.
 
     ``nested``: another process has the span of the attempt (:class:`.attempt_trace.AttemptTrace`).
     """
@@ -149,7 +152,7 @@ class Execution:
     async def run(self) -> Ended | None:
         """Execute the attempt. Return its end, or None if this attempt wrote no end."""
         lost, began, run = False, time.monotonic(), self.record
-        # Every log line of the attempt has these fields. The lines that the agent logs have them too.
+        # Every log line of the attempt has these fields, including the lines that the agent logs.
         fields = {"thread_id": run.thread_id, "run_id": run.run_id, "attempt": run.attempt, "fence": self.attempt.fence}
         with structlog.contextvars.bound_contextvars(**fields), self.trace.active(), self._meter.running():
             try:
@@ -167,7 +170,10 @@ class Execution:
             return ended
 
     def _report(self, ended: Ended | None, *, lost: bool, seconds: float) -> None:
-        """Measure, trace and log the end. Raise no error, because the effects of the committed end must still be sent."""
+        """Record the end in metrics, trace and log.
+
+        Raise no error, because the effects of the committed end must still be sent.
+        """
         try:
             self._meter.ended(ended, self._stream.spoke_at)
             self.trace.ended(ended, lost=ended is None and (lost or self._why is Stop.ABANDON))
@@ -180,7 +186,10 @@ class Execution:
         log_end(self.record, ended, self._error, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
-        """Execute the attempt. An unexpected error is the attempt's error. Otherwise the run would be retried for ever."""
+        """Execute the attempt.
+
+        An unexpected error becomes the error of the attempt, because the run would otherwise never end.
+        """
         try:
             return await self._run()
         except DataCorruptedError as error:
@@ -203,7 +212,7 @@ class Execution:
             return await self._end_writer.fail(
                 VersionMismatchError(
                     f"version {before} of the app began the run, and this worker has version {app.version}; start a worker of "
-                    "that version, or redrive the run to start on this one",
+                    f"version {before}, or redrive the run",
                     version=before,
                     app_version=app.version,
                 )
@@ -343,7 +352,7 @@ class Execution:
         return await self._end_writer.release(left, delay, info)
 
     async def _unanswered(self, error: BackendUnavailableError, left: Remainder) -> Ended:
-        """Release the run after its store did not answer. This does not count as an error of the run."""
+        """Release the run, because its store did not answer. This outage does not count as an error of the run."""
         log.warning("backend_call_failed", error=str(error))
         return await self._end_writer.release(left)
 
@@ -351,7 +360,7 @@ class Execution:
         """Execute a run whose kind is not ``prompt``. Such a run has a result instead of messages."""
         try:
             value = await work()
-        except BackendUnavailableError as error:  # of the store: an error of a probe's agent becomes the answer of the probe
+        except BackendUnavailableError as error:  # from the store; an error of a probe's agent becomes the answer of the probe
             return await self._unanswered(error, self._probes.left())
         except Exception as error:
             if self._why is not None:

@@ -9,7 +9,7 @@ from .remainder import Remainder
 
 
 class ProbeUsage:
-    """The usage of probes and judges, by run id, that no record in the store contains."""
+    """The usage of probes and judges that is not yet in a record of the store. The key is the run id."""
 
     def __init__(self) -> None:
         self._unrecorded: dict[str, Usage] = {}
@@ -18,11 +18,11 @@ class ProbeUsage:
         self._unrecorded[probe_id] = used
 
     def recorded(self, probe_id: str) -> None:
-        """Forget the usage of a probe whose record has it."""
+        """Drop the usage of a probe, because the record of the probe now contains the usage."""
         self._unrecorded.pop(probe_id, None)
 
     def left(self) -> Remainder:
-        """Return the usage that the end of the attempt has to add to the run's."""
+        """Return the usage that the end of the attempt has to add to the usage of the run."""
         if not self._unrecorded:
             return Remainder.nothing()
         return replace(Remainder.nothing(), usage=check_usage(sum(self._unrecorded.values(), Usage())))
