@@ -20,8 +20,8 @@ class WebhookStore(Protocol):
     WebhookConflictError, TooManyWebhooksError. ``webhooks``: return the subscriptions, the oldest first. ``remove``: return
     whether the subscription existed. ``redeliver``: return whether the delivery will be sent again. ``take``: make deliveries
     of committed changes. Return up to ``limit`` due deliveries, endpoint by endpoint, beginning after the endpoint ``after``.
-    ``busy`` has the number of unfinished deliveries of each endpoint. With these, an endpoint gets at most ``each``
-    deliveries. If a delivery is not settled within ``lease`` seconds, the store offers it again. ``settle``: store the outcome
+    ``busy``: the number of occupied places of each endpoint. An endpoint gets at most ``each`` deliveries minus this number.
+    If a delivery is not settled within ``lease`` seconds, the store offers it again. ``settle``: store the outcome
     of a try. If a later try has begun, only the outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the
     oldest delivery that has not arrived. ``key``: return the version of the secret that signs the deliveries of a subscription
     (None: of the ``webhook`` URLs of the tenant's runs). ``rotate``: change to the next version of the secret. For ``overlap``
