@@ -234,7 +234,7 @@ async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: s
 class HeartbeatThread:
     """Runs :func:`keep_alive` in a thread with its own event loop.
 
-    ``connect``: a function that makes the thread's backend. ``beside``: loops that run in the same thread. ``process``: the
+    ``connect``: a function that makes the thread's backend. ``beside``: a loop that runs in the same thread. ``process``: the
     process that sends the heartbeats while this thread cannot run. This process ends when the thread ends.
     """
 
