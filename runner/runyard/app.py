@@ -88,11 +88,11 @@ class App:
     """The registry of the agents of one program.
 
     ``agents``: a map from names to agents. An agent is an async function with a :class:`~runyard.RunContext` as its parameter,
-    an object that can be called like such a function, or an agent of a framework, for example of pydantic-ai. A framework
-    needs an adapter (:mod:`runyard.support.agent_adapters`). A single agent may be given without a map. It is registered under
-    its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a pydantic-ai
-    agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with the name
-    ``default``, or the first agent if no agent has this name.
+    or an object that can be called like such a function. It may also be an agent of a framework that has an adapter
+    (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. It is
+    registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a
+    pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with
+    the name ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
     names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of

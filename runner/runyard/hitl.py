@@ -83,8 +83,9 @@ def ask_user_tool(
 ) -> AskUserTool:
     """Return a tool with which the model asks the user one or more questions (H9).
 
-    ``channel``: holds the questions of an in-process Agent. A worker stores the questions with the run instead. ``timeout``:
-    seconds to wait for the user, by default the channel's timeout. After this time the model gets an error result.
+    ``channel``: the channel that holds the questions of an in-process Agent. A worker stores the questions with the run
+    instead. ``timeout``: seconds to wait for the user, by default the channel's timeout. After this time the model gets an
+    error result.
 
     An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
     entry of a question with ``multiple`` is a list. For a single question, the answer may also be the entry without the list.
@@ -217,7 +218,7 @@ class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     """Decides about every tool call before the tool is executed (H9).
 
     ``policy``: a function of the tool call that returns Approve, Deny or AskUser, or an awaitable of one of them. Without a
-    policy a human decides about each call. ``channel``: holds the questions of an in-process Agent.
+    policy a human decides about each call. ``channel``: the channel that holds the questions of an in-process Agent.
 
     An approval is valid for one call with its arguments (H5). Edited arguments are validated like the model's arguments. The
     policy may still deny them.

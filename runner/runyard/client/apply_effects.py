@@ -1,8 +1,8 @@
 """Apply the effects of a client's commit to Redis.
 
-A call commits in Postgres first. Then this module applies the :class:`~runyard.ports.scheduling.Effects` of the commit, which
-never undoes the commit. If Redis does not answer, the reconciler submits the jobs later. A worker applies the effects of its
-commits in batches (:mod:`runyard.worker.effects_sender`).
+A call commits in Postgres first. Then this module applies the :class:`~runyard.ports.scheduling.Effects` of the commit. A
+failure in this module does not undo the commit. If Redis does not answer, the reconciler submits the jobs later. A worker
+applies the effects of its commits in batches (:mod:`runyard.worker.effects_sender`).
 """
 
 from __future__ import annotations

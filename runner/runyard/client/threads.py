@@ -177,7 +177,9 @@ class ThreadCalls(Calls):
         return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor), labelled=labelled)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a branch a label (B9). The label follows the branch as it grows. An existing label of the thread moves.
+        """Give a branch a label (B9).
+
+        The label follows the branch as it grows. If another branch of the thread has this label, the label moves.
 
         ``label``: 1 to 64 printable characters. ``message_id``: a message of the branch, or None for the head. A message that a
         fork inherited belongs to the fork's first branch.

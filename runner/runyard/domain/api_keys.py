@@ -33,7 +33,7 @@ _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 
 
 class ApiKey(BaseModel):
-    """The stored data of a key. ``name``: a name for people.
+    """The stored data of a key. ``name``: the name by which people recognize the key.
 
     Answers that are sent with the key have this name as ``answered_by``.
     """

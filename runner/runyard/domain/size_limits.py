@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_NESTING: Final = 100
 """Maximum number of levels of objects and lists. The outermost level counts."""
 MAX_VALUES: Final = 25_000
-"""Maximum number of members of all objects and lists in one value. The parts of a message count together."""
+"""Maximum number of members of all objects and lists in one value. All parts of a message together are one value."""
 MAX_PARTS: Final = 2_000
 """Maximum number of parts of one message. The parts of its tool results count.
 

@@ -29,7 +29,7 @@ MAX_WAITS: Final = 1000
 
 WaitKind: TypeAlias = Literal["sleep", "signal", "child"]
 WaitsFor: TypeAlias = Literal["human", "timer", "signal", "child"]
-"""What a suspended run waits for. A run that asks a human and has other waits too waits for the ``human``."""
+"""What a suspended run waits for. If the run has a pending question, the value is ``human``, even if it has other waits."""
 WAITS_FOR: Final[tuple[WaitsFor, ...]] = get_args(WaitsFor)
 Until: TypeAlias = float | timedelta | datetime
 """The end of a wait: seconds or a timedelta from the start of the wait, or a time with a time zone."""

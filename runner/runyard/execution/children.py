@@ -27,7 +27,7 @@ class ChildResult:
 
 
 class Children:
-    """Starts children of an attempt, and reads their outcomes. ``backend``: bound to the tenant of the run."""
+    """Starts children of an attempt, and reads their outcomes. ``backend``: the backend, bound to the run's tenant."""
 
     def __init__(self, backend: Backend, attempt: AttemptToken) -> None:
         self._backend = backend
