@@ -287,9 +287,9 @@ def as_function(agent: object) -> AgentFunction:
 
 def _not_async(name: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the agent {brief(name)} is not an async function; write `async def`, also for the wrapper of a decorator and for a "
-        "`__call__`, or wrap a function of a list of messages in runyard.adapters.functions.message_agent, which executes a "
-        "sync function in a thread",
+        f"the agent {brief(name)} is not an async function; write `async def`, also for a `__call__` and for the wrapper of a "
+        "decorator. runyard.adapters.functions.message_agent makes an agent of a sync function of a list of messages, and "
+        "executes this function in a thread",
         field="agent",
     )
 

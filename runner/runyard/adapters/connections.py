@@ -109,7 +109,7 @@ class Shared:
         if inside:
             work.close()
             raise RuntimeError(
-                "a synchronous method of a saver would block the saver's event loop; await the method whose name begins with a"
+                "a synchronous method of a saver would block the saver's event loop; await the async method, such as aput"
             )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:

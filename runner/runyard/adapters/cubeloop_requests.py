@@ -241,7 +241,7 @@ class RequestLedger:
                 continue
             return changed
         raise PreconditionFailedError(
-            f"other processes changed thread {thread_id!r} during {MAX_TRIES} tries; let one process at a time ask on a thread",
+            f"other processes changed thread {thread_id!r} during {MAX_TRIES} tries; let only one process ask on this thread",
             thread_id=thread_id,
         )
 

@@ -103,9 +103,9 @@ def _added(returned: list[Any], known: list[Any]) -> list[Any]:
         given.update(map(id, returned))
     if any(id(each) in given for each in returned):
         raise InvalidInputError(
-            "the function returned messages that it was given, but not all of them at the beginning of the list; return only "
-            "the new messages, or the given messages and then the new ones. Put a system message into a copy of the list, "
-            "which only the model gets",
+            "the function returned given messages, but not all of them at the beginning of the list; return only the new "
+            "messages, or all given messages and then the new messages. To send the model a system message, put the system "
+            "message into a copy of the list",
             field="message",
         )
     return returned

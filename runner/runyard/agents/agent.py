@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools.
 
-    Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If one of these two
-    arguments is missing, the agent takes the value from its CheckpointedChannel. Without such a channel, the conversation is
-    in memory only.
+    Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. Its
+    CheckpointedChannel replaces a missing argument. Without such a channel, the conversation is in memory only.
 
     The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the store, the
     thread and the channel.
@@ -62,9 +61,8 @@ class Agent:
     Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
     stored message.
 
-    Raises InvalidInputError in three cases: an argument that describes an agent is given together with ``engine``, the
-    channels of the agent and of its tools differ, or a channel is bound to another thread. Raises ExtraMissingError if the
-    extra ``agents`` is not installed.
+    Raises InvalidInputError for ``engine`` with an argument that describes an agent, for different channels of the agent and
+    its tools, and for a channel that is bound to another thread. Raises ExtraMissingError without the extra ``agents``.
     """
 
     def __init__(

@@ -83,10 +83,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """The services that all attempts of a worker use.
-
-    ``complete`` commits several ends together. ``on_used`` counts usage by model.
-    """
+    """Services for the attempts of a worker. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
 
     app: App
     backend: Backend
@@ -170,10 +167,7 @@ class Execution:
             return ended
 
     def _report(self, ended: Ended | None, *, lost: bool, seconds: float) -> None:
-        """Record the end in metrics, trace and log.
-
-        Raise no error, because the effects of the committed end must still be sent.
-        """
+        """Measure, trace and log the end. Raise no error, because the effects of the committed end must still be sent."""
         try:
             self._meter.ended(ended, self._stream.spoke_at)
             self.trace.ended(ended, lost=ended is None and (lost or self._why is Stop.ABANDON))
@@ -186,10 +180,7 @@ class Execution:
         log_end(self.record, ended, self._error, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
-        """Execute the attempt.
-
-        An unexpected error becomes the error of the attempt, because the run would otherwise never end.
-        """
+        """Execute the attempt. An unexpected error becomes the attempt's error, because the run would otherwise never end."""
         try:
             return await self._run()
         except DataCorruptedError as error:

@@ -152,7 +152,7 @@ class Steps:
         """
         answer: JsonValue = {"action": on_unknown}
         if on_unknown == "ask":
-            question = f"Step {step.key!r} was started and never finished: was it done?"
+            question = f"Step {step.key!r} was started, but its end is not recorded. Was the step done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
             # The key contains the fence of the unfinished start. If the repeated call does not finish either, its fence gives
@@ -165,7 +165,7 @@ class Steps:
                 await self._finish(step.key, result)
                 return replace(step, done=True, result=result)
         raise StepUnknownError(
-            f"step {step.key!r} was started by an earlier attempt, and its outcome is unknown; find out whether it took effect",
+            f"an earlier attempt started step {step.key!r}, and its outcome is unknown; find out whether it had an effect",
             step=step.key,
         )
 

@@ -244,10 +244,7 @@ _models: set[tuple[str, str]] = set()
 
 
 def hide_leader_gauges() -> None:
-    """Set the gauges of servers and requests to NaN.
-
-    In a query, ``max`` ignores NaN. The value 0 would show an empty server.
-    """
+    """Set the gauges of servers and requests to NaN. A query with ``max`` ignores NaN. A 0 would show an empty server."""
     for gauge in (
         OLDEST_REQUEST,
         POSTGRES_BYTES,
