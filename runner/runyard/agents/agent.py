@@ -397,4 +397,4 @@ def _as_message(message: str | Message | list[Part], run_id: str) -> Message:
 def _check_something_to_run(messages: Sequence[Message], thread_id: str) -> None:
     last = messages[-1] if messages else None
     if last is None or (last.role == "assistant" and not last.tool_calls):
-        raise NothingToRunError(f"thread {thread_id!r} has no message to answer; give a message", thread_id=thread_id)
+        raise NothingToRunError(f"thread {thread_id!r} ends with nothing to answer; give a message", thread_id=thread_id)

@@ -31,7 +31,7 @@ async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes
         raise ResultExpiredError(f"run {run.run_id!r} was deleted", thread_id=run.thread_id, run_id=run.run_id)
     if run.kind != "prompt" and run.kind != "external":
         if run.status is RunStatus.COMPLETED and run.result is None:
-            message = f"the result of {run.kind} job {run.run_id!r} has expired; repeat the call with another run_id"
+            message = f"the result of {run.kind} job {run.run_id!r} has expired; ask again under another run id"
             raise ResultExpiredError(message, thread_id=run.thread_id, run_id=run.run_id)
         return Outcome(run)
     last = await runs.last_message_id(run.thread_id, run.run_id)

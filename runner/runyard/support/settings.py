@@ -112,21 +112,21 @@ class Settings(FetchSettings):
     Set the same time in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the same
     time in every worker. ``stream_events``: the approximate maximum number of events in the stream of one run. Set the same
     stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the stream of one run.
-    ``stream_retention``: the time for which a stream is kept after its last event. ``stopped_stream_retention``: the same time
-    for the stream of a run that ended or waits for a human. ``total_stream_bytes``: the maximum number of bytes of all streams
-    together, by default half of the memory of Redis. ``min_pool_size``: the minimum number of connections to Postgres for the
-    calls of one process. ``max_pool_size``: the maximum number of connections to Postgres for the calls of one process.
-    ``page_bytes``: the maximum number of bytes in one page of a list of the HTTP API. A larger entry has a page without other
-    entries. ``log_level``: the lowest level of the lines that are logged. ``log_format``: ``json``, ``console``, or ``auto``,
-    which is ``console`` on a terminal. ``metrics_port``: the port on which a worker serves health checks and metrics. Port 0
-    means any free port. Without a port, a worker serves no health checks and metrics. ``metrics_host``: the address on which a
-    worker, and the second port of the API, serve metrics. ``remote_stacks``: whether the worker's port also shows stacks to
-    other machines. ``trace_content``: whether spans of models and tools contain messages, arguments and results.
-    ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are derived. Set the same secret in
-    every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``: the maximum number of tries of a
-    delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause between the first and the second try.
-    ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. Set the same networks
-    in workers and API processes.
+    ``stream_retention``: the time for which a stream is kept after its last event. ``stopped_stream_retention``: the time for
+    which the stream of a run that ended or waits for a human is kept after its last event. ``total_stream_bytes``: the maximum
+    number of bytes of all streams together, by default half of the memory of Redis. ``min_pool_size``: the minimum number of
+    connections to Postgres for the calls of one process. ``max_pool_size``: the maximum number of connections to Postgres for
+    the calls of one process. ``page_bytes``: the maximum number of bytes in one page of a list of the HTTP API. A larger entry
+    has a page without other entries. ``log_level``: the lowest level of the lines that are logged. ``log_format``: ``json``,
+    ``console``, or ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which a worker serves health
+    checks and metrics. Port 0 means any free port. Without a port, a worker serves no health checks and metrics.
+    ``metrics_host``: the address on which a worker, and the second port of the API, serve metrics. ``remote_stacks``: whether
+    the worker's port also shows stacks to other machines. ``trace_content``: whether spans of models and tools contain
+    messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are
+    derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``:
+    the maximum number of tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
+    between the first and the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may
+    receive webhooks. Set the same networks in workers and API processes.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
