@@ -94,11 +94,11 @@ class App:
     """The registry of the agents of one program.
 
     ``agents``: a map from names to agents. An agent is an async function with a :class:`~runyard.RunContext` as its parameter,
-    an object that can be called like such a function, or an agent of a framework with an adapter
+    or an object that can be called like such a function. It may also be an agent of a framework that has an adapter
     (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. It is
-    registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a pydantic-ai
-    agent dependencies and budgets. The default agent executes the runs without an agent. It is the agent ``default``, or else
-    the first agent.
+    registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a
+    pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with
+    the name ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
     names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of
@@ -187,10 +187,10 @@ class App:
     ) -> AgentFunction | Callable[[AgentT], AgentT]:
         """Register the decorated function as an agent, by default under the function's name.
 
-        ``queue``, ``timeout``, ``max_attempts``, ``retry``: see :class:`AgentOptions`. They have precedence over the options of
-        ``serve`` and of the App. Crashes, releases and questions do not count as errors. ``hitl``: whether the agent may ask a
-        human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by ``app.agent("support",
-        timeout=60)(agent)``.
+        ``queue``, ``timeout``, ``max_attempts``, ``retry``: see :class:`AgentOptions`. These arguments have precedence over
+        the options of ``serve`` and of the App. Crashes, releases and questions do not count as errors. ``hitl``: whether the
+        agent may ask a human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by
+        ``app.agent("support", timeout=60)(agent)``.
 
         Raises InvalidInputError if the name is taken or invalid.
         """
@@ -206,7 +206,7 @@ class App:
         return decorate
 
     def _add(self, name: str, function: AgentFunction, options: AgentOptions, *, hitl: bool) -> None:
-        """Register an agent. ``options`` come before the options of ``serve``, and these before the options of the App."""
+        """Register an agent. The order of precedence: ``options``, the options of ``serve``, the options of the App."""
         served = getattr(function, "options", None)
         if isinstance(served, AgentOptions):
             options = options.over(served)
@@ -225,7 +225,7 @@ class App:
 
     @property
     def default(self) -> AgentSpec | None:
-        """The agent of runs without an agent: the agent ``default``, or else the first agent. None if the App has no agents."""
+        """The agent of runs that name no agent: the agent ``default``, or else the first agent. None if no agent exists."""
         return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
 
     def find(self, name: str | None) -> AgentSpec | None:
@@ -299,9 +299,9 @@ def as_function(agent: object) -> AgentFunction:
 
 def _not_async(name: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the agent {brief(name)} is not an async function; write `async def`, also for the wrapper of a decorator and for a "
-        "`__call__`, or wrap a function of a list of messages in runyard.adapters.functions.message_agent, which executes a "
-        "sync function in a thread",
+        f"the agent {brief(name)} is not an async function; write `async def`, also for a `__call__` and for the wrapper of a "
+        "decorator. runyard.adapters.functions.message_agent makes an agent of a sync function of a list of messages, and "
+        "executes this function in a thread",
         field="agent",
     )
 

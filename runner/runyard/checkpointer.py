@@ -134,7 +134,7 @@ class _Connected:
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
         """Add the requests of a run. A stored request of the run with the same id stays unchanged. Raises InvalidInputError if
-        another run or thread has the id of a request, and stores no request then."""
+        another run or thread has the id of a request. It then stores no request."""
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:

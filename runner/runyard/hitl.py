@@ -83,12 +83,14 @@ def ask_user_tool(
 ) -> AskUserTool:
     """Return a tool with which the model asks the user one or more questions (H9).
 
-    ``channel``: holds the questions of an in-process Agent. A worker stores the questions with the run instead. ``timeout``:
-    seconds to wait for the user, by default the channel's timeout. After this time the model gets an error result.
+    ``channel``: the channel that holds the questions of an in-process Agent. A worker stores the questions with the run
+    instead. ``timeout``: seconds to wait for the user, by default the channel's timeout. After this time the model gets an
+    error result.
 
     An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
-    entry of a question with ``multiple`` is a list. A single question may also be answered by the entry alone. The result of
-    the tool has the answers. If the user cancelled or did not answer in time, the model gets an error result with the details.
+    entry of a question with ``multiple`` is a list. For a single question, the answer may also be the entry without the list.
+    The result of the tool has the answers. If the user cancelled or did not answer in time, the model gets an error result
+    with the details.
     """
     seconds = timeout if timeout is not None or channel is None else channel.default_timeout
 
@@ -119,7 +121,7 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and the middleware of ``engine``. A tool or middleware without a channel has None."""
+    """Return the channels of the tools and middleware of ``engine``. The list has None for each one without a channel."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:
@@ -216,7 +218,7 @@ class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     """Decides about every tool call before the tool is executed (H9).
 
     ``policy``: a function of the tool call that returns Approve, Deny or AskUser, or an awaitable of one of them. Without a
-    policy a human decides about each call. ``channel``: holds the questions of an in-process Agent.
+    policy a human decides about each call. ``channel``: the channel that holds the questions of an in-process Agent.
 
     An approval is valid for one call with its arguments (H5). Edited arguments are validated like the model's arguments. The
     policy may still deny them.

@@ -85,10 +85,11 @@ def root(
     ] = None,
     redis: Annotated[
         str | None,
-        typer.Option(envvar="RUNYARD_REDIS_URL", help="URL of Redis. Default: that of the `runyard dev` in this folder."),
+        typer.Option(envvar="RUNYARD_REDIS_URL", help="URL of Redis. Default: the Redis of the `runyard dev` in this folder."),
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar="RUNYARD_API_KEY", help="Key of the HTTP API, for an https URL. It names the tenant.")
+        str | None,
+        typer.Option(envvar="RUNYARD_API_KEY", help="Key of the HTTP API, for an https URL. The key determines the tenant."),
     ] = None,
     tenant: Annotated[str, typer.Option(envvar="RUNYARD_TENANT", help="Tenant of the threads, runs and keys.")] = "",
     namespace: Annotated[

@@ -1,4 +1,4 @@
-"""The connections of an object with callers in several event loops, and in threads without an event loop."""
+"""Connections of an object whose callers are in several event loops, or in threads without an event loop."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Connections(Protocol):
     """The connections of one object, for example of a checkpoint saver.
 
-    ``wait``: execute a coroutine for a caller without an event loop. ``here``: execute a coroutine for a caller in an event
-    loop. ``backend``: return the backend of the running event loop. ``close``, ``aclose``: close the opened connections.
+    ``wait`` executes a coroutine for a caller without an event loop. ``here`` executes a coroutine for a caller in an event
+    loop. ``backend`` returns the backend of the running event loop. ``close`` and ``aclose`` close the opened connections.
     """
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -84,7 +84,7 @@ class Own:
     async def _close(self) -> None:
         """Close the backend of the running event loop.
 
-        Ignore the error of a failed connect, because the call that connected raised it.
+        Ignore the error of a failed connect, because the call that connected has already raised this error.
         """
         with self._lock:
             connecting = self._backends.pop(asyncio.get_running_loop(), None)
@@ -109,7 +109,7 @@ class Shared:
         if inside:
             work.close()
             raise RuntimeError(
-                "a synchronous method of a saver would block the saver's event loop; await the method whose name begins with a"
+                "a synchronous method of a saver would block the saver's event loop; await the async method, such as aput"
             )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:

@@ -4,7 +4,7 @@
 
     app = App(agents={"support": cubeloop_agent})
 
-The run's :class:`~runyard.RunContext` stores the messages in place of the agent's checkpointer. A model's answer is stored
+The run's :class:`~runyard.RunContext` stores the messages, and replaces the agent's checkpointer. A model's answer is stored
 before its tool calls start. A tool's result is stored as soon as the tool has returned. A later attempt continues after the
 last stored message, and executes only the tool calls that have no result (R9). The agent's own ``checkpointer`` and
 ``thread_id`` are not used. The agent's channel asks its questions through the run (:mod:`.cubeloop_channel`).
@@ -49,19 +49,22 @@ HOOKS: Final = (
     "on_response",
     "tool_execution",
 )
-"""Arguments of an Agent that are also its attributes. An attribute for a hook includes the hooks of the middleware."""
+"""Arguments of an Agent that are also attributes of the Agent.
+
+The attribute for a hook includes the hooks of the middleware.
+"""
 NOT_STORED: Final = ("error", "aborted")
-"""Stop reasons of answers that are not stored, because another attempt must not read them (R7)."""
+"""Stop reasons of answers that are not stored. Another attempt must not read such answers (R7)."""
 
 PASSING_TYPES: Final = ("ProviderUnavailable", "RateLimited")
-"""Classes of cubeloop's temporary errors. A lost connection is such an error without an HTTP status."""
+"""Classes of cubeloop's temporary errors. The error for a lost connection has no HTTP status."""
 
 
 class CubeloopAgentError(RuntimeError):
     """A cubeloop agent ended with an error, for example of its provider.
 
     ``retryable``: whether another attempt may succeed. ``temporary``: whether the provider's error is temporary.
-    ``retry_after``: seconds that the provider asked to wait, or None.
+    ``retry_after``: the pause in seconds that the provider requested, or None.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ def serve(agent: Agent[Any] | Factory, *, asks_humans: bool | None = None, optio
     own = _framework_of(agent)
     if own is None:
         if not callable(agent):
-            raise InvalidInputError("serve takes an Agent of cubeloop, or a function that makes one", field="agent")
+            raise InvalidInputError("serve takes an Agent of cubeloop, or a function that makes an Agent", field="agent")
         return Served(agent, asks_humans=True if asks_humans is None else asks_humans, options=options)
     writers = [type(part).__name__ for part in getattr(agent, "_middleware", ()) if hasattr(part, "_extra_ref")]
     if writers:
@@ -115,12 +118,12 @@ def serve(agent: Agent[Any] | Factory, *, asks_humans: bool | None = None, optio
             "attempt: serve(lambda ctx: make_agent())",
             field="agent",
         )
-    bind(own, *channels(agent))  # a copy of the agent lacks its own channel, which the code of a tool may use
+    bind(own, *channels(agent))  # a copy has no channel, but a tool may use the channel of the original
     return Served(lambda ctx: _copy(agent, own), may_ask(agent) if asks_humans is None else asks_humans, options)
 
 
 def _framework_of(agent: object) -> Framework | None:
-    """Return the package of the Agent ``agent``, or None. A package that the program has not imported has no agents."""
+    """Return the package of the Agent ``agent``, or None. Only packages that the program has imported can have agents."""
     known = (Framework(name) for name in NAMES if name in sys.modules)
     return next((one for one in known if isinstance(agent, one.agent)), None)
 
@@ -171,13 +174,16 @@ class _Attempt:
         if asked is not None and any(call.id not in closed for call in asked.tool_calls):
             self._agent.state.active_run_id = self._ctx.run_id
             await self._agent._run_hitl_resume()
-        elif not (own and own[-1] is asked):  # otherwise the last answer is stored and only the completion is missing
+        elif not (own and own[-1] is asked):  # otherwise the last answer is stored, and the run only has to be completed
             await self._agent.resume(run_id=self._ctx.run_id)
         else:
             self._agent.state.last_outcome = "complete"
 
     async def _end(self) -> None:
-        """Raise the error of the attempt, if any. After most errors cubeloop returns normally, and keeps their text."""
+        """Raise the error of the attempt, if any.
+
+        After most errors cubeloop returns normally, and stores the text of the error.
+        """
         state = self._agent.state
         self._ctx.extra.update(_json_object(state.extra))
         if self._error is not None:
@@ -192,9 +198,9 @@ class _Attempt:
             raise AgentCancelledError("the agent aborted its own run", run_id=self._ctx.run_id)
 
     async def append(self, thread_id: str, messages: Sequence[Any]) -> None:
-        """Store the agent's messages. After a cancel, cubeloop makes results for unfinished calls.
+        """Store the agent's messages.
 
-        Do not store these results.
+        After a cancel, cubeloop makes results for unfinished calls. These results are not stored.
         """
         new: list[Message] = []
         for message in messages:
@@ -232,7 +238,7 @@ class _Attempt:
         return call
 
     def _scoped(self, hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a hook whose questions before a tool call belong to this call."""
+        """Return a hook. The questions that the hook asks before a tool call belong to this call."""
 
         async def before(context: Any, **named: Any) -> Any:
             with detached(self._framework), self._ctx.in_tool(context.tool_call.id):
@@ -269,7 +275,10 @@ class _Attempt:
                 self._ctx.stream_part(piece.delta, "arguments", call)
 
     async def _store_result(self, event: Any) -> None:
-        """Store a tool's result at once. cubeloop would store all results of an answer together, after its last call."""
+        """Store a tool's result at once.
+
+        cubeloop would store the results of an answer together, after the last call of the answer.
+        """
         call_id, result = event.tool_call_id, event.result
         if call_id in self._asked or self._ctx.cancelled or not hasattr(result, "content"):
             return
@@ -291,8 +300,8 @@ class _Attempt:
 def _error(words: str, last: Any) -> CubeloopAgentError:
     """Return the error with which an attempt ends.
 
-    ``last``: the last message of the agent. cubeloop 0.15 adds the fields of a provider's error to this message. Without these
-    fields, the options of the run decide whether there is another attempt.
+    ``last``: the last message of the agent. cubeloop 0.15 adds the fields of a provider's error to this message. If the fields
+    are missing, the options of the run decide whether another attempt follows.
     """
     status, code, kind = (getattr(last, name, None) for name in ("status_code", "error_code", "error_type"))
     temporary = passes(status, code) or (status is None and kind in PASSING_TYPES and code != SPENT)

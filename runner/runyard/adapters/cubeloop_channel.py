@@ -1,6 +1,6 @@
-"""Questions of a cubeloop agent in a worker. The agent's channel asks through the run. The run waits without a worker (H1).
+"""Questions of a cubeloop agent in a worker. They become questions of the run, which waits without a worker (H1).
 
-cubeloop's tools and middleware have a channel object. This object waits for answers in memory. :func:`bind` changes the classes
+cubeloop's tools and middleware have a channel object, which waits for answers in memory. :func:`bind` changes the classes
 of channels. Inside a run, the questions of a channel then become HITL requests of the run. Outside of a run, a channel works as
 before.
 """
@@ -44,10 +44,10 @@ def may_ask(agent: Any) -> bool:
 
 
 def bind(framework: Framework, *found: Any) -> None:
-    """Make the channels of the package, and the channels ``found``, ask through the run of the current task.
+    """Turn the questions of the package's channels, and of the channels ``found``, into questions of the current task's run.
 
-    This function changes the classes of the channels. A tool may use a channel of its module, or a channel that the program
-    makes later. A second call changes nothing.
+    This function changes the classes of the channels. The change therefore also reaches a channel in a tool's module, and a
+    channel that the program makes later. A second call changes nothing.
     """
     for kind in (framework.module("hitl.channel")._BaseChannel, *(one for each in found for one in type(each).__mro__)):
         if (outside := vars(kind).get("_await_answer")) is not None and not hasattr(outside, "_runyard_outside"):
@@ -72,7 +72,10 @@ def _is_channel(value: object) -> bool:
 
 
 def _reached(function: Any) -> list[Any]:
-    """Return the objects that a tool's code can name: in its closure, in its module, in the attributes of its object."""
+    """Return the objects that the code of a tool can use.
+
+    They are in its closure, in its module, or in attributes of its object.
+    """
     found: list[Any] = []
     left, seen = [function], set[int]()
     while left and len(found) < MAX_REACHED:
@@ -96,7 +99,7 @@ def _reached(function: Any) -> list[Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function and the functions in it use."""
+    """Yield the names that a function and its inner functions use."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -134,8 +137,9 @@ async def _ask(ctx: RunContext, framework: Framework, payload: Any, seconds: flo
 def _question(fields: JsonObject, question_id: str) -> tuple[JsonObject, JsonObject, str | None]:
     """Return the question, the schema of its answers, and the key of the question in the run.
 
-    cubeloop numbers equal questions of a channel in their order. If several runs use the channel, the numbers differ between
-    two attempts. The key is therefore None unless the caller named a tool call. With None, the run makes the key.
+    cubeloop numbers the equal questions of a channel in their order. If several runs use the channel, the numbers differ
+    between two attempts. The key is therefore None, unless the caller named a tool call. If the key is None, the run makes a
+    key.
     """
     if fields["kind"] == "confirm":
         named = None if "." in question_id else f"confirm:{question_id}:{digest(fields)}"

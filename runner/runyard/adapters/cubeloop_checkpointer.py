@@ -7,7 +7,8 @@
         await agent.prompt("hello")
 
 The threads are threads of runyard. A fork takes constant time. The client, the HTTP API and the command line read the threads.
-A run of such an agent is an external run (R17). A question of the run is in the inbox. A human may answer it there (H10).
+A run of such an agent is an external run (R17). The inbox shows the questions of the run, and a human may answer them there
+(H10).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from cubeloop.types import StructuredValue
 
 MESSAGES_PER_TURN: Final = 500
-"""Number of converted messages after which the event loop may execute other tasks."""
+"""Number of messages to convert before the event loop may execute other tasks."""
 
 
 class RunyardCheckpointer:
@@ -44,8 +45,8 @@ class RunyardCheckpointer:
     end of the block disconnects. ``tenant`` and ``options``: the arguments of :meth:`runyard.Client.connect`, for a URL.
     ``package``: ``cubeloop`` or ``cubepi``. Only a program that imports both packages needs this argument.
 
-    If the package has an error for a case, the methods raise the package's error, for example ``ThreadNotFoundError`` of
-    ``cubeloop.checkpointer.exceptions``. Otherwise they raise runyard's error.
+    The methods raise the package's error for a case if the package has one, for example ``ThreadNotFoundError`` of
+    ``cubeloop.checkpointer.exceptions``. Otherwise the methods raise runyard's error.
     """
 
     def __init__(self, client: Client | str, *, tenant: str = "", package: str | None = None, **options: Any) -> None:
@@ -108,8 +109,9 @@ class RunyardCheckpointer:
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
         """Store all messages, or no message. Each message has its own run id.
 
-        A message that is stored already is skipped (:func:`.cubeloop_messages.stored_id`). A program can therefore repeat an
-        append with an unknown outcome. Raises RunAlreadyCompletedError. Raises RunAlreadyClaimedError for the run of a worker.
+        A message that is already stored is skipped (:func:`.cubeloop_messages.stored_id`). A program that does not know the
+        outcome of an append can therefore repeat the append. Raises RunAlreadyCompletedError. Raises RunAlreadyClaimedError
+        for the run of a worker.
         """
         with self._open(thread_id) as backend:
             made = []
@@ -135,7 +137,7 @@ class RunyardCheckpointer:
     async def mark_run_complete(self, thread_id: str, run_id: str) -> None:
         """Complete a run. Do nothing if the run has completed. Raises RunNotClaimedError."""
         with self._open(thread_id) as backend:
-            await RequestLedger(backend).forget(thread_id, run_id)  # first, because the completion stores the extra for forks
+            await RequestLedger(backend).forget(thread_id, run_id)  # before the completion, which copies the extra for forks
             await backend.checkpointer.mark_run_complete(thread_id, run_id)
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
@@ -165,8 +167,8 @@ class RunyardCheckpointer:
     async def load_pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
         """Return the pending request and its run id, or None.
 
-        A request whose answer is stored stays pending until the agent clears the request. cubeloop's own checkpointers do the
-        same. An agent that crashed after the answer can therefore be resumed. :meth:`answered` returns such an answer.
+        A request with a stored answer stays pending until the agent clears the request, as in cubeloop's own checkpointers. An
+        agent that crashed after the answer can therefore be resumed. :meth:`answered` returns such an answer.
         """
         with self._open(thread_id) as backend:
             found = await RequestLedger(backend).pending(thread_id)
@@ -210,7 +212,7 @@ class RunyardCheckpointer:
     async def clear_hitl_answers(
         self, thread_id: str, question_ids: Iterable[str] | None = None, *, run_id: str | None = None
     ) -> None:
-        """Clear the answers of a run, or only the answers to ``question_ids``. The inbox still shows cleared answers."""
+        """Clear the answers of a run, or only the answers to ``question_ids``. The inbox continues to show these answers."""
         with self._open(thread_id) as backend:
             await RequestLedger(backend).clear_answers(thread_id, question_ids, run_id)
 

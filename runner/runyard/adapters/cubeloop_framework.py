@@ -90,7 +90,7 @@ class Framework:
     def translated(self, thread_id: str = "") -> Iterator[None]:
         """Replace an error of runyard by the package's error for the same case, if the package has such an error.
 
-        A program of the package can then catch the error by its class.
+        A program that uses the package can then catch the package's class of errors.
         """
         try:
             yield
@@ -126,7 +126,9 @@ class Framework:
 
 
 def framework(name: str | None = None) -> Framework:
-    """Return the package ``name``. The default is the package that this program has imported, or else an installed package.
+    """Return the package ``name``.
+
+    Without a name, return the package that the program has imported, or else an installed package.
 
     Raises InvalidInputError for another name. Without a name, raises InvalidInputError if the program has imported both
     packages, and ExtraMissingError if neither package is installed.

@@ -2,9 +2,9 @@
 
 A :class:`~runyard.models.Message` holds the content that people, other formats and other agents read. The other fields of a
 cubeloop message (ids of the provider, free-text stop reasons, cache tokens, times, details of results) are stored under
-``provider_details["cubeloop"]``, without empty entries. If the message cannot be made again from these fields and the content,
-the whole JSON of the message is stored there under ``message``. A part of an unknown type is such a case. The packages
-``cubepi`` and ``cubeloop`` share the key. Each package therefore reads the messages of the other package.
+``provider_details["cubeloop"]``, without empty entries. These fields and the content may not be enough to make the message
+again, for example if a part has an unknown type. The whole JSON of the message is then stored there under ``message``. The
+packages ``cubepi`` and ``cubeloop`` share the key. Each package therefore reads the messages of the other package.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "error": "error",
     "aborted": "aborted",
 }
-"""cubeloop's stop reasons → runyard's. cubeloop allows any text. All other reasons are only in provider_details."""
+"""cubeloop's stop reasons → runyard's. cubeloop allows any text as a reason. Only provider_details stores all other reasons."""
 _ROLES: Final = ("user", "assistant", "tool_result")
 _IN_MESSAGE: Final = ("role", "content", "run_id", "metadata", "usage", "tool_call_id", "tool_name", "is_error")
 """Fields of a cubeloop message that :class:`Message` also has."""
@@ -75,7 +75,7 @@ def decode(messages: Iterable[Message]) -> list[JsonObject]:
 
     A stored message with several tool results becomes several messages, because cubeloop has one result per message. A part
     without an equivalent in cubeloop, such as an image by URL, becomes a text with the type of the part. A system message
-    becomes a user message that is marked as synthetic. The metadata of other writers' messages are left out.
+    becomes a user message that is marked as synthetic. Metadata are left out, except those of cubeloop's own messages.
     """
     made: list[JsonObject] = []
     names: dict[str, str] = {}

@@ -1,12 +1,12 @@
 """The pending request and the answers of cubeloop's agents, as HITL requests of the checkpointer's store.
 
-cubeloop identifies a question by its ``question_id``. This id is not unique in the tenant. The store needs a unique request id.
-The request id is derived from the thread, the run, the question and the time of the question. The row of the request holds the
-answer. Either the agent's program or a human in the inbox gives the answer. A request is answered once (H3).
+cubeloop identifies a question by its ``question_id``, which is not unique in the tenant. The store needs a unique request id.
+This module derives the request id from the thread, the run, the question and the time of the question. The row of the request
+holds the answer. Either the agent's program or a human in the inbox gives the answer. A request is answered once (H3).
 
-cubeloop clears its pending request and its answers when it stores the results of the tool calls. Until then, the thread's extra
-has the requests under the key STATE. The value of this key contains only ids. A fork may inherit these ids. A fork never
-inherits the requests and answers, because they belong to one thread (I6).
+cubeloop clears its pending request and its answers when it stores the results of the tool calls. Until then, the thread's
+extra has the ids of the requests under the key STATE. A fork may inherit these ids. The requests and answers belong to one
+thread, and a fork does not inherit them (I6).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SCHEMAS: Final[dict[str, JsonObject]] = {
     "approve": {"anyOf": [DECISION_SCHEMA, *cast("list[JsonValue]", APPROVAL_SCHEMA["anyOf"])]},
     "ask": {"type": ["object", "string"]},
 }
-"""Schemas of the answers to cubeloop's kinds of requests. An approval may be answered in cubeloop's form or in runyard's.
+"""Schemas of the answers to cubeloop's kinds of requests. The answer to an approval has cubeloop's form or runyard's form.
 
 The answer to ``ask`` is an object whose keys are the keys of the questions. cubeloop also accepts a text. The answer to
-``confirm`` may not be a text, because cubeloop takes every text for a yes.
+``confirm`` must not be a text, because cubeloop treats every text as a yes.
 """
 
 
@@ -57,8 +57,8 @@ The answer to ``ask`` is an object whose keys are the keys of the questions. cub
 class _State:
     """The uncleared requests of a thread.
 
-    ``pending``: the id of the request that is pending for cubeloop. This request may already have an answer. ``asked``: the
-    requests whose answers cubeloop can read, as request id → run id (or ``""``) and question id.
+    ``pending``: the id of the request that cubeloop treats as pending. This request may already have an answer. ``asked``: the
+    requests whose answers cubeloop can read. A request id maps to the run id (or ``""``) and the question id.
     """
 
     pending: str | None = None
@@ -111,7 +111,7 @@ class RequestLedger:
             return True
 
         await self._backend.checkpointer.save_extra(thread_id, {})  # creates the thread
-        await self._change(thread_id, change)  # first, because `answer` finds the row through the state
+        await self._change(thread_id, change)  # before the request is stored, because `answer` finds the row by the state
         await self._backend.checkpointer.save_pending_request(thread_id, asked, run_id=run_id)
 
     async def clear(self, thread_id: str) -> None:
@@ -147,8 +147,9 @@ class RequestLedger:
     ) -> None:
         """Store an answer of the agent's program. A second call with the same answer changes nothing.
 
-        ``asked_at``: a text that identifies the question if the store has no request for it. Raises HitlAlreadyAnsweredError if
-        the question has another answer. Raises HitlInvalidAnswerError if the answer does not fit the request.
+        ``asked_at``: a text that identifies the question if the store has no request for the question. Raises
+        HitlAlreadyAnsweredError if the question has another answer. Raises HitlInvalidAnswerError if the answer does not fit
+        the request.
         """
         state = _State.of(await self._backend.threads.thread(thread_id))
         key = state.find(run_id, question_id)
@@ -170,7 +171,7 @@ class RequestLedger:
         await self._store.answer_request(thread_id, answer, request_id=row.request_id, answered_by=AGENT)
 
     async def answer(self, thread_id: str, question_id: str, run_id: str | None) -> JsonValue:
-        """Return the answer to a question. Return None without an answer, and after the answer was cleared."""
+        """Return the answer to a question. Return None if there is no answer, or if the answer was cleared."""
         state = _State.of(await self._backend.threads.thread(thread_id))
         key = state.find(run_id, question_id)
         row = await self._row(thread_id, state, key) if key is not None else None
@@ -224,7 +225,7 @@ class RequestLedger:
     async def _change(self, thread_id: str, change: Callable[[_State], Any]) -> bool:
         """Apply ``change`` to the stored state. Return whether ``change`` returned a true value.
 
-        If another process has changed the thread, repeat the call of ``change`` with the present state.
+        If another process has changed the thread in between, call ``change`` again, with the present state.
         """
         for _ in range(MAX_TRIES):
             thread = await self._backend.threads.thread(thread_id)
@@ -240,7 +241,7 @@ class RequestLedger:
                 continue
             return changed
         raise PreconditionFailedError(
-            f"other processes changed thread {thread_id!r} during {MAX_TRIES} tries; let one process at a time ask on a thread",
+            f"other processes changed thread {thread_id!r} during {MAX_TRIES} tries; let only one process ask on this thread",
             thread_id=thread_id,
         )
 
@@ -286,7 +287,7 @@ def answer_of(row: HitlRequest) -> JsonValue:
 
 
 def _decision(answer: JsonValue) -> JsonValue:
-    """Return runyard's answer to an approval in cubeloop's form. Return any other answer unchanged."""
+    """Convert an answer to an approval from runyard's form to cubeloop's form. Return any other answer unchanged."""
     match answer:
         case {"approved": bool(approved)}:
             edited = answer.get("arguments") if approved else None

@@ -23,22 +23,22 @@ Reply: TypeAlias = "Message | dict[str, Any] | str | Sequence[Message | dict[str
 MessageFunction: TypeAlias = "Callable[[list[Any]], Reply | Awaitable[Reply]]"
 
 SYNC_THREADS: Final = 64
-"""Maximum number of sync functions that a process executes at once. Further functions wait, and their runs keep their slots."""
+"""Maximum number of sync functions that a process executes at once. The runs of waiting functions keep their slots."""
 
 
 def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_humans: bool = False) -> MessageAgent:
     """Return an agent for an :class:`~runyard.App` that calls a function of messages.
 
     ``fn(messages)``: a sync or async function of the conversation so far, with the prompt. The function returns a text, a
-    message, or a list of messages. A text becomes an assistant message. A list may begin with all given messages. Then only the
-    later messages are stored. The run fails if given messages are at other places, for example after a system message. For None
-    and an empty list nothing is stored. A sync function is executed in one of at most SYNC_THREADS threads of the process. A
-    cancel of the run does not stop this thread. ``format``: the format of JSON objects (``"openai"``, ``"anthropic"``, …) that
-    ``fn`` takes and returns instead of :class:`~runyard.models.Message`. ``asks_humans``: whether ``fn`` may call
-    ``current_run().ask``. A probe of such an agent is refused at once (F9).
+    message, or a list of messages. A text becomes an assistant message. A list may begin with all given messages. In this case
+    only the messages after them are stored. The run fails if the list has given messages elsewhere, for example after a system
+    message. Nothing is stored for None and for an empty list. A sync function is executed in one of at most SYNC_THREADS
+    threads of the process. A cancel of the run does not stop this thread. ``format``: the format of JSON objects
+    (``"openai"``, ``"anthropic"``, …) that ``fn`` takes and returns instead of :class:`~runyard.models.Message`.
+    ``asks_humans``: whether ``fn`` may call ``current_run().ask``. A probe of such an agent is refused at once (F9).
 
-    After a crash the function is called again, with the messages that an earlier attempt stored. Make each effect that must not
-    be repeated a step: :func:`runyard.step`.
+    After a crash the function is called again, with the messages that an earlier attempt stored. Use a step
+    (:func:`runyard.step`) for each effect that must not be repeated.
 
     Raises InvalidInputError for an unknown format, or if ``fn`` cannot be called.
     """
@@ -94,7 +94,7 @@ class MessageAgent:
 def _added(returned: list[Any], known: list[Any]) -> list[Any]:
     """Return the messages that a function added to the given messages ``known``.
 
-    Raises InvalidInputError for given messages at other places. They would be stored a second time.
+    Raises InvalidInputError if given messages are not at the beginning. They would be stored a second time.
     """
     given, size = set(map(id, known)), len(known)
     if known and returned[:size] == known:
@@ -103,9 +103,9 @@ def _added(returned: list[Any], known: list[Any]) -> list[Any]:
         given.update(map(id, returned))
     if any(id(each) in given for each in returned):
         raise InvalidInputError(
-            "the function returned messages that it was given, but not all of them at the beginning of the list; return only "
-            "the new messages, or the given messages and then the new ones. Put a system message into a copy of the list, "
-            "which only the model gets",
+            "the function returned given messages, but not all of them at the beginning of the list; return only the new "
+            "messages, or all given messages and then the new messages. To send the model a system message, put the system "
+            "message into a copy of the list",
             field="message",
         )
     return returned
@@ -121,7 +121,7 @@ async def _called(fn: MessageFunction, messages: list[Any]) -> Any:
 def _threads() -> ThreadPoolExecutor:
     """Return the threads of sync functions.
 
-    The loop's own threads are not used, because they also resolve the names of servers. Functions that occupied all of them
-    would delay connections.
+    The threads of the event loop are not used, because they also resolve host names. If functions occupied all these threads,
+    new connections would have to wait.
     """
     return ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="runyard-function")

@@ -15,14 +15,15 @@ OMITTED: Final = "runyard_omitted"
 
 
 def json_of(value: object) -> Any:
-    """Return ``value`` as JSON: bytes as base64, numbers that are not finite as null, other objects as their text."""
+    """Return ``value`` as JSON. Bytes become base64, infinite numbers and NaN become null, and other objects become text."""
     return to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="null")
 
 
 def result_of(value: object) -> JsonValue:
     """Return ``value`` as the result of a run. An invalid result becomes an object with the key OMITTED.
 
-    The agent has ended and its messages are stored. An invalid result therefore does not fail the run.
+    When this function is called, the agent has ended and its messages are stored. An invalid result therefore does not fail
+    the run.
     """
     try:
         made: JsonValue = json_of(value)

@@ -1,9 +1,10 @@
 """A graph of LangGraph as the agent of an App: ``App(agents={"g": graph})``.
 
-Each run continues the state that is bound to the last message before the run (F13). The run has a line of checkpoints. Only
-attempts of the run may write to this line (I2). A superstep ends with a checkpoint. Then the messages of the superstep are
-appended to the thread, and the state is bound to the last of them. A later attempt continues at the last checkpoint and does
-not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The answer becomes ``Command(resume=…)``.
+Each run continues the state that is bound to the last message before the run (F13). The checkpoints of one run are called its
+line. Only attempts of the run may write to the line (I2). A superstep ends with a checkpoint. Then the messages of the
+superstep are appended to the thread, and the state is bound to the last of these messages. A later attempt continues at the
+last checkpoint and does not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The answer becomes
+``Command(resume=…)``.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def serve(
 
     ``messages``: the channel of the graph with the conversation. ``context``: the graph's runtime context, or a sync or async
     function that makes the context from a :class:`~runyard.RunContext`. ``asks_humans``: whether the graph may interrupt. The
-    default is whether the graph or a subgraph has ``interrupt_before``. A probe of a graph that may interrupt is refused at
+    default is True if the graph or a subgraph has ``interrupt_before``. A probe of a graph that may interrupt is refused at
     once (F9). ``options``: queue, timeout and retries of the agent's runs.
 
     Raises InvalidInputError if the graph has no channel ``messages``, or if the graph or a subgraph has ``interrupt_after``.
@@ -115,7 +116,7 @@ class _GraphRun:
         values = state.values
         await self._append(values.get(self._served.messages, ()), state.config)
         if self._last is None and self._ctx.input is not None:
-            self._last = self._ctx.input.id  # without messages of the run, its state belongs to its input
+            self._last = self._ctx.input.id  # a run without own messages binds its state to its input
         await self._mark(state.config)
         rest = {name: value for name, value in values.items() if name != self._served.messages}
         self._ctx.result = result_of(rest) if rest else None
@@ -127,7 +128,7 @@ class _GraphRun:
         return next((message.id for message in reversed(own) if ORIGIN in (message.provider_details or {})), None)
 
     async def _begin(self, history: Sequence[Message]) -> object | None:
-        """Open the run's state. Return the input of the graph. Return None if the state already contains the input."""
+        """Open the run's state. Return the input of the graph, or None if the state already contains the input."""
         graphs, own = self._ctx.graphs, self._ctx.run_id
         candidates = _candidates(history, own)
         if graphs.attempt is None:
@@ -153,7 +154,7 @@ class _GraphRun:
             state = await self._read()
             await self._append(state.values.get(self._served.messages, ()), state.config)
             if state.created_at is not None:
-                await self._mark(state.config)  # an earlier attempt may have ended before the mark
+                await self._mark(state.config)  # an earlier attempt may have ended before it bound the state
                 return None
         return {self._served.messages: _input(history, start, own, self._ctx.thread_id)}
 
@@ -168,8 +169,8 @@ class _GraphRun:
         pending = waits(self._served.graph, state, self._answers, stopped)
         if stopped and not pending:
             raise InvalidInputError(
-                f"the graph stopped before {', '.join(state.next)} at a breakpoint of a graph that the node makes. LangGraph "
-                "does not list such graphs; use interrupt() there, or make the graph outside of the node",
+                f"the graph stopped before {', '.join(state.next)}, at a breakpoint of a graph that a node makes. LangGraph "
+                "does not list such a graph; use interrupt() in this graph, or make the graph outside of the node",
                 field="graph",
             )
         pending.check(await self._ctx.ask_all(pending.questions()))
@@ -196,7 +197,7 @@ class _GraphRun:
     def _relay(self, piece: object, task: str) -> None:
         """Send a piece of an answer. If tasks generate answers at the same time, only the first answer is streamed.
 
-        If a task begins another answer, its earlier answer was not for the conversation, for example a classification.
+        If a task begins another answer, its earlier answer did not belong to the conversation. It may be a classification.
         """
         if not isinstance(piece, AIMessageChunk) or not (text := text_of(piece.content)):
             return
@@ -211,7 +212,7 @@ class _GraphRun:
             self._ctx.stream_part(text)
 
     def _drop_stream(self) -> None:
-        """Forget a streamed answer that is not in the state."""
+        """Discard a streamed answer that is not in the state."""
         if self._streamed is not None:
             self._dropped.add(self._streamed[0])
             self._streamed = None
@@ -249,7 +250,10 @@ class _GraphRun:
 
 
 def _candidates(history: Sequence[Message], run_id: str) -> list[str]:
-    """Return the ids of the messages that may have a state for the run: the messages of the previous run, the newest first."""
+    """Return the ids of the previous run's messages, the newest first.
+
+    The run may continue the state of one of these messages.
+    """
     before = [message for message in history if message.run_id not in (None, run_id)]
     return [message.id for message in reversed(before) if message.run_id == before[-1].run_id]
 

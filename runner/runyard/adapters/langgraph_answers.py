@@ -1,4 +1,4 @@
-"""The answers of humans to the questions of a graph. An answer belongs to the question that was asked (H5)."""
+"""The answers of humans to the questions of a graph. Each answer belongs to the question that the human saw (H5)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UNANSWERED: Final = object()
 class Answers:
     """The answers of the humans of one run.
 
-    ``lookup``: a function that returns the answer to the question with a key, or :data:`UNANSWERED`. A key has the task, the
-    value of ``interrupt()``, and the number of times that the task has asked this value before.
+    ``lookup``: a function that returns the answer to the question with a key, or :data:`UNANSWERED`. A key contains the task,
+    the value of ``interrupt()``, and the number of earlier questions of the task with this value.
     """
 
     def __init__(self, lookup: Callable[[str], JsonValue | object]) -> None:
@@ -45,11 +45,13 @@ class Answers:
         return copy.deepcopy(answer) if answer is not UNANSWERED else answer
 
     def key(self, waiting: Interrupt, stopped: bool) -> str | None:
-        """Return the key of the question of a pending interrupt. Return None if the task can get an answer at once.
+        """Return the key of the question of a pending interrupt.
 
-        ``stopped``: whether this attempt has executed the task up to the interrupt. Otherwise the task is executed with the
-        answers to its questions, and may ask again. Raises InvalidInputError if the question is answered but the task did not
-        get the answer.
+        Return None if the question already has an answer for the task.
+
+        ``stopped``: whether this attempt has executed the task up to the interrupt. If False, the task will be executed with
+        the answers to its questions, and may ask again. Raises InvalidInputError if the question is answered but the task did
+        not get the answer.
         """
         task, value = waiting.id, digest(json_of(waiting.value))
         if not stopped:
@@ -60,8 +62,8 @@ class Answers:
             place += 1
         if place > self._given.get((task, value), 0):
             raise InvalidInputError(
-                "the graph asked a question again and did not take its answer, because this version of LangGraph reads answers "
-                "in another way; install a version that runyard supports",
+                "the graph asked a question again and did not take the answer, because this version of LangGraph reads answers "
+                "in a way that runyard does not know; install a version that runyard supports",
                 field="graph",
             )
         return _key(task, value, place)
@@ -70,11 +72,11 @@ class Answers:
 class _TaskAnswers(list[Any]):
     """The list that LangGraph calls the resume values of a task.
 
-    LangGraph gives the n-th value to the n-th ``interrupt()`` of the task, whatever this call asks. The id of an interrupt,
-    and so the resume map of a ``Command``, also names a task and a number, and no question. ``interrupt()`` shows its question
-    to nobody before it returns a value. This list therefore reads the question in the frame of ``interrupt()``, which compares
-    the length of the list with the number of the call. The list has a value at this number only if the question has an answer.
-    Otherwise LangGraph asks the question.
+    LangGraph gives the n-th value to the n-th ``interrupt()`` of the task, and ignores the question of this call. The id of an
+    interrupt also names a task and a number only, and so does the resume map of a ``Command``. ``interrupt()`` does not pass
+    its question to other code before it returns a value. ``interrupt()`` compares the length of this list with the number of
+    the call. During this comparison, the list reads the question from the frame of ``interrupt()``. The list has a value at
+    this number only if the question has an answer. Without a value, LangGraph asks the question.
     """
 
     def __init__(self, answers: Answers, serde: SerializerProtocol) -> None:
@@ -86,7 +88,7 @@ class _TaskAnswers(list[Any]):
     def __len__(self) -> int:
         frame = sys._getframe(1)
         if frame.f_code is not interrupt.__code__ or not {"idx", "value"} <= frame.f_locals.keys():
-            return 0  # an answered question is then asked again, which Answers.key refuses
+            return 0  # LangGraph then asks an answered question again, and Answers.key raises an error
         number: int = frame.f_locals["idx"]
         asked = self._asked[number] = self._question(frame.f_locals["value"])
         before = sum(self._asked.get(n) == asked for n in range(number))

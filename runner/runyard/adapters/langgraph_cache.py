@@ -1,8 +1,8 @@
-"""The lists of graphs that a process has read or written.
+"""A cache of the lists of graphs that a process has read or written.
 
-The cache has a private copy of each item. With these copies, the cache finds items that a caller has changed in place. The
-cache gives an item to a reader only if no other object refers to the item. Otherwise it makes a new item. The cache does not
-look for references to the parts of an item, such as a dict of a message.
+The cache has a private copy of each item. The copies show which items a caller has changed in place. The cache gives an item
+to a reader only if no other object refers to the item. Otherwise the cache makes a new item. The cache does not look for
+references to the parts of an item, such as a dict of a message.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ Key: TypeAlias = tuple[Hashable, int, str, str, str]
 _UNCHANGEABLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """Types of the values that a copy of a message shares with the message."""
 _REFERENCES: Final = 2
-"""Number of references to an unshared object of a list: by the list, and by the argument of the call that counts references."""
+"""Number of references to an item that only the list uses.
+
+They are the list, and the argument of the call that counts references.
+"""
 
 
 @dataclass(slots=True)
 class KnownList:
     """The last version of a list that the process read or wrote.
 
-    ``items``: the objects of the list. Other objects may refer to them. ``copies``: private copies of these objects
-    (:func:`copied`). ``parts``: the parts of the objects that are compared with ``copies``. A comparison of two lists executes
-    no Python statement per item.
+    ``items``: the objects of the list. Other objects may refer to the items. ``copies``: private copies of the items
+    (:func:`copied`). ``parts``: the parts of the items that are compared with ``copies``. The lists ``parts`` and ``copies``
+    can be compared without a Python statement for each item.
     """
 
     items: list[Any]
@@ -122,7 +125,7 @@ class ListCache:
 
 
 def part_of(item: Any) -> Any:
-    """Return the part of an item that is compared with its copy: the known and the unknown fields of a message."""
+    """Return the part of an item that is compared with its copy: of a message, the known and the unknown fields."""
     return (item.__dict__, item.__pydantic_extra__) if isinstance(item, BaseMessage) else item
 
 
@@ -135,7 +138,7 @@ def copied(items: Iterable[Any]) -> list[Any] | None:
 
 
 def differs(item: Any, copied: Any) -> bool:
-    """Return whether an item is not equal to its copy. Objects that cannot be compared differ."""
+    """Return whether an item differs from its copy. Objects that cannot be compared count as different."""
     try:
         return bool(part_of(item) != copied)
     except Exception:  # a method __eq__ may raise any error, for example of an array
@@ -152,9 +155,9 @@ def _copy(parts: tuple[dict[str, Any] | None, ...]) -> tuple[dict[str, Any] | No
 
 
 def _made(item: Any, copied: Any) -> Any:
-    """Return a new object that is equal to the stored item. ``copied``: the copy of the stored item.
+    """Return a new object that is equal to the stored item.
 
-    ``item``: the item, maybe changed.
+    ``copied``: the copy of the stored item. ``item``: the present item, which a caller may have changed.
     """
     if not isinstance(item, BaseMessage):
         return copy.deepcopy(copied)

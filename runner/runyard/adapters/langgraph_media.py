@@ -1,7 +1,8 @@
 """Conversion of images, sounds and files between messages of LangChain and parts of a thread's messages.
 
-A file is a block in the form of LangChain's content blocks, of their version 0 (``source_type``), or of a provider. The forms
-differ in the names of a few fields, and some put these fields into an object. The conversion is a table of these names.
+A file is a block. Three forms of blocks exist: LangChain's content blocks, their version 0 (``source_type``), and the blocks
+of a provider. The forms differ in the names of a few fields, and some forms put these fields into an object. The conversion is
+a table of these names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ INSIDE: Final[Mapping[str, str]] = {
     "input_audio": "input_audio",
     "file": "file",
 }
-"""The name of the object in which a form puts the file, by the type of the block."""
+"""Type of the block → the name of the object that contains the file."""
 TYPES: Final = frozenset({*INSIDE, "audio", "video", "text-plain", "media", "input_image", "input_file"})
 """The types of blocks that are files."""
 

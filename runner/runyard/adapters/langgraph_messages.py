@@ -23,7 +23,7 @@ from .json_values import json_of
 from .langgraph_media import from_block, to_block
 
 ORIGIN: Final = "langgraph"
-"""The key in a message's ``provider_details`` with the id that the message has in the state of the graph."""
+"""The key in a message's ``provider_details`` for the id of the message in the state of the graph."""
 
 STOP_REASONS: Final[dict[str, StopReason]] = {
     "stop": "stop",

@@ -76,7 +76,7 @@ def check_breakpoints(graph: Graph) -> bool:
     for path, each in graphs.items():
         if each.interrupt_after_nodes:
             where = f" of the subgraph {path}" if path else ""
-            words = f"replace interrupt_after{where} by interrupt() or interrupt_before"
+            words = f"replace interrupt_after{where} with interrupt() or interrupt_before"
             raise InvalidInputError(f"{words}; a crash could make the graph skip interrupt_after", field="graph")
     return any(each.interrupt_before_nodes for each in graphs.values())
 
@@ -85,7 +85,7 @@ def waits(graph: Graph, state: StateSnapshot, answers: Answers, stopped: bool) -
     """Return the interrupts and breakpoints at which a graph waits. ``state``: the state of the graph and of its subgraphs.
 
     ``answers``: the answers to interrupts. ``stopped``: whether this attempt has executed the graph up to ``state``. The name
-    of a breakpoint has the checkpoint at which the graph stopped.
+    of a breakpoint contains the id of the checkpoint at which the graph stopped.
     """
     found, graphs = Waits({}, {}), subgraphs(graph)
     for path, each in _states("", state):

@@ -21,9 +21,9 @@ IN_THREAD_ITEMS: Final = 200
 
 
 async def apart(items: int, work: Callable[[], T]) -> T:
-    """Return ``work()``. ``items``: the number of items that it serialises.
+    """Return ``work()``. ``items``: the number of items that ``work`` serialises.
 
-    If this number is large, call ``work`` in a thread.
+    If this number is large, ``work`` is called in a thread.
     """
     return await asyncio.to_thread(work) if items > IN_THREAD_ITEMS else work()
 

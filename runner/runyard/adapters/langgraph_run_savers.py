@@ -26,9 +26,9 @@ RESUME: Final = "__resume__"
 
 
 class _Patient:
-    """Repeats the calls of a store until the store answers. Every call of a run may be repeated.
+    """Repeats each call of a store until the store answers. A repetition of a run's calls does no harm.
 
-    Raises StoreUnansweredError if no repetition is answered. This error is not an error of the agent.
+    Raises StoreUnansweredError if the store answers no repetition. This error does not count as an error of the agent.
     """
 
     def __init__(self, store: GraphCheckpointStore) -> None:
@@ -49,7 +49,7 @@ class _Patient:
 class RunSaver(RunyardSaver):
     """The saver of one attempt. It reads and writes the line of its run, and ignores thread ids in its arguments.
 
-    ``answers``: the answers of humans. The checkpoints do not have them. None: only read checkpoints.
+    ``answers``: the answers of humans, which the checkpoints do not contain. None for a saver that only reads checkpoints.
     """
 
     def __init__(self, store: GraphCheckpointStore, line: LineRef, cache: ListCache, answers: Answers | None = None) -> None:
@@ -102,7 +102,7 @@ async def probe_saver(
         found = await reader.decoded(stored, thread_id)
         if found is None:
             raise CheckpointMissingError(
-                f"the state of thread {thread_id} was deleted while the probe read it; probe after a message whose run exists",
+                f"the state of thread {thread_id} was deleted during the read; probe after a message whose run still exists",
                 thread_id=thread_id,
             )
         config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": stored.namespace}}

@@ -50,17 +50,18 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     """Checkpoints of LangGraph in a runyard store: ``graph.compile(checkpointer=RunyardSaver(url))``.
 
     ``where``: a URL such as ``postgresql://…``, or a :class:`~runyard.Client` or ``SyncClient`` whose connections the saver
-    shares. ``runyard migrate`` makes the schema at the URL. A saver for a URL connects at its first call in an event loop. It
-    makes synchronous calls in a separate thread. Close it at the end (``with``, ``async with``). A Client belongs to the event
-    loop in which the saver is made. The synchronous methods of its saver may be called from other threads only. ``tenant``: the
-    tenant, for a URL. ``serde``: the serializer, by default LangGraph's. ``cache``: the lists that the saver has read or
-    written. Several savers may share a cache.
+    shares. ``runyard migrate`` makes the schema at the URL. A saver for a URL connects at its first call in an event loop, and
+    makes synchronous calls in a separate thread. Close such a saver at the end (``with``, ``async with``). A saver for a
+    Client belongs to the Client's event loop, in which the saver must be made. Other threads may call the synchronous methods
+    of this saver, but its event loop may not. ``tenant``: the tenant, for a URL. ``serde``: the serializer, by default
+    LangGraph's. ``cache``: the lists that the saver has read or written. Several savers may share a cache.
 
     The saver stores the changes of a list channel. A superstep writes only the added items of a list, even if the list is long.
     A message that a node changes in place is stored again.
 
-    Calls raise BackendUnavailableError, SchemaError, and CapabilityMissingError for a store without checkpoints of graphs
-    (R14). Invalid thread ids, and metadata that cannot be written as JSON, raise InvalidInputError. Tenants are separated.
+    Calls raise BackendUnavailableError and SchemaError. They raise CapabilityMissingError if the store has no checkpoints of
+    graphs (R14). Calls raise InvalidInputError for an invalid thread id, and for metadata that cannot be written as JSON. A
+    saver sees only the checkpoints of its tenant.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     # -- LangGraph's asynchronous methods ------------------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint with the id in ``config``, or else the newest of its thread and namespace.
+        """Return the checkpoint whose id is in ``config``. Without an id, return the newest of the thread and namespace.
 
         Return None if there is no such checkpoint.
         """
@@ -190,7 +191,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         self._wait(self._prune(thread_ids, strategy))
 
     def close(self) -> None:
-        """Close the connections of synchronous calls of a saver for a URL. :meth:`aclose` closes all connections."""
+        """Close the connections for synchronous calls, of a saver for a URL. :meth:`aclose` closes all connections."""
         self._connections.close()
 
     def __enter__(self) -> Self:
@@ -206,7 +207,10 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         await self.aclose()
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """Return a version after ``current``. Its random part differs in the versions of the thread's other branches."""
+        """Return a version after ``current``.
+
+        Its random part distinguishes it from the versions of the thread's other branches.
+        """
         number, width = (current, 12) if isinstance(current, int) else (0, 12)
         if isinstance(current, str):
             digits = current.split(".")[0]
@@ -317,7 +321,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
             stored = await store.put(line, new)
             if stored is not None:
                 break
-            self._forget(store, line)  # lists or values were deleted, and all values must be stored again
+            self._forget(store, line)  # the store has deleted lists or values, and all values must be stored again
             changed = checkpoint["channel_versions"]
         for channel, encoded in lists.items():
             self._cache.put(_key(store, line, namespace, channel), encoded.known(stored[channel]))

@@ -3,7 +3,7 @@
 A state of LangGraph has few large channels. Most large channels are lists that grow at the end, such as ``messages``. Such a
 list is stored as segments of streams (:mod:`runyard.ports.graph_checkpoints`). A cache has the last version of each list that
 the process read or wrote (:mod:`.langgraph_cache`). The encoder compares a list with this version, and stores only items that
-the version lacks. A moved item is not stored again.
+this version lacks. An item that moved inside the list is not stored again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ CHUNK_BYTES: Final = 256 * 1024
 MAX_SEGMENTS: Final = 64
 """Maximum number of segments of a list. A list with more segments is stored again as one segment."""
 MIN_ITEMS: Final = 32
-"""Minimum length of a list without messages that is stored as items."""
+"""Minimum length of a list that is stored as items, if it contains no messages."""
 LIST_KIND: Final = "list"
 
 Item: TypeAlias = tuple[str, bytes]
 """A serialised item: a kind and bytes."""
 Stretch: TypeAlias = tuple[int | None, int, int]
-"""Consecutive items of a list: the place of the first item in the known list (None for new items), the place of the first item
-in the list, and the place after the last item in the list."""
+"""Consecutive items of a list, as three places.
+
+The first is the place of the first item in the known list (None for new items). The others are the places in the list of the
+first item, and after the last item."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Encoded:
 def is_itemised(value: object) -> bool:
     """Return whether a value is stored as items.
 
-    These are lists of messages, and long lists of other values than numbers.
+    Lists of messages are stored as items, and long lists whose values are not only numbers.
     """
     if type(value) is not list or not value:
         return False
@@ -104,7 +106,7 @@ def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, s
 
 
 def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
-    """Return the number of first items that both lists share, and the segments of the other items of ``new``."""
+    """Return the number of equal items at the beginning of both lists, and the segments of the other items of ``new``."""
     shared = 0
     triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))
     for place, (stream, first, last) in enumerate(triples):

@@ -64,11 +64,11 @@ def serve(
 ) -> ServedAgent:
     """Return an agent of the OpenAI Agents SDK as an agent for an :class:`~runyard.App`.
 
-    ``context``: the object that the SDK gives to tools and hooks. It may be a sync or async function that makes the object of
-    an attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: as for the SDK's
-    ``Runner.run``. ``max_turns`` counts the model requests of all attempts of a run. ``stream``: whether the models send
-    streams of tokens. The run's events then contain each token when it arrives. A request for a stream of chat completions also
-    requests the usage. Set ``stream=False`` for a server that refuses such requests. ``options``: queue, timeout and retries of
+    ``context``: the object that the SDK gives to tools and hooks. A sync or async function may be given instead. It makes the
+    object of an attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: as for the SDK's
+    ``Runner.run``. ``max_turns`` counts the model requests of all attempts of a run. ``stream``: whether the models stream
+    their tokens. If True, the run's events contain each token when it arrives. A streamed request for chat completions also
+    requests the usage. Set ``stream=False`` for a server that refuses this. ``options``: queue, timeout and retries of
     the agent's runs.
 
     Raises InvalidInputError if ``agent`` is not an agent of the SDK.

@@ -48,7 +48,7 @@ OUTPUT: Final[TypeAdapter[Any]] = TypeAdapter(ResponseOutputItem)
 
 
 class Attempt:
-    """The record of one attempt: the stored answers and results of this attempt and of earlier attempts of the run.
+    """The record of one attempt. It has the stored answers and results of this attempt and of the run's earlier attempts.
 
     ``past``: the items before the run's prompt. ``prompt``: the items of the prompt. ``said``: the text of the last answer.
     """
@@ -91,7 +91,7 @@ class Attempt:
         calls = [call_of(item) for item in interruptions]
         if nested := [call.name for call in calls if call.id not in self._calls]:
             raise InvalidInputError(
-                f"an agent that is used as a tool asks for the approval of {', '.join(nested)}, but a parked run loses this "
+                f"an agent that is used as a tool asks for an approval of {', '.join(nested)}, but a parked run loses this "
                 "question; set needs_approval of the agent's tool instead",
                 field="needs_approval",
             )
@@ -110,7 +110,7 @@ class Attempt:
                 state.reject(item, rejection_message=answer.reason or "The tool call was denied.")
 
     async def respond(self, model: Model, args: tuple[Any, ...], options: dict[str, Any]) -> ModelResponse:
-        """Return the next stored answer. After the last stored answer, request an answer and store it."""
+        """Return the next stored answer. If no stored answer is left, request an answer and store it."""
         with self._attempt_errors():
             if self._waiting:
                 await self._ctx.suspend()
@@ -151,15 +151,15 @@ class Attempt:
         finally:
             inside.reset(token)
         with self._attempt_errors():
-            if not tool.tool_output_guardrails:  # with a guardrail, which may replace the output, the session stores it
+            if not tool.tool_output_guardrails:  # a guardrail may replace the output; the session then stores it
                 await self._store_output(tool, context, output)
             await self._ctx.emit({"call_id": id_, "name": context.tool_name, "is_error": False}, type="tool.completed")
         return output
 
     async def add(self, items: Sequence[Any]) -> None:
-        """Store the unstored results in ``items``.
+        """Store those results in ``items`` that are not stored yet.
 
-        These are results of handoffs, of denied calls, and of the SDK's own tools.
+        They are results of handoffs, of denied calls, and of the SDK's own tools.
         """
         fresh: list[JsonObject] = []
         for item in openai_items.checked(items):
@@ -214,12 +214,15 @@ class Attempt:
         return ModelResponse(output=output, usage=usage, response_id=details.get("response_id"))
 
     def _distinguish(self, item: Any) -> None:
-        """Give a call another id if an earlier call has the same id. Results and approvals belong to one call (H5)."""
+        """Give a call another id if an earlier call has the same id. Each result and approval then belongs to one call (H5)."""
         if getattr(item, "type", None) == "function_call" and item.call_id in self._calls | self._earlier_calls:
             item.call_id = new_id()
 
     def _count(self, total: ModelUsage) -> None:
-        """Count usage outside of stored answers: of agents that are used as tools, and of repeated requests."""
+        """Count the usage of agents that are used as tools, and of repeated requests.
+
+        The stored answers do not have this usage.
+        """
         used = Usage(requests=total.requests, input_tokens=total.input_tokens, output_tokens=total.output_tokens)
         if (hidden := less(used, self._counted)) != Usage():
             self._counted += hidden
@@ -227,7 +230,7 @@ class Attempt:
 
     @contextmanager
     def _attempt_errors(self) -> Iterator[None]:
-        """Keep an error of the store, or a signal, for :meth:`run`. The SDK would wrap this error or show it to the model."""
+        """Keep an error of the store, or a control signal, for :meth:`run`. The SDK would wrap it or show it to the model."""
         try:
             yield
         except (ControlSignal, RunyardError) as error:

@@ -1,7 +1,7 @@
 """Branches of a session of the OpenAI Agents SDK. A branch is a label of the thread (B9).
 
-The methods have the names and arguments of the SDK's own session with branches. A turn is a message of the user and the
-messages up to the user's next message. Turns are numbered from 1 along the branch.
+The methods have the names and arguments of the SDK's own session with branches. A turn is a message of the user with all
+messages before the user's next message. Turns are numbered from 1 along the branch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .openai_session import Marks, Place
 
 MAIN: Final = "main"
-"""The label of an unlabelled branch after a session moved from it to another branch."""
+"""The label for an unlabelled branch from which a session moves to another branch."""
 PREVIEW: Final = 100
 """Number of characters of a turn's content in a list."""
 
@@ -47,9 +47,9 @@ class BranchCalls(ABC):
     async def create_branch_from_message(self, message_id: str, branch_name: str | None = None) -> str:
         """Begin a branch in place of a message, and move the session to the branch. Return the name of the branch.
 
-        The branch has the messages before ``message_id``. The next item replaces the message on this branch, for example by an
-        edited question. ``branch_name``: the label of the branch, or None to generate a label. The branch that the session
-        leaves gets the label ``main`` if no branch of the thread has this label.
+        The branch has the messages before ``message_id``. The next item takes the place of the message on this branch, for
+        example as an edited question. ``branch_name``: the label of the branch, or None to generate a label. The branch that
+        the session leaves gets the label ``main`` if no branch of the thread has this label.
 
         Raises MessageNotFoundError. Raises InvalidInputError for a name that is taken or is not a valid label.
         """
@@ -126,9 +126,9 @@ class BranchCalls(ABC):
         """Return the named branches of the thread, each as a dict.
 
         ``branch_id``: the name. ``message_id``: the last message of the branch. ``message_count``: the number of messages from
-        the first message of the thread to ``message_id``. ``created_at``: the time of this message. A branch without a separate
-        message begins after ``message_id``. Its ``message_count`` and ``created_at`` are None. ``is_current``: whether the
-        session is on the branch.
+        the first message of the thread to ``message_id``. ``created_at``: the time of this message. A new branch that has no
+        message yet begins after ``message_id``, and its ``message_count`` and ``created_at`` are None. ``is_current``: whether
+        the session is on the branch.
         """
         client = await self.client()
         try:

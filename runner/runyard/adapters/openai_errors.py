@@ -13,7 +13,7 @@ from ..execution.provider_outages import is_temporary
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Mark an error of the block that is not temporary: set ``retryable = False``. Raise the error again."""
+    """Set ``retryable = False`` on an error of the block that is not temporary. Raise the error again."""
     try:
         yield
     except (AgentsException, OpenAIError) as error:

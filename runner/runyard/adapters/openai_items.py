@@ -1,8 +1,8 @@
 """Conversion between messages and the items of the OpenAI Agents SDK. These are items of OpenAI's Responses API.
 
-Some items have no corresponding message, for example items of a type that OpenAI added later. The text of the stored message is
-then the JSON of the item. The message's ``source`` has the item, under the format :data:`ITEM`. This module does not import the
-SDK.
+Some items have no corresponding message, for example items of a type that OpenAI added later. The stored message then has the
+JSON of the item as its text, and the item itself as its ``source``, in the format :data:`ITEM`. This module does not import
+the SDK.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..support.fetch_hosts import check_files
 ITEM: Final = "openai_agents_item"
 """The format of a ``source`` that is an item without a corresponding message."""
 ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "system"}
-"""The item's role → the role of the message. A message for an item with any other role has the role assistant."""
+"""The item's role → the role of the message. For any other role of an item, the message has the role assistant."""
 
 
 def checked(items: Iterable[Any]) -> list[JsonObject]:
@@ -84,8 +84,8 @@ def to_items(message: Message) -> list[JsonObject]:
 def for_model(message: Message) -> list[JsonObject]:
     """Return the items of a message for a model (M5).
 
-    The conversion is a closed table. It reads only the parts of the message, and not its ``source``. Any caller may have sent
-    the ``source``. It may refer to files and items in the account of the worker's operator.
+    The conversion reads only the parts of the message, and not its ``source``. Any caller may have sent a ``source`` that
+    refers to files and items in the account of the worker's operator.
 
     Raises FetchNotAllowedError for a file of a host that is not allowed.
     """

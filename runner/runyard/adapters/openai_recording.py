@@ -1,8 +1,8 @@
-"""Recording of an attempt of an OpenAI Agents SDK agent. Copied agents use the attempt's record.
+"""Recording of an attempt of an OpenAI Agents SDK agent. The attempt executes copies of the agents, which use its record.
 
-A copy of an agent has the same tools, handoffs and models. A wrapper around each of them calls :class:`Record` first. An agent
-that is used as a tool is not copied. The record has one call and one result for such a tool. It does not have the model
-requests of the tool's agent.
+A copy of an agent has the same tools, handoffs and models. A wrapper around each of these calls :class:`Record` first. An
+agent that is used as a tool is not copied. The record has one call and one result for such a tool, but not the model requests
+of the tool's agent.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Record(Protocol):
     """The record of one attempt.
 
-    ``respond``: return the recorded answer of a model. Without a recorded answer, send the request to ``model``. ``invoke``:
-    return the recorded result of a tool call. Without a recorded result, call ``tool``.
+    ``respond`` returns the recorded answer of a model. If the record has no answer, ``respond`` sends the request to
+    ``model``. ``invoke`` returns the recorded result of a tool call. If the record has no result, ``invoke`` calls ``tool``.
     """
 
     async def respond(self, model: Model, args: tuple[Any, ...], options: dict[str, Any]) -> ModelResponse: ...
@@ -32,7 +32,7 @@ class Record(Protocol):
 
 
 inside: ContextVar[Record | None] = ContextVar("runyard_openai_tool", default=None)
-"""The record whose tool the current task executes, or None. Model requests of a tool are not recorded."""
+"""The record of the attempt whose tool the current task executes, or None. Model requests of a tool are not recorded."""
 
 
 class RecordedModel(Model):
@@ -146,8 +146,8 @@ def asks_humans(agent: Agent[Any]) -> bool:
 
     The tools of agents to which ``agent`` hands off, and of agents that are its tools, are examined as well.
 
-    The function does not examine tools of MCP servers, and agents that a handoff function chooses. A probe fails when such a
-    tool asks.
+    The function examines neither the tools of MCP servers nor agents that a handoff function chooses. A probe fails when such
+    a tool asks for an approval.
     """
     return any(map(_asks, _all_tools(agent, set())))
 

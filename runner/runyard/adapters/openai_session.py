@@ -1,8 +1,8 @@
 """RunyardSession: a session of the OpenAI Agents SDK whose items are the messages of a thread.
 
-A thread's messages are never changed or removed. A session that removes items moves to an earlier message instead. The next
-items begin a branch at this message. Before that, the thread's ``extra`` has a mark with the place of the session. A mark also
-has the id of the last message of its branch. After another message of the branch, for example of a worker's run, the mark is
+A thread's messages are never changed or removed. When a session removes items, it moves to an earlier message. The next items
+begin a branch at this message. Until then, a mark in the thread's ``extra`` stores the place of the session. A mark also has
+the id of the last message of its branch. If the branch gets another message, for example from a worker's run, the mark becomes
 invalid.
 """
 
@@ -48,8 +48,9 @@ class Marks:
 class Place:
     """The place of a session in a thread.
 
-    ``end``: the id of the last message of the session's branch, None without a message. ``leaf``: the id of the session's last
-    message. Without a mark, ``leaf`` is ``end``. ``dropped``: the number of items that were removed from the end of ``leaf``.
+    ``end``: the id of the last message of the session's branch, or None if the branch has no message. ``leaf``: the id of the
+    session's last message. If there is no mark, ``leaf`` is ``end``. ``dropped``: the number of items that were removed from
+    the end of the message ``leaf``.
     """
 
     end: str | None = None
@@ -73,15 +74,16 @@ class Place:
 class RunyardSession(BranchCalls):
     """A session of the OpenAI Agents SDK: ``Runner.run(agent, "hello", session=RunyardSession(client, "t1"))``.
 
-    ``client``: a :class:`~runyard.Client`, or the URL of a store. A client belongs to one event loop. For a URL, the session
+    ``client``: a :class:`~runyard.Client`, or the URL of a store. A client belongs to one event loop. A session for a URL
     connects at its first call in each event loop, for example in each ``asyncio.run``. :meth:`close` closes the connections of
     the running loop. ``thread_id``: the thread. The first item creates the thread. ``branch``: the label of a branch, or None
     for the head. The head is the branch of the last message. ``session_settings``: the settings of the SDK. Their ``limit`` is
     the default of :meth:`get_items`.
 
     :meth:`get_items` returns each item unchanged, even an item without a corresponding message (:mod:`.openai_items`). The
-    items of a session are all messages of the branch, also the messages of workers' runs. A removed item stays in the thread,
-    on a branch that :meth:`runyard.Client.branches` lists. :meth:`runyard.Client.erase_thread` destroys content.
+    items of a session come from all messages of the branch, including the messages of workers' runs. A removed item stays in
+    the thread, on a branch that :meth:`runyard.Client.branches` lists. To destroy content, call
+    :meth:`runyard.Client.erase_thread`.
 
     Raises InvalidInputError for an invalid thread id.
     """
@@ -122,7 +124,7 @@ class RunyardSession(BranchCalls):
 
     @property
     def _lock(self) -> asyncio.Lock:
-        """The lock of the running event loop. The store resolves conflicts with calls in other loops and processes."""
+        """The lock for calls in the running event loop. For calls in other loops and processes, the store detects conflicts."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
@@ -202,8 +204,8 @@ class RunyardSession(BranchCalls):
     async def leaf_id(self) -> str | None:
         """Return the id of the session's last message.
 
-        Return :data:`~runyard.models.ROOT_ID` if the session has no message and the thread has messages. Return None if the
-        thread has no message. Use the id as ``parent_id`` of a prompt that continues the session: ``client.enqueue(thread,
+        Return :data:`~runyard.models.ROOT_ID` if the thread has messages but the session has none. Return None if the thread
+        has no message. Use the id as ``parent_id`` of a prompt that continues the session: ``client.enqueue(thread,
         text, parent_id=…)``. If items of the last message were removed, return the id of the previous message.
         """
         async with self._lock:
@@ -300,7 +302,7 @@ class RunyardSession(BranchCalls):
         return (await client.messages(self.session_id, leaf_id, limit=limit, newest_first=True)).items
 
     async def _items(self, place: Place, limit: int | None) -> list[Any]:
-        """Return the last ``limit`` items. Each message is read once, and without a limit all messages are read by one call."""
+        """Return the last ``limit`` items. Each message is read once. Without a limit, one call reads all messages."""
         if place.empty:
             return []
         client = await self.client()
@@ -324,7 +326,7 @@ class RunyardSession(BranchCalls):
 async def _settled(change: Coroutine[Any, Any, T]) -> T:
     """Await a change until it ends, even if the caller is cancelled. Then raise the CancelledError.
 
-    Otherwise a program could not know whether a cancelled call has stored its items.
+    If the change were cancelled, a program could not know whether the call has stored its items.
     """
     task = asyncio.create_task(change)
     cancelled: asyncio.CancelledError | None = None

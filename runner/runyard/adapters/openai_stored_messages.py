@@ -25,9 +25,8 @@ KEPT: Final = "openai_agents"
 def shown(message: Message) -> list[JsonObject]:
     """Return the items of a stored message for a model (M5).
 
-    The items of a message of this adapter are returned unchanged. Other messages are converted by a closed table. A message
-    item without an id of the Responses API comes from another API. It becomes a message item without an id, because the
-    Responses API accepts items with ids only if it made the ids.
+    The items of a message of this adapter are returned unchanged. Only the parts of other messages are converted. A message
+    item whose id is not from the Responses API loses its id, because the Responses API accepts only ids that it made.
     """
     if KEPT not in (message.provider_details or {}):
         return openai_items.for_model(message)
@@ -53,7 +52,7 @@ def kept(message: Message) -> list[JsonObject]:
 
 
 def answer_message(items: Sequence[JsonObject]) -> Message:
-    """Return the message for an answer. Leave out items that have no corresponding part of a message."""
+    """Return the message for an answer. Items without a corresponding part of a message are left out."""
     parts = [part for message in openai_items.to_messages(items) if message.role == "assistant" for part in message.content]
     try:
         return from_blob(FORMAT, [*items]) if items else Message.assistant([])
@@ -62,7 +61,10 @@ def answer_message(items: Sequence[JsonObject]) -> Message:
 
 
 def beside(message: Message, items: Sequence[JsonObject]) -> JsonObject:
-    """Return the data to store with the message. The data has ``items`` unless the message itself converts to them."""
+    """Return the data to store with the message.
+
+    The data contains ``items``, unless the message itself can be converted to them.
+    """
     return {} if openai_items.to_items(message) == [*items] else {"items": [*items]}
 
 
@@ -73,7 +75,7 @@ def dumped(item: Any) -> JsonObject:
 
 
 def is_call(item: Mapping[str, Any]) -> bool:
-    """Return whether an item is a tool call, or the question of a hosted MCP server for an approval."""
+    """Return whether an item is a tool call, or a hosted MCP server's request for an approval."""
     type_ = str(item.get("type"))
     return type_.endswith("_call") or type_ == "mcp_approval_request"
 

@@ -42,9 +42,9 @@ class Answer:
 async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], options: dict[str, Any], *, stream: bool) -> Answer:
     """Send a request and stream its answer to the run. Return the answer.
 
-    Without ``stream``, and for a model without streams, request the answer in one piece. Raises the errors of the provider.
-    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. The error's ``temporary`` is True
-    if the provider failed and the request was valid.
+    Without ``stream``, and for a model that cannot stream, request the answer in one piece. Raises the errors of the provider.
+    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. The ``temporary`` of this error
+    is True if the provider failed although the request was valid.
     """
     if not stream:
         return await _whole(ctx, model, args, options)
@@ -85,7 +85,7 @@ async def _whole(ctx: RunContext, model: Model, args: tuple[Any, ...], options: 
 
 
 def _with_usage(values: Sequence[Any]) -> list[Any]:
-    """Add ``include_usage`` to the arguments of a request. Otherwise a stream of chat completions has no usage."""
+    """Add ``include_usage`` to the arguments of a request. Without this argument, a stream of chat completions has no usage."""
     return [
         replace(value, include_usage=True) if isinstance(value, ModelSettings) and value.include_usage is None else value
         for value in values

@@ -21,10 +21,10 @@ class AgentState:
     """The state of an in-process Agent.
 
     ``active_run_id``: the id of the run that has begun and has not ended. The id stays set while the run streams and while the
-    run waits for a human. The id also stays set after an error, because the run can then be resumed. It is None after the run
-    completed, was aborted, or ended with an incomplete tool cycle (R8). ``is_streaming``: whether the agent executes a prompt.
-    ``pending``: the questions that the active run waits for. ``messages``: the context of the last run, then the run's own
-    messages.
+    run waits for a human. The id also stays set after an error, because the run can then be resumed. The id is None after the
+    run completed, was aborted, or ended with an incomplete tool cycle (R8). ``is_streaming``: whether the agent executes a
+    prompt. ``pending``: the questions to which the active run needs answers. ``messages``: the context of the last run, then
+    the messages of this run itself.
     """
 
     active_run_id: str | None = None
@@ -46,7 +46,7 @@ class ActivePrompt:
         """Raise ThreadBusyError while a prompt is executed."""
         if self._state.is_streaming:
             raise ThreadBusyError(
-                f"run {self._state.active_run_id} of this agent is under way; await it first",
+                f"run {self._state.active_run_id} of this agent is being executed; await it first",
                 run_id=self._state.active_run_id,
             )
 

@@ -58,14 +58,14 @@ class Agent:
     ``channel``: the store of questions. The default is the store of the conversation.
     ``output_type``, ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of
     ``ctx.deps`` in tools, or a sync or async function that makes this value from a :class:`RunContext`. ``budget``: one budget
-    or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a finished
-    :class:`pydantic_ai.Agent`, in place of the arguments that describe an agent.
+    or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a complete
+    :class:`pydantic_ai.Agent`. It replaces the arguments that describe an agent.
 
     Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
     stored message.
 
-    Raises InvalidInputError if ``engine`` comes with an argument that describes an agent, if the channels of the agent and of
-    its tools differ, or if a channel is bound to another thread. Raises ExtraMissingError without the extra ``agents``.
+    Raises InvalidInputError for ``engine`` with an argument that describes an agent, for different channels of the agent and
+    its tools, and for a channel that is bound to another thread. Raises ExtraMissingError without the extra ``agents``.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Agent:
 
         ``run_id``: the run's id, or None for a new id. With a :class:`~runyard.hitl.CheckpointedChannel`, give the run id of
         the channel (H2). ``message``: the prompt, or None. With None, a new run continues from the last message. If the thread
-        already has messages of the run ``run_id``, None resumes that run (R9).
+        already has messages of the run ``run_id``, the call with None resumes that run instead (R9).
 
         While a run waits for a human, ``state.active_run_id`` stays set, and ``state.pending`` has the questions.
         :meth:`respond` continues the run.
@@ -145,8 +145,8 @@ class Agent:
         - HitlBindingError (a ValueError) for a run id other than the channel's;
         - ThreadBusyError while a run of the thread is being executed or waits for a human (R4);
         - RunAlreadyCompletedError;
-        - RunAlreadyClaimedError if the run was claimed before. :meth:`resume` continues the run. If the thread has no message
-          of the run, use another run id;
+        - RunAlreadyClaimedError if the run was claimed before. :meth:`resume` continues a run that has messages in the thread.
+          If the run has no message, call :meth:`prompt` with another run id;
         - NothingToRunError;
         - IncompleteToolCycleError;
         - BackendUnavailableError if ``runyard.db`` cannot be made or written, DataCorruptedError if it is no SQLite file;
@@ -181,7 +181,7 @@ class Agent:
     async def _claim(self, local_thread: LocalThread, run_id: str) -> None:
         """Claim the run.
 
-        Accept a claim that this object made before, if the thread has no message of the run (R9). The reply to the earlier
+        Also accept an earlier claim by this object, if the thread has no message of the run (R9). The reply to the earlier
         claim may have been lost.
         """
         again, self._claiming = self._claiming == run_id, run_id
@@ -196,9 +196,9 @@ class Agent:
     async def resume(self, run_id: str | None = None) -> str:
         """Continue a run from its last stored message, after an error, a crash, or an answer from another process (R8, R9).
 
-        ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError if there is no active run and no
-        ``run_id``, RunNotClaimedError if the thread has no message of the run, RunAlreadyCompletedError, and the errors of
-        :meth:`prompt`.
+        ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError if neither an active run nor a
+        ``run_id`` exists. Raises RunNotClaimedError if the thread has no message of the run. Raises RunAlreadyCompletedError
+        and the errors of :meth:`prompt`.
         """
         run_id = run_id or self.state.active_run_id
         if run_id is None:
@@ -225,12 +225,12 @@ class Agent:
 
         A run that asked several questions together continues after the last answer.
 
-        ``request_id``: the question's id, or None for the only pending question. ``response_id``: an id of this response. The
-        ids of a response and of its repetition are equal. The run keeps its id and its claim (H5). A repeated answer changes
+        ``request_id``: the question's id, or None for the only pending question. ``response_id``: an id of this response. A
+        repetition of the call has the same ``response_id``. The run keeps its id and its claim (H5). A repeated answer changes
         nothing, even if another caller gave the first one (H4).
 
-        With an :class:`~runyard.hitl.InMemoryChannel`, this call returns at once. The prompt that asked the question then
-        continues.
+        With an :class:`~runyard.hitl.InMemoryChannel`, this call returns at once. The call of :meth:`prompt` that asked the
+        question continues the run.
 
         Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError,
         HitlInvalidAnswerError, and the errors of :meth:`prompt`. After an invalid answer the question stays pending (H3).
@@ -324,8 +324,8 @@ class Agent:
 
         After an error of the model's provider, the result has the stop reason ``error``.
 
-        Raises HitlNotAllowedError (a RuntimeError) if any part of the agent can ask a human. The check precedes the reading of
-        the snapshot. Raises ThreadNotFoundError, RunNotCompletedError, CapabilityMissingError.
+        Raises HitlNotAllowedError (a RuntimeError) if any part of the agent can ask a human. This check happens before the
+        snapshot is read. Raises ThreadNotFoundError, RunNotCompletedError, CapabilityMissingError.
         """
         async with self._store.source(src_thread_id) as (checkpointer, source):
             return await probe(self, checkpointer, source, after_run_id, _as_message(message, new_id()))
@@ -353,8 +353,8 @@ class Agent:
     def _one_channel(self) -> Channel | None:
         """Return the channel for questions.
 
-        Raise InvalidInputError if the channels differ, because the listeners of one channel would not see the questions of the
-        other.
+        Raise InvalidInputError if the agent and its tools have different channels. The listeners of one channel do not see the
+        questions of another.
         """
         first = next(iter(self._channels), None)
         for other in self._channels:
@@ -365,7 +365,7 @@ class Agent:
         return first
 
     def _check_binding(self, run_id: str | None) -> None:
-        """Raise HitlBindingError for a run id other than the channel's (H2). The channel's questions name its run."""
+        """Raise HitlBindingError if ``run_id`` differs from the run id to which the channel is bound (H2)."""
         for bound in self._bound:
             if run_id != bound.run_id:
                 given = "no run_id was given" if run_id is None else f"run_id {run_id!r} was given"

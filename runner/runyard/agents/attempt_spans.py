@@ -22,10 +22,11 @@ from ..support import genai_spans, tracing
 
 @dataclass
 class AttemptSpans(Instrumentation):
-    """pydantic-ai's instrumentation without its span of the agent. The span of the attempt takes the place of that span.
+    """pydantic-ai's instrumentation without the span for the agent. The span of the attempt takes the place of that span.
 
-    If a worker dies, the next attempt makes the span of the worker's attempt (:mod:`runyard.execution.attempt_trace`). A span
-    of the agent would be lost with the worker. The spans of models and tools would then have no parent.
+    A worker that dies loses its open spans. The next attempt of the run then makes the lost span of the attempt
+    (:mod:`runyard.execution.attempt_trace`). A lost span for the agent would stay missing, and the spans of models and tools
+    would have no parent.
 
     ``served_as``: the name of the agent in its App.
     """
@@ -33,7 +34,7 @@ class AttemptSpans(Instrumentation):
     served_as: str = ""
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
-        """Name the agent and the conversation for the spans below, as pydantic-ai does."""
+        """Give the names of the agent and the conversation to the spans of models and tools, as pydantic-ai does."""
         named = set_baggage("gen_ai.agent.name", self.served_as)
         token = attach(set_baggage("gen_ai.conversation.id", ctx.conversation_id or "", context=named))
         try:
@@ -45,8 +46,8 @@ class AttemptSpans(Instrumentation):
 def spans_of(agent: AbstractAgent[Any, Any], served_as: str | None) -> list[AbstractCapability[Any]]:
     """Return a list with the capability that traces a run of ``agent``, or an empty list.
 
-    The list is empty without a tracer provider, for an in-process agent (``served_as`` is None), and if the program itself has
-    set the instrumentation of the agent.
+    The list is empty in three cases: there is no tracer provider, the agent runs in-process (``served_as`` is None), or the
+    program itself has set the instrumentation of the agent.
     """
     if served_as is None or tracing.tracer() is None or _is_set(agent):
         return []

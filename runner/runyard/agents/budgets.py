@@ -26,9 +26,9 @@ class Budget:
     ``steps``: number of model requests. ``seconds``: the time that models and tools took. The time in which the run waits for
     people does not count.
 
-    ``per``: ``run`` limits this run alone. ``thread`` also counts the usage of the thread's completed runs, and of its
-    cancelled runs whose messages were kept. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
-    attempt. ``ask`` asks a human. If the human answers ``true``, the run may use the same amount again.
+    ``per``: ``run`` limits this run alone. ``thread`` also counts the usage of the thread's completed runs, and of cancelled
+    runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
+    attempt. ``ask`` asks a human. If the human answers ``true``, the limit is raised by its original amount.
 
     Raises InvalidInputError if no limit is given, and for a limit of 0 or less.
     """
@@ -43,7 +43,7 @@ class Budget:
     def __post_init__(self) -> None:
         limits = [limit for _, limit in self.limits()]
         if not limits or any(limit <= 0 for limit in limits):
-            raise InvalidInputError("a budget has at least one limit, and each is more than 0", field="budget")
+            raise InvalidInputError("a budget has at least one limit, and each limit is more than 0", field="budget")
         if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
             raise InvalidInputError(
                 f"per is run or thread, on_exceeded is fail or ask; got {brief(self.per)}, {brief(self.on_exceeded)}",
@@ -68,7 +68,7 @@ def amounts(used: Usage) -> dict[str, float]:
 
 
 class BudgetGuard:
-    """The guard of the budgets of one attempt. It counts how often each limit was extended."""
+    """The guard of the budgets of one attempt. It counts how often each limit was raised."""
 
     def __init__(self, context: RunContext, budgets: Sequence[Budget]) -> None:
         self._context = context

@@ -67,11 +67,11 @@ class InMemoryChannel:
         return lambda: self._listeners.pop(key, None) and None
 
     def answer(self, request_id: str | None, answer: JsonValue) -> HitlRequest:
-        """Answer a question. The prompt that asked continues when the caller yields to the event loop.
+        """Answer a question. The prompt that asked the question continues as soon as the event loop executes it.
 
         ``request_id``: the question's id, or None for the only pending question. Raises HitlNoPendingRequestError,
         HitlAmbiguousError and HitlStaleAnswerError. Raises HitlInvalidAnswerError if the answer does not fit the schema, and
-        InvalidInputError if the answer is too large. The question stays pending after both errors (H3).
+        InvalidInputError if the answer is too large. After each of these two errors, the question stays pending (H3).
         """
         waiting = self._choose(request_id)
         check_value(answer, "answer")
@@ -84,7 +84,7 @@ class InMemoryChannel:
 
         For any other question, the waiting call of :meth:`ask` raises HitlCancelledError.
 
-        Raises the errors of :meth:`answer` about ``request_id``.
+        Raises the same errors about ``request_id`` as :meth:`answer`.
         """
         waiting = self._choose(request_id)
         request, future = waiting.request, self._take(waiting)
@@ -111,7 +111,7 @@ class InMemoryChannel:
                 return await waiting.answer
         except TimeoutError:
             if waiting.answer.done() and not waiting.answer.cancelled():
-                return waiting.answer.result()  # the answer came at the same instant and was accepted
+                return waiting.answer.result()  # the answer was accepted just before the timeout
             choice = request.on_deadline or {}
             if "answer" in choice:
                 return choice["answer"]

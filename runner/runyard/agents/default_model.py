@@ -11,14 +11,15 @@ DEFAULTS: Final = (
     ("OPENAI_API_KEY", "openai", "openai:gpt-5.4-mini"),
     ("ANTHROPIC_API_KEY", "anthropic", "anthropic:claude-haiku-5-5"),
 )
-"""A variable of the environment with a key, the SDK of the provider, and the model that is used with the key."""
+"""Each entry: an environment variable with an API key, the SDK of the provider, and the model that is used with the key."""
 
 
 def default_model() -> str | None:
-    """Return the model that the environment selects, as ``"provider:model"``, or None if it selects none.
+    """Return the model that the environment selects, as ``"provider:model"``. Return None if it selects no model.
 
-    ``RUNYARD_MODEL`` names any model of pydantic-ai. Without it, OPENAI_API_KEY selects ``openai:gpt-5.4-mini`` and
-    ANTHROPIC_API_KEY selects ``anthropic:claude-haiku-5-5``, if the provider's SDK is installed.
+    ``RUNYARD_MODEL`` names any model of pydantic-ai. If this variable is not set, OPENAI_API_KEY selects
+    ``openai:gpt-5.4-mini`` and ANTHROPIC_API_KEY selects ``anthropic:claude-haiku-5-5``. An API key counts only if the
+    provider's SDK is installed.
     """
     if named := os.environ.get(VARIABLE):
         return named

@@ -1,9 +1,9 @@
 """Downloads of files in messages. A download is refused unless the operator allows the host (M5).
 
-A file in a message may be a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. Anyone may have
-written the URL, and the request comes from this process's network. A download is therefore refused unless
-``RUNYARD_FETCH_HOSTS`` contains the host. In a worker's processes this rule applies to all code. In other programs it applies
-to attempts of runs only. A redirect may lead to an allowed host only.
+A message may give a file as a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. An unknown
+person may have written the URL, and the download would be sent from inside this process's network. A download is therefore
+refused unless ``RUNYARD_FETCH_HOSTS`` contains the host. In the processes of a worker this rule applies to all code. In other
+programs the rule applies to attempts of runs only. A redirect may lead to an allowed host only.
 
 pydantic-ai itself limits downloads to http and https, to few redirects, and to public addresses. ``RUNYARD_FETCH_PRIVATE``
 allows other addresses.
@@ -36,7 +36,7 @@ _everywhere = False
 def check(messages: Iterable[ModelMessage]) -> None:
     """Raise FetchNotAllowedError if a file in ``messages`` would be downloaded from a host that is not allowed.
 
-    If this version of pydantic-ai cannot be guarded, every file that is a URL counts as a download.
+    If runyard cannot guard this version of pydantic-ai, every file with a URL counts as a download.
     """
     for file in _files(messages):
         if file.force_download or not guarded():
@@ -44,7 +44,7 @@ def check(messages: Iterable[ModelMessage]) -> None:
 
 
 def guard_process() -> bool:
-    """Refuse downloads in the whole process. Return False if this version of pydantic-ai cannot be guarded.
+    """Refuse downloads in the whole process. Return False if runyard cannot guard this version of pydantic-ai.
 
     Call this function in a process that executes runs. An agent may start threads and event loops without the run's context.
     """

@@ -1,8 +1,9 @@
 """Capabilities that make a run of pydantic-ai durable. They are added to the agent's own capabilities.
 
-:class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer returns
-that result. It turns an exception of a tool into a result that the model sees (R7). It defers a tool that asks a human.
-Parallel tools can then finish. :class:`Humans` is the innermost layer. It asks the open questions when all tools have finished.
+:class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer
+returns that result. The layer turns an exception of a tool into a result that the model sees (R7). If a tool asks a human, the
+layer defers the call, so that parallel tools can finish. :class:`Humans` is the innermost layer. It asks the open questions
+when all tools have finished.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CONTROL: Final = (
 )
 """Exceptions that pydantic-ai itself handles."""
 OF_THE_ATTEMPT: Final = (StoreUnansweredError, StepUnknownError, BudgetExceededError)
-"""Errors that end the attempt or the run, even if a tool raises them."""
+"""Errors that end the attempt or the run, also when a tool raises them."""
 
 OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)
 """Exceptions that do not come from the tool. SystemExit and the cancellation of an inner task count as errors of the tool."""
@@ -102,7 +103,7 @@ def results_in(requests: Iterable[ModelRequest]) -> dict[str, Result]:
 
 @dataclass
 class Capability(AbstractCapability[Any]):
-    """A capability made for one run. It does not wrap the run's stream, because a wrapper would be called for each token."""
+    """A capability made for one run. It does not wrap the run's stream, because the wrapper would be called for each token."""
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -126,7 +127,7 @@ class Recorded(Capability):
     """Executes the tools of one attempt as steps of the run.
 
     ``results``: the results that earlier attempts stored, by call id. A call with a stored result is not executed.
-    ``revealed``: the names of the tools that a result made available to the model, by call id.
+    ``revealed``: by call id, the names of the tools that the result of the call made available to the model.
     """
 
     context: RunContext
@@ -139,7 +140,7 @@ class Recorded(Capability):
     async def handle_deferred_tool_calls(
         self, ctx: ModelContext[Any], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Return the results of deferred calls that an earlier attempt settled."""
+        """Return the results of those deferred calls for which an earlier attempt stored a result."""
         known: dict[str, Any] = {}
         for call in [*requests.calls, *requests.approvals]:
             if (result := self.results.get(call.tool_call_id)) is not None:
@@ -177,7 +178,7 @@ class Recorded(Capability):
         return result
 
     def _failed(self, call: ModelToolCall, error: BaseException) -> ToolFailed:
-        """Log the exception of a tool. Return the exception that makes pydantic-ai send the error to the model."""
+        """Log the exception of a tool. Return an exception with which pydantic-ai sends the error to the model."""
         ids = self.context.thread_id, self.context.run_id, call.tool_name, call.tool_call_id
         trace = kept_traceback(error, self.context.traceback_filter) or "(no traceback)"
         log.warning("tool_failed thread_id=%s run_id=%s tool_name=%s tool_call_id=%s\n%s", *ids, trace)
@@ -201,7 +202,8 @@ class Humans(Capability):
 
     All questions are asked at once. Until they are answered, the run is suspended. The answers are the results of the calls.
 
-    This layer also emits ``tool.started``. It is the innermost layer, and no later layer can refuse the call.
+    This layer also emits ``tool.started``. Because this layer is the innermost, no other layer can refuse the call after the
+    event.
     """
 
     context: RunContext
@@ -274,9 +276,10 @@ def _is_cancelled() -> bool:
 def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
     """Return whether a part of ``agent`` can ask a human. A probe of such an agent is refused before it starts (F9).
 
-    The search finds tools that need approval, and tools with ``{"runyard": {"asks_humans": true}}`` in their metadata. It finds
-    toolsets of approvals and of external calls. It finds capabilities that handle deferred calls or have a true attribute
-    ``asks_humans``. The search does not find a tool that calls ``ctx.ask``. A probe fails when such a tool asks.
+    The search finds tools that need approval, and tools with ``{"runyard": {"asks_humans": true}}`` in their metadata. It
+    finds toolsets of approvals and of external calls. It finds capabilities that handle deferred calls, or whose attribute
+    ``asks_humans`` is true. The search does not find a tool that calls ``ctx.ask``. A probe fails when such a tool asks a
+    question.
     """
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

@@ -1,9 +1,9 @@
 """The engine executes a pydantic-ai agent as an attempt of a run. The attempt begins after the last stored message.
 
-**The messages are the record.** A model's answer is appended before its tools start. Each tool's result is appended as soon as
-the tool has returned. A later attempt may find, for example, an assistant message with the calls A, B, C and the result of B.
-That attempt takes the result of B from the record, and executes A and C. A crash therefore repeats at most one model request
-and no finished tool (R9).
+**The messages record the progress of the run.** The engine appends a model's answer before its tools start, and each tool's
+result as soon as the tool has returned. A later attempt may find, for example, an assistant message with the calls A, B, C and
+the result of B. That attempt takes the result of B from the messages, and executes A and C. A crash therefore repeats at most
+one model request and no finished tool (R9).
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ async def drive(
     budget: Budgets = None,
     usage_limits: UsageLimits | None = None,
 ) -> None:
-    """Run ``agent`` as this attempt of the run, from the last stored message to the agent's end.
+    """Execute ``agent`` as this attempt of the run, from the last stored message to the end of the agent.
 
     ``deps``: the agent's dependencies. ``budget``: limits on the usage of the run or its thread. ``usage_limits``:
     pydantic-ai's limits for this attempt. A text answer is the run's last message. Any other output is also the run's result,
     as JSON.
 
-    Raises BudgetExceededError, and the agent's errors. If another attempt would raise an error again, its ``retryable`` is
+    Raises BudgetExceededError, and the agent's errors. An error that another attempt would raise again has a ``retryable`` of
     False.
     """
     budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
@@ -119,7 +119,7 @@ async def drive(
 class _Tail:
     """The end of a stored history.
 
-    ``answered``: whether the model's last answer in this run has not been processed yet. ``messages``: the history. If
+    ``answered``: True if the model's last answer in this run still has to be processed. ``messages``: the history. If
     ``answered``, the history ends with that answer. ``results``: the stored results of the answer's tool calls, by call id.
     ``used``: the run's usage so far.
     """
@@ -162,7 +162,7 @@ class _Drive:
         self._since = time.monotonic()
 
     async def run(self, limits: UsageLimits | None) -> None:
-        """Execute pydantic-ai's nodes, and store the messages of each."""
+        """Execute pydantic-ai's nodes, and store the messages of each node."""
         tail = await _Tail.of(await self._ctx.history(), self._ctx.run_id)
         self._used, self._stored = tail.used, set(tail.results)
         self._known += [part for message in tail.messages for part in message.parts]
@@ -245,7 +245,10 @@ class _Drive:
         return following
 
     def _as_stored(self, parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
-        """Replace refusals in ``parts`` by stored results. pydantic-ai may refuse a stored call after the tools changed."""
+        """Replace refusals in ``parts`` by stored results.
+
+        pydantic-ai may refuse a call with a stored result if the agent's tools have changed.
+        """
         merged: list[ModelRequestPart] = []
         for part in parts:
             known = self._recorded.results.get(part.tool_call_id) if isinstance(part, ToolReturnPart) else None
@@ -279,7 +282,10 @@ class _Drive:
         )
 
     def _shown(self, request: ModelRequest) -> list[Message]:
-        """Return the user messages in ``request`` that are not stored: feedback on an answer, parts from hooks and tools."""
+        """Return the user messages in ``request`` that are not stored yet.
+
+        They are feedback on an answer, and parts from hooks and tools.
+        """
         known = {id(item) for item in self._known}
         parts = [
             part
@@ -290,7 +296,10 @@ class _Drive:
         return message_codec.from_request(ModelRequest(parts=parts)) if parts else []
 
     def _distinguish(self, part: Any) -> None:
-        """Give a call another id if an earlier call has the same id. Results, approvals and steps belong to one call (H5)."""
+        """Give a call another id if an earlier call has the same id.
+
+        Each result, approval and step then belongs to one call (H5).
+        """
         if isinstance(part, ToolCallPart):
             if part.tool_call_id in self._ids:
                 part.tool_call_id = new_id()

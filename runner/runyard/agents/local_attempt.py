@@ -37,7 +37,7 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 class Listeners:
-    """The subscribers to the events of an Agent's runs, called at once and in order. A worker has an EventWriter instead."""
+    """The subscribers to the events of an Agent's runs. They get each event at once. A worker has an EventWriter instead."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, Listener] = {}
@@ -82,7 +82,8 @@ def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt:
 class LocalAttemptStore:
     """The attempt store of an in-process run.
 
-    ``messages``: the run's context, then the run's own messages. ``before``: the number of messages of the context.
+    ``messages``: the messages from which the run starts, then the run's own messages. ``before``: the number of messages from
+    which the run starts.
     """
 
     durable = True
@@ -104,7 +105,7 @@ class LocalAttemptStore:
         return await self._local_thread.ledger(self._run_id, self._data)
 
     async def thread_usage(self) -> Usage:
-        """Return the sum of the usage in the messages of the thread's other runs."""
+        """Return the total usage in the messages of the thread's other runs."""
         return sum((m.usage for m in self.messages[: self.before] if m.usage is not None), start=Usage())
 
     async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:

@@ -78,7 +78,7 @@ class LocalThread:
 
     @property
     def thread_key(self) -> int:
-        """A number made from the thread's id. The ids of the thread's requests are made from this number (I6)."""
+        """A number derived from the thread's id. The ids of the thread's requests are derived from this number (I6)."""
         return int.from_bytes(hashlib.blake2b(self.thread_id.encode(), digest_size=8).digest())
 
     async def load(self) -> CheckpointData:
@@ -122,8 +122,8 @@ class LocalThread:
     async def _count(self, messages: Sequence[Message]) -> None:
         """Record which runs of ``messages`` completed. Examine the newest run first.
 
-        The snapshot after a run has the messages of all runs that completed earlier. One snapshot therefore settles several
-        runs. If the checkpointer has no ``snapshot``, every run counts as completed.
+        The snapshot after a run has the messages of all runs that completed earlier. One snapshot is therefore enough for
+        several runs. If the checkpointer has no ``snapshot``, every run counts as completed.
         """
         if not hasattr(self.checkpointer, "snapshot"):
             self._counted |= {message.run_id for message in messages if message.run_id is not None}
@@ -186,8 +186,8 @@ async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> No
 class ExtraRequests:
     """A RequestStore on a checkpointer that can store only one pending request.
 
-    The ``extra`` of the thread contains all requests. If two processes answer at once, both answers may be accepted. A
-    checkpointer that implements RequestStore accepts only one.
+    The ``extra`` of the thread contains all requests. If two processes answer a request at the same time, both answers may be
+    accepted. A checkpointer that implements RequestStore accepts only one answer.
     """
 
     def __init__(self, checkpointer: Checkpointer) -> None:
@@ -256,7 +256,7 @@ class ExtraRequests:
     async def _store(self, thread_id: str, extra: JsonObject, kept: Iterable[HitlRequest]) -> None:
         """Store the requests in extra, then the pending request.
 
-        After a crash between the two writes, all can be answered (H6).
+        After a crash between the two writes, all requests can be answered (H6).
         """
         by_run: dict[str, JsonValue] = {}
         for request in kept:

@@ -1,12 +1,12 @@
 """Conversion of runyard's messages to pydantic-ai's, and back.
 
 A :class:`~runyard.models.Message` holds the content that people and other formats need: text, thinking, images, tool calls and
-results. pydantic-ai has further data: ids and signatures of a provider, built-in tools, other media, feedback after which the
-model repeats a call. This data is stored under ``provider_details["pydantic_ai"]``, without empty entries::
+results. pydantic-ai has further data: ids and signatures of a provider, built-in tools, other media, and feedback that makes
+the model repeat a call. This data is stored under ``provider_details["pydantic_ai"]``, without empty entries::
 
     {"parts": [{"provider_name": "anthropic"}, {}, {"part_kind": "compaction", …}], "response": {"model_name": "…"}}
 
-An entry of ``parts`` with a ``part_kind`` is a part of its own. An entry without a ``part_kind`` completes the next part of
+An entry of ``parts`` with a ``part_kind`` is a separate part. An entry without a ``part_kind`` adds data to the next part of
 ``content``. Only agents store this data (:class:`~runyard.models.Message`). :mod:`.message_content` decides which parts of a
 caller's message are sent to a model.
 """
@@ -64,16 +64,19 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
 }
 FINISH_REASONS: Final = {reason: finish for finish, reason in STOP_REASONS.items()}
 SLICE_BYTES: Final = 2**18
-"""Number of bytes of JSON that are validated in one call. A larger message is validated alone."""
+"""Number of bytes of JSON that are validated in one call. A larger message is validated in a call of its own."""
 OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversation_id", "finish_reason", "workspace_ref")
-"""Fields of a response that are not copied. :class:`Message` has a field for the value, or only one execution needs it."""
+"""Fields of a response that are not copied.
+
+Either :class:`Message` has a field for the value, or the value is useful in one attempt only.
+"""
 
 
 async def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
     """Return ``messages`` as messages of pydantic-ai.
 
     Each assistant message becomes one response. All messages between two responses become one request. A long history is
-    converted in slices. Each slice is one call in C. After it, let the event loop and other threads run.
+    converted in slices, each by one C call. Between two slices, the event loop and other threads can work.
     """
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
@@ -84,7 +87,8 @@ async def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
 
 
 def _slices(messages: Sequence[Message]) -> Iterator[tuple[bytes, dict[int, list[dict[str, Any]]]]]:
-    """Yield slices of about SLICE_BYTES: a JSON list of pydantic-ai messages, and the tool results that are not in the list.
+    """Yield slices of about SLICE_BYTES. A slice is a JSON list of pydantic-ai messages, and the tool results that are not in
+    the list.
 
     The tool results are keyed by the index of their message in the list. Each value has all parts of the message.
     """
@@ -143,7 +147,7 @@ def from_response(response: ModelResponse) -> Message:
 def from_request(request: ModelRequest) -> list[Message]:
     """Return the messages of a request: its tool results as one message, then its user prompts.
 
-    System prompts and instructions are left out. They belong to the agent and not to the conversation.
+    System prompts and instructions are left out, because they belong to the agent.
     """
     results: list[dict[str, Any]] = []
     prompts: list[Message] = []
@@ -160,7 +164,7 @@ def from_request(request: ModelRequest) -> list[Message]:
 
 
 def tool_message(request: ModelRequest) -> Message:
-    """Return one message with a tool's result and the user content that the tool adds. Both are then stored together."""
+    """Return one message with a tool's result and the user content that the tool adds. One message stores both together."""
     dumped = _dumped([request])[0]["parts"]
     parts, kept = _held(dumped[:1], {part["tool_call_id"]: part["tool_name"] for part in dumped if "tool_name" in part})
     if len(dumped) > 1:
@@ -169,7 +173,7 @@ def tool_message(request: ModelRequest) -> Message:
 
 
 def mark_final(message: Message) -> Message:
-    """Mark the results in ``message`` as the end of the run. No model request follows them. Return ``message``."""
+    """Mark the results in ``message`` as the end of the run, after which no model request follows. Return ``message``."""
     message.provider_details = {**(message.provider_details or {}), KEPT: {**_kept(message), "final": True}}
     return message
 
@@ -242,9 +246,9 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 
 
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
-    """Return ``part`` for pydantic-ai to read.
+    """Return ``part`` in a form that pydantic-ai can read.
 
-    Drop a result's content without files, because its JSON could look like files.
+    If a result has no files, drop its content. The JSON of this content could look like files.
     """
     if part["part_kind"] != "tool-return":
         return part
@@ -267,13 +271,13 @@ def _parts(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
     entries = _kept(message).get("parts")
     if not isinstance(entries, list):
         return list(held)
-    own = message.role != "user"  # a user's content is one part of pydantic-ai and has no entries of its own
+    own = message.role != "user"  # a user's content is one part of pydantic-ai and has no entries in ``parts``
     merged = [dict(e) if own and "part_kind" in e else next(held, {}) | e for e in entries if isinstance(e, dict)]
     return [part for part in [*merged, *held] if "part_kind" in part]
 
 
 def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[list[Part], list[Any]]:
-    """Return the message parts for parts of pydantic-ai, and the list of the data that message parts cannot hold."""
+    """Convert parts of pydantic-ai. Return the message parts, and the list of the data that message parts cannot hold."""
     parts: list[Part] = []
     kept: list[dict[str, Any]] = []
     for part in dumped:
@@ -288,7 +292,7 @@ def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[l
 
 
 def _content(part: dict[str, Any]) -> tuple[str, list[Part]]:
-    """Return the role and the message parts for one part of pydantic-ai. Return no parts if a message cannot hold it."""
+    """Return the role and the parts for one part of pydantic-ai. The list is empty if a message cannot hold the part."""
     match part:
         case {"part_kind": "text", "content": str(text)}:
             return "assistant", [TextPart(text=text)]

@@ -1,6 +1,6 @@
 """Conversion of a message's content for pydantic-ai. Only this module passes a caller's data to pydantic-ai's constructors.
 
-The conversion is a closed table (M5). A part yields only the fields written here, with values that runyard's own types checked.
+The conversion lists every field that it passes on (M5). Runyard's own types have checked the values of these fields.
 Three kinds of parts are skipped: files with neither a URL nor valid data, files in a provider's file store, and parts that a
 model does not accept in the message's role, such as a tool call of the user.
 """
@@ -27,14 +27,14 @@ from ..domain.messages import (
 from ..formats.media import USUAL_TYPES
 
 FILES: Final = "has_files"
-"""Marks a tool result that holds files of pydantic-ai. The content of any other result is plain JSON of any shape."""
+"""The mark of a tool result that holds files of pydantic-ai. The content of a result without this mark is plain JSON."""
 URL_KINDS: Final[Mapping[str, str]] = {
     "image": "image-url",
     "audio": "audio-url",
     "video": "video-url",
 }
-"""The kind that pydantic-ai gives to a file at a URL. The key is the type of the part, or for a file part the first half of
-its media type. All other files are documents."""
+"""The kind that pydantic-ai gives to a file at a URL. The key is the type of the part. For a file part, the key is the first
+half of its media type. All other files are documents."""
 
 
 def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Itera
 
 
 def _returned(part: ToolResultPart) -> dict[str, Any]:
-    """Return the content of a tool result. Only files that are converted here count as files of pydantic-ai."""
+    """Return the content of a tool result. Only files that this function converts count as files of pydantic-ai."""
     if not part.has_parts:
         return {"content": part.content}
     content = _prompt(part.parts)

@@ -1,4 +1,4 @@
-"""Errors of models. This module decides after which errors another attempt may succeed (R7)."""
+"""Errors of models. This module decides whether another attempt may succeed after an error (R7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..execution.provider_outages import passes
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Mark an error of pydantic-ai in the block, and raise it again.
+    """Mark an error of pydantic-ai that the block raises, and raise the error again.
 
     The mark is ``temporary = True`` if another attempt may succeed, else ``retryable = False``.
     """
@@ -37,8 +37,8 @@ def judged() -> Iterator[None]:
 def worth_another(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    A provider's rate limits, failures and lost connections are temporary. A request that the provider or pydantic-ai refused
-    would be refused again.
+    Rate limits, failures of the provider and lost connections are temporary. If the provider or pydantic-ai refuses a request
+    for another reason, it would refuse the request again.
     """
     if isinstance(error, FallbackExceptionGroup):
         return any(worth_another(inner) for inner in error.exceptions)

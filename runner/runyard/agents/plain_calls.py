@@ -92,13 +92,16 @@ class ModelRequest(Generic[Output]):
         message = message_codec.from_response(response)
         message.usage = message_codec.usage_of_run(result.usage)
         output = None if isinstance(result.output, DeferredToolRequests) else to_jsonable_python(result.output)
-        if output is not None and message.tool_calls:  # an output tool of pydantic-ai carried the output
+        if output is not None and message.tool_calls:  # pydantic-ai received the output as the call of an output tool
             message = Message.assistant(to_json(output).decode(), usage=message.usage)
         return {"message": ctx.named(message).model_dump(mode="json"), "output": output}
 
 
 async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None) -> ModelAnswer[Output]:
-    """Send ``request`` as a step of the run. The step records the answer. The usage of the request is counted once."""
+    """Send ``request`` as a step of the run.
+
+    The step records the answer. All attempts together count the request's usage once.
+    """
     made: JsonObject | None = None
 
     async def model() -> JsonObject:

@@ -1,6 +1,7 @@
 """Adaptation of a conversation to the next model. Earlier messages may come from another provider or from a caller.
 
-pydantic-ai translates between providers. A provider would still refuse some translated messages. This module changes them.
+pydantic-ai translates messages between providers. A provider refuses some of the translated messages. This module changes
+those messages.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Fitted(Capability):
 
 
 def fitting(messages: Sequence[ModelMessage], model: Model[Any]) -> list[ModelMessage]:
-    """Return ``messages`` as ``model`` accepts them."""
+    """Return ``messages`` in a form that ``model`` accepts."""
     inner = unwrapped(model)
     chat, claude = _is(inner, "openai", "OpenAIChatModel"), _is(inner, "anthropic", "AnthropicModel")
     fitted: list[ModelMessage] = []
@@ -91,8 +92,8 @@ def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessag
 
     A call with the id of an earlier call gets a new id. The result of the call gets the same new id.
 
-    Stored ids may repeat, because Gemini's calls may have no id. Anthropic refuses repeated ids. It also refuses ids with
-    characters other than letters, digits, ``_`` and ``-``.
+    Gemini's calls may have no id, so that stored ids may repeat. Anthropic refuses repeated ids, and ids with characters other
+    than letters, digits, ``_`` and ``-``.
     """
     used: set[str] = set()
     waiting: dict[str, deque[str]] = {}
@@ -122,7 +123,7 @@ def _own_id(given: str, used: set[str], claude: bool) -> str:
 
 
 def _is_shown(part: ModelRequestPart) -> bool:
-    """Return whether the part is user content. In a request, the results of the model's calls must come before user content."""
+    """Return whether the part is user content. A request must have the results of the model's calls before user content."""
     return part.part_kind in ("user-prompt", "retry-feedback")
 
 
@@ -139,8 +140,8 @@ def _is(model: Model[Any], provider: str, name: str) -> bool:
 def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
     """Return whether the part is an empty text. Models write such parts before tool calls.
 
-    Google refuses an empty text. Anthropic also refuses white space. The result is False for a part with details or an id of
-    the same provider, because that provider accepts the part.
+    Google refuses an empty text. Anthropic also refuses a text of white space. For a part with details or an id of the same
+    provider, the result is False, because that provider accepts the part.
     """
     if not isinstance(part, TextPart) or (part.provider_name == system and (part.provider_details or part.id)):
         return False
@@ -148,5 +149,8 @@ def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
 
 
 def _without_item(part: ModelResponsePart) -> ModelResponsePart:
-    """Drop the id of a reasoning item of the Responses API. Chat Completions would send it as the name of a field."""
+    """Drop the id of a reasoning item of the Responses API.
+
+    For Chat Completions, pydantic-ai uses the id as the name of a field.
+    """
     return replace(part, id=None) if isinstance(part, ThinkingPart) and (part.id or "").startswith("rs_") else part

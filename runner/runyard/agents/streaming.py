@@ -1,6 +1,7 @@
 """Streaming of a model's answer from pydantic-ai to the run's events.
 
-Every piece is passed on at once. ``events/writer.py`` decides which pieces share an event, and when events are written.
+This module passes on every piece at once. ``events/writer.py`` decides which pieces share an event, and when events are
+written.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Calls = dict[int, tuple[str, str]]
 
 
 async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
-    """Send an answer to the run's stream. The loop is executed for each token.
+    """Send an answer to the run's stream.
 
-    To be fast, it makes only objects that are sent.
+    The loop is executed for each token. To be fast, the loop makes only those objects that are sent.
     """
     speak = ctx.stream_part
     calls: Calls = {}

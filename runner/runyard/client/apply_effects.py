@@ -1,8 +1,8 @@
 """Apply the effects of a client's commit to Redis.
 
-A verb is committed in Postgres before its :class:`~runyard.ports.scheduling.Effects` are applied. This module never undoes the
-verb. If Redis does not answer, the reconciler submits the jobs later. A worker applies the effects of its commits in batches
-(:mod:`runyard.worker.effects_sender`).
+A call commits in Postgres first. Then this module applies the :class:`~runyard.ports.scheduling.Effects` of the commit. A
+failure in this module does not undo the commit. If Redis does not answer, the reconciler submits the jobs later. A worker
+applies the effects of its commits in batches (:mod:`runyard.worker.effects_sender`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ..ports.stores import Backend
 
 EFFECTS_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds for which a caller waits for Redis after its verb was committed."""
+"""Seconds for which a caller waits for Redis after its call has committed in Postgres."""
 
 
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
     """Delete the streams, submit the jobs, announce the cancels and write the events of ``effects``.
 
-    The streams are deleted first, because no later call would delete them.
+    The streams are deleted first, because later calls do not delete them.
 
-    ``patience``: seconds for all calls together. Logs a warning and returns False if a call fails. Raises no error of Redis.
-    Such an error delays runs, but no run is lost.
+    ``patience``: seconds for all calls together. If a call fails, logs a warning and returns False. An error of Redis is not
+    raised, because it delays runs but loses none.
     """
     if not effects:
         return True

@@ -33,7 +33,7 @@ class Calls:
     namespace: str
 
     def _agent(self, name: str | None) -> str | None:
-        """Return the whole name of an agent. None stays None."""
+        """Return the name of an agent with its namespace. None stays None."""
         return None if name is None else qualified(self.namespace, name)
 
     async def _apply(self, effects: Effects) -> None:

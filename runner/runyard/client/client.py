@@ -1,7 +1,7 @@
 """The client enqueues runs, answers requests, forks and reads threads. One client has one connection pool.
 
-Every call commits in the store first. The effects of the commit on Redis follow and do not change the outcome
-(:mod:`runyard.client.apply_effects`). The other modules of :mod:`runyard.client` define the calls.
+Every call commits in the store first. Then it applies the effects of the commit to Redis. A failure of Redis does not change
+the outcome of the call (:mod:`runyard.client.apply_effects`). The other modules of :mod:`runyard.client` define the calls.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ConnectOptions(TypedDict, total=False):
     - ``redis``: the URL of Redis.
     - ``min_pool_size``, ``max_pool_size``: the number of connections to Postgres.
     - ``listen_url``: the URL of a direct connection to Postgres. It is needed if ``url`` is the URL of a PgBouncer.
-    - ``statement_cache_size``: 0 behind a PgBouncer in transaction mode.
+    - ``statement_cache_size``: 0 if ``url`` is the URL of a PgBouncer in transaction mode.
     - ``command_timeout``: the maximum time of a call, in seconds.
-    - ``stream_limits``: the limits of event streams. Use equal limits in all processes.
-    - ``name``: the name of the connections in the lists of both servers.
+    - ``stream_limits``: the limits of event streams. Use the same limits in all processes.
+    - ``name``: the name that both servers show for the connections.
 
     For MySQL: ``min_pool_size`` and ``max_pool_size``. For SQLite: ``busy_seconds``, the time for which a write waits for a
     write of another process, in seconds.
@@ -98,14 +98,14 @@ class Client(
     ) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
-        ``url``: the URL of Postgres, of the HTTP API or of another backend. Without ``url``, the client connects to the first
-        deployment that it finds in the environment, in a ``runyard dev`` of this folder, and in ``.env``
+        ``url``: the URL of Postgres, of the HTTP API or of another backend. Without ``url``, the client searches the
+        environment, then a ``runyard dev`` of this folder, then ``.env``. It connects to the first deployment that it finds
         (:mod:`runyard.support.location`). ``tenant``: the tenant of every call. ``namespace``: the namespace of the agents in
-        arguments and of the default agent, as in :class:`runyard.App`. The default is RUNYARD_NAMESPACE. ``app_version``:
-        recorded with each run that the client enqueues. ``options``: see :class:`ConnectOptions`. With a ``url`` of Postgres
-        and no ``redis``, the client cannot submit jobs. The reconciler then submits the jobs some seconds later.
+        arguments and of the default agent, as in :class:`runyard.App`. The default is RUNYARD_NAMESPACE. ``app_version``: the
+        version that each run of the client records at its enqueue. ``options``: see :class:`ConnectOptions`. With a ``url`` of
+        Postgres and no ``redis``, the client cannot submit jobs. The reconciler then submits the jobs some seconds later.
 
-        Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is named.
+        Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is found.
         Raises BackendUnavailableError, LoginRefusedError, SchemaUninitialized, SchemaMismatch.
         """
         return Connecting(cls, url, tenant, app_version, namespace_of_program(namespace), options)

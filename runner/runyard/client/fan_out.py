@@ -47,14 +47,14 @@ class FanOutCalls(RunCalls):
     ) -> ForkManyResult:
         """Try each of ``messages``, at most 1,000, on the same snapshot of ``src``, as one job (F11).
 
-        The result has every answer. :meth:`candidates` reads the answers of a large fan-out in pages. ``threads``: True makes
-        each candidate a run on a fork of its own. The fork stays, and the run may ask humans. False makes each candidate a
-        probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and cancels the
-        others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The judge reads the
-        snapshot and a message with the candidates. The judge sets ``ctx.result`` to the number of a candidate (from 0), or
-        answers with this number. ``max_parallel``: the number of candidates that run at once, at most 100. ``run_id``: the
-        job's id. A repetition with the same id gets the same result. ``timeout``: seconds for each candidate, and for the
-        judge. ``wait``: seconds until the call raises TimeoutError. The job continues after this error.
+        The result has every answer. :meth:`candidates` reads the answers of a large fan-out in pages. ``threads``: if True,
+        each candidate is a run on its own fork of ``src``. The fork stays, and the run may ask humans. If False, each
+        candidate is a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and
+        cancels the others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The
+        judge reads the snapshot and a message with the candidates. The judge names its choice by the number of the candidate,
+        counted from 0: in ``ctx.result``, or as its answer. ``max_parallel``: the number of candidates that run at once, at
+        most 100. ``run_id``: the job's id. A repetition with the same id gets the same result. ``timeout``: seconds for each
+        candidate, and for the judge. ``wait``: seconds until the call raises TimeoutError. The job continues after this error.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, TooManyCandidatesError, InvalidInputError,
         ResultExpiredError.
@@ -98,8 +98,8 @@ class FanOutCalls(RunCalls):
         """Enqueue the job of :meth:`fork_many` without waiting for it.
 
         The handle's :meth:`~RunHandle.progress` and :meth:`~RunHandle.candidates` follow the job. A call of :meth:`fork_many`
-        with the same arguments returns its result. A cancel of the job stops its probes, but not the runs on its threads.
-        ``webhook``: a URL that receives the job's end.
+        with the same arguments returns its result. A cancel of the job stops its probes, but not the runs of candidates on
+        their threads. ``webhook``: a URL that receives the job's end.
 
         Raises ThreadNotFoundError, RunNotCompletedError, RunConflictError, TooManyCandidatesError, InvalidInputError.
         """
@@ -125,7 +125,7 @@ class FanOutCalls(RunCalls):
         )
 
     async def fan_out_progress(self, thread_id: str, run_id: str) -> FanOutProgress:
-        """Return how many candidates of a fan-out have which status, and what they have used so far (F14).
+        """Return the numbers of a fan-out's candidates by status, and the usage so far (F14).
 
         ``thread_id``: the id of the source. ``run_id``: the id of the job, which may be live or ended.
 
@@ -134,11 +134,10 @@ class FanOutCalls(RunCalls):
         return await self.backend.fan_outs.progress(thread_id, run_id)
 
     async def candidates(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Candidate]:
-        """Return the candidates of a fan-out in the order of the messages, a page at a time, while the job is live and after
-        its end (F15).
+        """Return a page of the candidates of a fan-out, in the order of the messages (F15).
 
-        A page ends at about 8 MiB, so that it may have fewer candidates than ``limit``. Only a page whose ``next`` is None is
-        the last.
+        Call this method while the job is live or after its end. A page ends at about 8 MiB, and may therefore have fewer
+        candidates than ``limit``. The ``next`` of the last page is None.
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, InvalidCursorError,
         ResultExpiredError.
@@ -179,7 +178,7 @@ def _check(fan: FanOut) -> None:
     if fan.stop not in get_args(StopAt):
         raise InvalidInputError(f"stop is one of {', '.join(get_args(StopAt))}, got {brief(fan.stop)}", field="stop")
     if fan.stop == "first" and fan.judge is not None:
-        raise InvalidInputError('stop="first" takes the first that succeeds; a judge needs stop="all"', field="judge")
+        raise InvalidInputError('stop="first" takes the first candidate that succeeds; a judge needs stop="all"', field="judge")
     if not 1 <= fan.max_parallel <= MAX_PARALLEL_CANDIDATES:
         raise InvalidInputError(f"max_parallel is 1 to {MAX_PARALLEL_CANDIDATES}, got {fan.max_parallel}", field="max_parallel")
 

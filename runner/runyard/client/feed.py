@@ -12,7 +12,7 @@ from ..ports.results import Page
 from .arguments import MAX_PAGE_SIZE, Calls
 
 FEED_POLL_SECONDS: Final = 0.25
-"""Seconds between two reads of a feed whose last read found no entry."""
+"""Seconds before the next read of a feed if the last read found no entry."""
 
 
 class FeedCalls(Calls):
@@ -23,9 +23,10 @@ class FeedCalls(Calls):
 
         Without a cursor, begin at the oldest stored entry.
 
-        Store the entries and ``next`` together, and continue from ``next``. Each entry is then read at least once. Later
-        entries always follow the entries that were already read. ``next`` is always set, also at the present end of the feed.
-        An entry appears only after the end of all transactions that were open when the entry was written.
+        Store the entries and ``next`` together, and continue from ``next``. A reader that does this reads each entry at least
+        once. A new entry always has a place after the entries that were already read. ``next`` is always set, also at the
+        present end of the feed. An entry is visible only after the end of all transactions that were open when the entry was
+        written.
 
         Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
         """

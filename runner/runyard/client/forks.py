@@ -48,18 +48,19 @@ class ForkCalls(RunCalls):
     ) -> Thread:
         """Make a new thread that starts from a snapshot of ``src``, in constant time for any length of ``src`` (F1 to F8).
 
-        ``new``: the id of the new thread, or None for a generated id. The cut is ``after_run_id``, or ``at_message_id`` or
-        ``at_seq`` (inclusive). The default is after the last completed run. ``repair``: close open tool calls at the cut.
-        ``metadata``: a JSON object, stored as ``extra["fork"]``. It may have one level of nesting less than
-        :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread. ``run_id``:
-        the run id of this prompt. With None, the id is derived from ``new``, and a repetition of the call is the same run.
-        ``wait``: if the run of the cut has not ended, wait for its completion before the fork. ``title``, ``tags``, ``agent``:
-        the values of the new thread. The default of ``agent`` is the agent of ``src``. ``reset_usage``: start the new thread's
-        usage totals at zero. With False, the totals start at the usage of the runs that the fork contains completely. This fork
-        is slower, because it reads the usage of all these runs.
+        ``new``: the id of the new thread, or None for a generated id. One argument gives the cut: ``after_run_id``, or
+        ``at_message_id`` or ``at_seq``, the last message that the fork sees. By default the cut is after the last completed
+        run. ``repair``: close open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may be
+        nested one level less deep than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to
+        enqueue on the new thread. ``run_id``: the run id of this prompt. If None, the id is derived from ``new``, so that a
+        repetition of the call finds the same run. ``wait``: if True, and the run of the cut has not ended, wait until this run
+        completes, then fork. ``title``, ``tags``, ``agent``: the values of the new thread. The default of ``agent`` is the
+        agent of ``src``. ``reset_usage``: start the new thread's usage totals at zero. If False, the totals start at the usage
+        of the runs that are completely part of the fork. The call is then slower, because it reads the usage of all these
+        runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
-        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`, after the fork was made.
+        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`. In this case the fork exists already.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         request = fork_request(src, new, cut, metadata, title, tags, self._agent(agent), reset_usage)
@@ -91,11 +92,11 @@ class ForkCalls(RunCalls):
         message: str | Message | None = None,
         prompt_run_id: str | None = None,
     ) -> RunHandle:
-        """Fork as a job that waits for the run of the cut to complete (F5). The completion starts the job, without polling.
+        """Fork as a job that waits until the run of the cut completes (F5). The completion of this run starts the job.
 
         ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from ``run_id``. ``webhook``: a URL that
         receives the job's end. ``message``: the first prompt of the new thread. The job enqueues this prompt.
-        ``prompt_run_id``: the run id of this prompt. With None, the id is derived from the id of the new thread. The other
+        ``prompt_run_id``: the run id of this prompt. If None, the id is derived from the id of the new thread. The other
         arguments are as in :meth:`fork`. The ``value`` of the job's result is ``{"thread_id": new}``. With a prompt, the
         ``value`` also has ``"run_id"``.
 
@@ -185,8 +186,8 @@ async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None,
 def prompt_id(new: str, message: object, run_id: str | None, field: str) -> str | None:
     """Return the run id of the first prompt of the fork ``new``, or None if there is no prompt.
 
-    By default the id is derived from ``new``. A repetition is therefore the same run. ``field``: the name of the argument
-    ``run_id``. Raises InvalidInputError for an invalid id, and for an id without a prompt.
+    By default the id is derived from ``new``. A repetition of the call therefore finds the same run. ``field``: the name of
+    the argument ``run_id``. Raises InvalidInputError for an invalid id, and for an id without a prompt.
     """
     if message is not None:
         return first_prompt_id(new) if run_id is None else check_id(run_id, field)

@@ -8,11 +8,11 @@ from ..support.class_origins import is_of
 
 
 def opened(connection: Any) -> Any:
-    """Return the driver's connection of a connection of Django (``django.db.connection``), and any other value unchanged.
+    """Return the driver's connection of ``django.db.connection``. Return any other value unchanged.
 
-    The database engine may be from another package that derives it from Django's. Call this function in the thread that uses
-    the connection, because Django has a connection for each thread. A connection that is not open is opened. Django refuses to
-    open a connection inside an event loop.
+    The database engine may also come from another package, if its class is derived from Django's. Call this function in the
+    thread that uses the connection, because Django has a connection for each thread. If the connection is not open, this
+    function opens it. Django refuses to open a connection inside an event loop.
     """
     if not is_of(connection, "django"):
         return connection

@@ -24,10 +24,10 @@ class LineageCalls(RunCalls):
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
         """Return the thread, at most ``limit`` ancestors and at most ``limit`` children. Large values are left out.
 
-        The list of ancestors also ends at about 4 MiB. The next page begins at a thread that is not deleted. The list may
-        therefore have more than ``limit`` ancestors if some are deleted. The lineage ends after a thousand deleted ancestors.
-        Call this method with the thread id ``next_ancestor`` to read that thread and further ancestors. Call :meth:`threads`
-        with this parent and the cursor ``next_children`` to read further children.
+        The list of ancestors also ends at about 4 MiB. The next page must begin at a thread that is not deleted. If some
+        ancestors are deleted, the list may therefore have more than ``limit`` ancestors. The lineage ends after a thousand
+        deleted ancestors. To read further ancestors, call this method with the thread id ``next_ancestor``. To read further
+        children, call :meth:`threads` with this thread as the parent and the cursor ``next_children``.
 
         ``child_runs`` of the result: the result of :meth:`child_runs` with the same limit.
 
@@ -46,7 +46,7 @@ class LineageCalls(RunCalls):
         )
 
     async def child_runs(self, thread_id: str, *, limit: int = 100) -> ChildRuns:
-        """Return at most ``limit`` children of the thread's runs and children of these children, level by level (K3).
+        """Return at most ``limit`` children of the thread's runs, then the children of these children, level by level (K3).
 
         Children are at most ten levels deep. A child whose content was deleted is left out together with its children. On a
         backend without workers the result is empty. Raises ThreadNotFoundError, InvalidInputError.
@@ -60,8 +60,8 @@ class LineageCalls(RunCalls):
     async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
         """Compare the heads of two threads. Return the messages of each thread after the last message that both show.
 
-        ``limit``: the most messages per side, 1 to 1000. A side also ends at about 4 MiB. Both threads are read from the newest
-        message back. The cost therefore does not depend on the number of shared messages.
+        ``limit``: the maximum number of messages per side, 1 to 1000. A side also ends at about 4 MiB. Both threads are read
+        backwards from the newest message. The cost therefore does not depend on the number of shared messages.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -87,7 +87,7 @@ class LineageCalls(RunCalls):
     async def _line(self, thread_id: str) -> list[tuple[str, datetime]]:
         """Return the ids and times of the thread and its ancestors, the nearest first.
 
-        The id of a deleted thread may be used again.
+        The time distinguishes a thread from a deleted thread with the same id.
         """
         line = [await self.thread(thread_id), *(await self.backend.threads.ancestors(thread_id, MAX_PAGE_SIZE)).items]
         return [(thread.thread_id, thread.created_at) for thread in line]
@@ -95,10 +95,10 @@ class LineageCalls(RunCalls):
 
 @dataclass
 class Side:
-    """One thread's messages, read from the newest back.
+    """One thread's messages, read backwards from the newest.
 
-    ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the rest
-    of the byte budget of ``seen``. ``at``: the current message, or None before the first step and at the end.
+    ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the
+    number of bytes that ``seen`` may still grow by. ``at``: the current message, or None before the first step and at the end.
     """
 
     path: AsyncIterator[Message]

@@ -49,7 +49,8 @@ class OperatorCalls(Calls):
     async def queues(self, *, known: bool = False, limit: int = 100, cursor: str | None = None) -> Page[QueueInfo]:
         """Return a page of the states of queues, ordered by name. A queue is listed if it has runs, is paused or is served.
 
-        ``known``: leave out queues that only the runs of clients name. Raises InvalidInputError, InvalidCursorError.
+        ``known``: leave out queues that are named by runs only, and are neither served nor paused. Raises InvalidInputError,
+        InvalidCursorError.
         """
         return await self.backend.queues.queues(PageRequest(limit=limit, cursor=cursor), known=known)
 
@@ -76,10 +77,10 @@ class KeyCalls(Calls):
         lifetime: float | None = None,
         until: datetime | None = None,
     ) -> tuple[ApiKey, str]:
-        """Create a key of this client's tenant. Return the key and its text. The store does not keep the text.
+        """Create a key for this client's tenant. Return the key and its text. The store does not keep the text.
 
-        ``name``: a name for people, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for no expiry.
-        ``until``: the latest time of the expiry, or None.
+        ``name``: a name that people recognize, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for
+        no expiry. ``until``: the latest time of the expiry, or None.
 
         Raises InvalidInputError, for example if the tenant has MAX_VALID_KEYS valid keys.
         """
@@ -121,11 +122,11 @@ class LimitCalls(Calls):
     async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
         """Allow at most ``most`` runs, bytes or seconds. This replaces an earlier limit of the same ``name`` and ``subject``.
 
-        ``name``: ``queued``, ``queued_per_tenant`` and ``queued_per_lane`` refuse a run beyond the limit with QueueFullError.
-        ``queued_seconds``: a run that has not started this many seconds after it was due fails with ``run_expired``.
-        ``message_bytes``: a larger message is refused with MessageTooLargeError. ``running_per_agent`` and
-        ``running_per_tenant``: a run beyond the limit waits for a permit. ``subject``: the agent or the tenant of the limit, or
-        None for every agent or tenant without its own limit.
+        ``name``: the limit. At ``queued``, ``queued_per_tenant`` and ``queued_per_lane``, the store refuses a further run with
+        QueueFullError. ``queued_seconds``: a run that has not started this many seconds after its due time fails with
+        ``run_expired``. ``message_bytes``: the store refuses a larger message with MessageTooLargeError. At
+        ``running_per_agent`` and ``running_per_tenant``, a further run waits for a permit. ``subject``: the agent or the
+        tenant of the limit, or None for every agent or tenant without its own limit.
 
         Raises InvalidInputError.
         """
@@ -141,5 +142,5 @@ class LimitCalls(Calls):
         return limit
 
     async def clear_limit(self, name: LimitName, *, subject: str | None = None) -> bool:
-        """Remove a limit. Return False if it was not set."""
+        """Remove a limit. Return False if the limit was not set."""
         return await self.backend.limits.clear_limit(name, subject)

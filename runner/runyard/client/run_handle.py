@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class RunResult:
     """The result of a run that has ended or is suspended.
 
-    ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
-    of the lists (``messages``, ``requests``) that are incomplete, because the caller limited their bytes.
+    ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the
+    names of the incomplete lists (``messages``, ``requests``). A list is incomplete if the caller limited the number of bytes.
     """
 
     run: Run
@@ -63,7 +63,7 @@ class RunResult:
     def text(self) -> str:
         """The text of the last assistant message of a completed run. The text is empty if the run wrote no such message.
 
-        Raises the errors of :meth:`raise_for_status` if the run did not complete, because its last text is no answer.
+        If the run did not complete, its last text is not an answer, and the errors of :meth:`raise_for_status` are raised.
         """
         return self.raise_for_status().last_text
 
@@ -94,8 +94,8 @@ class RunResult:
 class RunHandle:
     """A handle of one run of a thread. Each method calls the deployment.
 
-    ``created``: True if the enqueue that returned the handle created the run. ``accepted``: the run as returned by this
-    enqueue, or None if no enqueue returned the handle.
+    ``created``: True if an enqueue returned this handle and created the run. ``accepted``: the run that the enqueue returned,
+    or None if the handle is not from an enqueue.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class RunHandle:
         return self._client.stream(self.thread_id, self.run_id, last_event_id)
 
     async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
-        """Wait until the run has ended or is suspended. Return its result. The result of a failed run is returned, not raised.
+        """Wait until the run has ended or is suspended. Return its result, also if the run failed.
 
         ``timeout``: seconds to wait. 0 checks once. None waits without a limit. ``most``: the approximate maximum number of
-        bytes of the messages, and the same number for the requests. None returns all. If the run is suspended, answer its
-        requests, and call this method again.
+        bytes of the messages. The same maximum applies to the requests. None returns all of them. If the run is suspended,
+        answer its requests, and call this method again.
 
         Raises TimeoutError. The run continues after this error. Raises RunNotFoundError, also for an inherited run whose thread
         was deleted. Raises ResultExpiredError for a fork job whose result has been deleted.

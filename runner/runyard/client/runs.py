@@ -33,7 +33,7 @@ from .traced_calls import accept_span, record_answer
 T = TypeVar("T")
 
 MAX_SEARCHED: Final = 1000
-"""Most runs that one page searches for a queue, an error or a text."""
+"""Maximum number of runs that one page examines for a queue, an error or a text."""
 
 
 class RunCalls(ThreadCalls):
@@ -64,19 +64,21 @@ class RunCalls(ThreadCalls):
         """Accept a prompt on ``thread_id`` and return at once (R1 to R4, R11). An unknown thread is created.
 
         ``message``: the user's text, or a Message. None continues from the last message. The run fails with ``invalid_input``
-        if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. The same id with
-        the same content is the same run. Such a repetition may have another ``queue``, ``priority``, ``run_at``, ``delay``,
-        ``timeout``, ``max_attempts``, ``retry``, ``metadata`` or ``webhook``. The first values apply. ``agent``: the name of an
-        agent that a worker serves. With None, the run gets the agent of the thread. If the thread has no agent, both get the
-        default agent of the client's namespace. ``queue``: by default the agent's queue. ``parent_id``: the id of the message
-        after which the run branches, or ROOT_ID for a new tree. ``parallel``: run on a new branch with its own lane. ``run_at``
-        (with a time zone) or ``delay`` (seconds): the run is due later. ``timeout``: seconds per attempt. ``max_attempts``: the
-        number of errors after which the run fails. Crashes, releases and questions do not count as errors. By default,
-        temporary errors of a model's provider are retried for about two minutes. Any other error fails the run. ``retry``: the
-        backoff between attempts. ``multitask_strategy``: the treatment of a busy lane (R3). ``expires_in``: seconds after the
-        due time. A run that has not started by then fails with ``run_expired``. ``webhook``: a URL that receives the run's end.
-        ``connection``: the caller's open database connection, of asyncpg, psycopg 3, SQLAlchemy or Django. The run becomes
-        visible when the caller commits. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
+        if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. A repetition with
+        the same id and the same content returns the same run. The repetition may have another ``queue``, ``priority``,
+        ``run_at``, ``delay``, ``timeout``, ``max_attempts``, ``retry``, ``metadata`` or ``webhook``. The values of the first
+        call apply. ``agent``: the name of an agent that a worker serves. If None, the run gets the agent of the thread. If the
+        thread has no agent, the run and the thread get the default agent of the client's namespace. ``queue``: by default the
+        agent's queue. ``parent_id``: the id of the message after which the run branches, or ROOT_ID for a new tree.
+        ``parallel``: execute the run on a new branch with its own lane. ``run_at`` (a time with a time zone) or ``delay``
+        (seconds): when the run becomes due. ``timeout``: seconds per attempt. ``max_attempts``: the number of errors after
+        which the run fails. Crashes, releases and questions do not count as errors. By default, temporary errors of a model's
+        provider are retried for about two minutes. Any other error fails the run. ``retry``: the backoff between attempts.
+        ``multitask_strategy``: what happens if the lane is busy (R3). ``expires_in``: seconds after the due time. A run that
+        has not started in this time fails with ``run_expired``. ``webhook``: a URL that receives the run's end.
+        ``connection``: an open database connection of the caller, from asyncpg, psycopg 3, SQLAlchemy or Django. The run
+        becomes visible when the caller commits. ``metadata``: a JSON object within the bounds of
+        :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -116,7 +118,7 @@ class RunCalls(ThreadCalls):
     ) -> RunHandle:
         """Answer a user message again, on a new branch (B5).
 
-        ``message_id``: the id of the answer to replace, or of the user message itself. None takes the newest message.
+        ``message_id``: the id of the answer to replace, or of the user message itself. None means the newest message.
         ``message``: a new text in place of the user message (edit and resend). ``how``: other arguments of :meth:`enqueue`.
 
         Raises MessageNotFoundError if there is no user message to answer.
@@ -138,11 +140,11 @@ class RunCalls(ThreadCalls):
     ) -> HitlRequest:
         """Answer a pending request. The run then continues (H3 to H5). Return the request with its answer.
 
-        ``request_id``: the id of the request. None takes the thread's only pending request. With ``request_id``, ``thread_id``
-        may be None. ``response_id``: the client's id of this response. A repetition with the same id changes nothing.
-        ``answered_by``: the name of the responder. The HTTP API refuses this argument and stores the name of the API key.
-        ``on_behalf_of``: the person for whom the responder answers, such as a user of the backend. The name is stored and not
-        verified.
+        ``request_id``: the id of the request. None means the thread's only pending request. If ``request_id`` is given,
+        ``thread_id`` may be None. ``response_id``: the client's id of this response. A repetition with the same id changes
+        nothing. ``answered_by``: the name of the responder. The HTTP API refuses this argument and stores the name of the API
+        key. ``on_behalf_of``: the person for whom the responder answers, such as a user of the backend. The name is stored and
+        not verified.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
         HitlAlreadyAnsweredError. Raises InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.size_limits`.
@@ -214,12 +216,13 @@ class RunCalls(ThreadCalls):
         return changed.run
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run that ended and is in no context: failed, dead, cancelled without ``keep``, or a fork job.
+        """Delete the content of a run that has ended and is in no context.
 
-        The content is its messages, input, result, error, metadata, requests and steps. A fork or branch that was cut inside
-        the run keeps the messages that it shows. The run's row stays, with ``deleted_at``. A repeated enqueue finds this row
-        and executes nothing. No list shows the run. Events of the run stay in streams until they expire. A repetition of the
-        delete changes nothing.
+        Such a run is failed, dead, cancelled without ``keep``, or a fork job. The content of a run is its messages, input,
+        result, error, metadata, requests and steps. A fork or branch that was cut inside the run keeps the messages that it
+        shows. The run's row stays, with ``deleted_at``. A repeated enqueue with the run's id finds this row and executes
+        nothing. Lists do not show the run. Events of the run stay in streams until they expire. A repetition of the delete
+        changes nothing.
 
         Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
         """
@@ -230,9 +233,9 @@ class RunCalls(ThreadCalls):
         return RunHandle(self, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run:
-        """Return one run. The runs of a fork include the completed runs that it inherited whole.
+        """Return one run. A fork also has the completed runs that it inherited completely.
 
-        An inherited run has the ``thread_id`` of its own thread.
+        The ``thread_id`` of an inherited run is the id of the thread on which it was executed.
 
         Raises RunNotFoundError.
         """
@@ -261,9 +264,10 @@ class RunCalls(ThreadCalls):
         left out (:attr:`runyard.models.Run.omitted`). A page may have fewer runs than ``limit``. The ``next`` of the last page
         is None.
 
-        ``error``: the code of the run's error. ``text``: a part of the prompt, of its JSON if it is no text, of the run id or
-        of the thread id, in any case of letters. Prompts that the list leaves out are not searched. No index helps
-        ``queue``, ``error`` and ``text``: a page is the part that fits of the runs that the other filters select.
+        ``error``: the code of the run's error. ``text``: a part of the prompt, of the run id or of the thread id. If the
+        prompt is not text, its JSON is searched. Upper and lower case are equal. Prompts that the list leaves out are not
+        searched. ``queue``, ``error`` and ``text`` have no index. For these filters, each page examines a limited number of
+        the runs that the other filters select.
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
@@ -304,14 +308,14 @@ class RunCalls(ThreadCalls):
         return await self._of_known(thread_id, page)
 
     async def request(self, request_id: str) -> HitlRequest:
-        """Return one request, pending or not. Raises HitlRequestNotFoundError."""
+        """Return one request, whether it is pending or not. Raises HitlRequestNotFoundError."""
         request = await self.backend.runs.request(check_id(request_id, "request_id"))
         if request is None:
             raise HitlRequestNotFoundError(f"there is no request {request_id!r}", request_id=request_id)
         return request
 
     async def _of_known(self, thread_id: str | None, page: Page[T]) -> Page[T]:
-        """Return ``page``. Raise ThreadNotFoundError if it is empty because the thread does not exist."""
+        """Return ``page``. Raise ThreadNotFoundError if the page is empty because the thread does not exist."""
         if thread_id is not None and not page.items:
             await self.thread(thread_id)
         return page
@@ -344,8 +348,8 @@ class RunCalls(ThreadCalls):
     async def result_of(self, run: Run, most: int | None = None) -> RunResult:
         """Return the result of a run that stopped: its messages in order, and its pending requests.
 
-        ``most``: the approximate maximum number of bytes of the messages, and the same number for the requests. A larger result
-        is cut to the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
+        ``most``: the approximate maximum number of bytes of the messages. The same maximum applies to the requests. A larger
+        result has only the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
 
         Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result has been deleted.
         """

@@ -1,7 +1,7 @@
 """SyncClient: the client for code without an event loop, such as Django views, scripts and shells.
 
-One background thread runs an event loop with one :class:`~runyard.client.client.Client`. Every call executes the same call of
-this client in the loop, and waits for its end. The signatures are equal. Several threads may share a SyncClient.
+A background thread runs an event loop with a :class:`~runyard.client.client.Client`. Each method executes the Client's method
+with the same name and arguments in the loop, and waits for its end. Several threads may share a SyncClient.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Portal:
         self.thread.start()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` in the loop and return its result. An interrupt in the caller cancels the coroutine.
+        """Execute ``coroutine`` in the loop and return its result. If the caller is interrupted, the coroutine is cancelled.
 
         Raises RuntimeError if the loop does not run.
         """
         if not self.thread.is_alive():
             coroutine.close()
-            raise RuntimeError("this client is closed, or was made before a fork of the process; make one in each process")
+            raise RuntimeError("this client is closed, or was made before a fork of the process; make a client in each process")
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -61,7 +61,7 @@ class Portal:
                     return
                 yield item
         finally:
-            if threading.current_thread() is self.thread:  # the garbage collector called: waiting would block the loop
+            if threading.current_thread() is self.thread:  # the garbage collector made this call; waiting would block the loop
                 self.closing.add(closing := self.loop.create_task(_close(items)))
                 closing.add_done_callback(self.closing.discard)
             elif self.loop.is_running():

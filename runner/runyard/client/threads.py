@@ -54,10 +54,10 @@ class ThreadCalls(Calls):
 
         This call is optional: a prompt creates a missing thread.
 
-        ``thread_id``: the thread's id, or None for a uuid7. The same id with the same content is the same thread. ``agent``:
-        the name of the agent for prompts without an agent. With None, the first run gives the thread its agent. ``config``: a
-        JSON object that agents read in their RunContext. A fork has a copy. ``extra``: a JSON object for your own use. Both
-        have the bounds of :mod:`runyard.domain.size_limits`.
+        ``thread_id``: the thread's id, or None for a uuid7. A repetition with the same id and the same content returns the
+        same thread. ``agent``: the name of the agent for prompts that name no agent. If None, the thread gets the agent of its
+        first run. ``config``: a JSON object that agents read in their RunContext. A fork has a copy of it. ``extra``: a JSON
+        object for your own use. :mod:`runyard.domain.size_limits` has the bounds of both objects.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -104,10 +104,10 @@ class ThreadCalls(Calls):
     ) -> Thread:
         """Change the given fields. None clears a field (RFC 7396).
 
-        ``agent``: the agent of later prompts without an agent. Queued runs keep their agents. ``tags`` replaces all tags.
-        ``extra`` and ``config`` are merged at their top level. A key whose value is None is removed. Attempts that begin later
-        read the changed ``config``. ``expected``: the ``updated_at`` of the thread that the caller read. The call is refused if
-        the thread has changed since then.
+        ``agent``: the agent for later prompts that name no agent. Queued runs keep their agents. ``tags`` replaces all tags.
+        ``extra`` and ``config`` are merged into the stored objects at the top level. A key whose value is None is removed.
+        Attempts that begin later read the changed ``config``. ``expected``: the ``updated_at`` of the thread that the caller
+        read. The call is refused if the thread has changed since then.
 
         Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` or ``config`` beyond the
         bounds of :mod:`runyard.domain.size_limits`.
@@ -177,7 +177,9 @@ class ThreadCalls(Calls):
         return await self.backend.threads.branches(thread_id, PageRequest(limit=limit, cursor=cursor), labelled=labelled)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a branch a label (B9). The label follows the branch as it grows. An existing label of the thread moves.
+        """Give a branch a label (B9).
+
+        The label follows the branch as it grows. If another branch of the thread has this label, the label moves.
 
         ``label``: 1 to 64 printable characters. ``message_id``: a message of the branch, or None for the head. A message that a
         fork inherited belongs to the fork's first branch.
@@ -207,11 +209,11 @@ class ThreadCalls(Calls):
 
         A string becomes a user message. A repetition with the same message id is not stored again.
 
-        ``format``: the format of ``message`` (``"openai"``, ``"anthropic"``, …). ``message`` is then a JSON object, or a list
-        of objects if the format has several for one message. In the same format, :meth:`messages` returns ``message`` unchanged
-        (M2). ``parent_id``: the id of the message after which a branch begins, or :data:`runyard.models.ROOT_ID` for another
-        first message. None appends to the head. ``expected_leaf``: the id of the last message that the caller read. The call is
-        refused if the thread has another last message.
+        ``format``: the format of ``message`` (``"openai"``, ``"anthropic"``, …). With a format, ``message`` is a JSON object,
+        or a list if the format uses several objects for one message. In the same format, :meth:`messages` returns ``message``
+        unchanged (M2). ``parent_id``: the id of the message after which a branch begins, or :data:`runyard.models.ROOT_ID` for
+        another first message. None appends to the head. ``expected_leaf``: the id of the last message that the caller read.
+        The call is refused if the thread has another last message.
 
         Raises MessageNotFoundError, InvalidInputError, InvalidBlobError for a fault in a JSON object of a format,
         ThreadBusyError, LeafMovedError, MessageTooLargeError.
@@ -227,12 +229,12 @@ class ThreadCalls(Calls):
     ) -> None:
         """Delete a thread. Its forks keep the messages that they show.
 
-        ``cancel``: first cancel its live runs. ``descendants``: first delete its forks and their forks, one by one. After an
-        interruption, call this method again. ``expected``: the ``updated_at`` of the thread that the caller read. The call is
-        refused if the thread has changed since then.
+        ``cancel``: first cancel the live runs of the thread. ``descendants``: first delete the forks of the thread, and the
+        forks of these forks, one by one. If this call is interrupted, call this method again. ``expected``: the ``updated_at``
+        of the thread that the caller read. The call is refused if the thread has changed since then.
 
-        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError for ``expected`` with
-        ``descendants``. Such a call could delete descendants and then be refused.
+        Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError if both ``expected`` and
+        ``descendants`` are given. Such a call could delete the descendants before the store refuses it.
         """
         if descendants and expected is not None:
             raise InvalidInputError("give expected or descendants, not both", field="expected")
@@ -260,8 +262,8 @@ class ThreadCalls(Calls):
 
         The arguments are as in :meth:`delete_thread`.
 
-        The call returns early if a fork stays locked for ten seconds, or if the database stops answering after the deletion. A
-        worker then erases the other messages.
+        The call returns early if a fork stays locked for ten seconds, or if the database stops answering after the deletion.
+        In these cases, a worker erases the remaining messages.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """

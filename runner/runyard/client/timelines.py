@@ -17,8 +17,8 @@ class TimelineCalls(RunCalls):
     async def timeline(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Timeline:
         """Return a page of the timeline of a run: attempts, model requests, tools, steps and HITL requests.
 
-        The run and its totals are on every page. The timeline is read from Postgres alone. Inputs and results are cut to a few
-        hundred characters (:mod:`runyard.domain.timeline`). Until the run has ended, a later read may have further entries.
+        The run and its totals are on every page. All data come from Postgres. Inputs and results are cut to a few hundred
+        characters (:mod:`runyard.domain.timeline`). Until the run has ended, a later read may return further entries.
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError, InvalidCursorError.
         """
@@ -27,7 +27,7 @@ class TimelineCalls(RunCalls):
     async def find_run(self, prefix: str) -> Run:
         """Return the run whose id is ``prefix`` or begins with ``prefix``, on any thread of the tenant.
 
-        An exact match is preferred. Runs whose content was deleted are not found.
+        A run whose id is exactly ``prefix`` comes first. Runs whose content was deleted are not found.
 
         Raises RunNotFoundError, InvalidInputError, and RunAmbiguousError with the ids of the first runs if several runs match.
         """

@@ -1,4 +1,4 @@
-"""The spans of a client's calls about runs (T1). For an HTTP client, the API makes these spans."""
+"""The spans of a client's calls about runs (T1). If the client uses HTTP, the API makes these spans."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def link_source(backend: Backend, span: Span, thread_id: str, run_id: str 
 
 
 async def record_answer(backend: Backend, request: HitlRequest, began: int) -> None:
-    """Record the answer to ``request`` as a span in the trace of its run. Link this span and the caller's span to each other.
+    """Record the answer to ``request`` as a span in the trace of its run. Link the span and the caller's span to each other.
 
     ``began``: the time of the call in nanoseconds since 1970. Do nothing if the question belongs to no run.
     """

@@ -20,9 +20,9 @@ class UsageCalls(Calls):
         ``since`` and ``until``: the first and the last day, in UTC. The default of ``until`` is today. The default of ``since``
         is 29 days before ``until``. A report has at most 366 days. ``agent``: count the runs of this agent only.
 
-        A run counts on the day of its end, with any outcome. A deleted run still counts. Usage after a redrive counts on the
-        day of the run's next end. A run is counted within seconds after its end. The totals are complete up to
-        ``counted_until``.
+        A run counts on the day of its end, whatever its outcome is. A deleted run still counts. The usage after a redrive
+        counts on the day on which the run ends again. A run is counted within seconds after its end. The totals are complete
+        up to ``counted_until``.
 
         Raises InvalidInputError.
         """

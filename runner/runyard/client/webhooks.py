@@ -46,10 +46,11 @@ class WebhookCalls(Calls):
         The returned subscription has the ``secret`` that signs the deliveries, if this process has the setting
         RUNYARD_WEBHOOK_SECRET. :meth:`webhook_secret` returns the secret later.
 
-        ``events``: types of feed entries. With None, the types are the end and the suspension of a run. ``all_tenants``: send
-        entries of every tenant. Only a client without a tenant may set this. A worker of the deployment sends the entries
-        (``docs/how-to/webhooks.md``). ``webhook_id``: the client's id of the subscription, by default a new id. A repetition
-        with the same id returns the same subscription. Over HTTP, the server derives the subscription's id from the client's.
+        ``events``: types of feed entries. By default, the types are the ends and the suspension of a run. ``all_tenants``:
+        send entries of every tenant. Only a client without a tenant may set this argument. A worker of the deployment sends
+        the entries (``docs/how-to/webhooks.md``). ``webhook_id``: the client's id of the subscription, by default a new id. A
+        repetition with the same id returns the same subscription. Over HTTP, the server derives the id of the subscription
+        from this id.
 
         Raises InvalidInputError, TooManyWebhooksError, WebhookConflictError, and over HTTP ForbiddenError.
         """
@@ -75,18 +76,19 @@ class WebhookCalls(Calls):
         """Return the secret with which the receiver of a subscription verifies deliveries.
 
         ``webhook_id``: the id of a subscription. None means the URLs in the tenant's runs (``webhook=`` of an enqueue). The
-        secret is derived from the setting RUNYARD_WEBHOOK_SECRET of this process, or over HTTP of the server. Returns None if
-        there is no such subscription. Raises CapabilityMissingError without this setting.
+        secret is derived from the setting RUNYARD_WEBHOOK_SECRET of this process. Over HTTP, it is derived from the setting of
+        the server. Returns None if there is no such subscription. Raises CapabilityMissingError without this setting.
         """
         return self._told(webhook_id, await self.backend.webhooks.key(webhook_id))
 
     async def rotate_webhook_secret(
         self, webhook_id: str | None = None, *, overlap: float = DEFAULT_OVERLAP_SECONDS, rotation_id: str | None = None
     ) -> WebhookSecret | None:
-        """Replace the secret that signs deliveries and later tries of earlier deliveries. Return the new secret.
+        """Replace the secret that signs deliveries. Return the new secret.
 
-        ``webhook_id``: as in :meth:`webhook_secret`. ``overlap``: seconds for which the old secret also signs. Receivers take
-        the new secret in this time. Use 0 after a leak. ``rotation_id``: the client's id of the rotation. A repetition of the
+        Later tries of earlier deliveries are also signed with the new secret. ``webhook_id``: as in :meth:`webhook_secret`.
+        ``overlap``: seconds for which the old secret also signs. Receivers must take the new secret in this time. Use 0 if the
+        old secret is known to an attacker. ``rotation_id``: the client's id of the rotation. A repetition of the
         last rotation with the same id returns the same secret and changes nothing. Returns None if there is no such
         subscription. Raises InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
         CapabilityMissingError.
@@ -106,7 +108,7 @@ class WebhookCalls(Calls):
             if (root := _deployment_secret()) is None:
                 raise CapabilityMissingError(
                     "the secrets of webhooks are derived from RUNYARD_WEBHOOK_SECRET, which is not set here; "
-                    "set it as for the workers",
+                    "set it to the value that the workers have",
                     capability="webhook_secret",
                 )
             (secret, *_) = derived(root, self.backend.tenant, webhook_id, (key.version,))
@@ -133,10 +135,10 @@ class WebhookCalls(Calls):
     ) -> Page[WebhookDelivery]:
         """Return the deliveries to the tenant's subscriptions and to the URLs in its runs, the newest first.
 
-        A client without a tenant also gets the deliveries to the subscriptions to all tenants.
+        A client without a tenant also gets the deliveries of the subscriptions to all tenants.
 
-        ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Deliveries that ended are kept as long as
-        the feed. Raises InvalidInputError, InvalidCursorError.
+        ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Ended deliveries are kept as long as
+        entries of the feed. Raises InvalidInputError, InvalidCursorError.
         """
         if status is not None and status not in DELIVERY_STATUSES:
             raise InvalidInputError(f"status is one of {', '.join(DELIVERY_STATUSES)}, got {brief(status)}", field="status")

@@ -49,7 +49,7 @@ def wanted(namespace: str, name: str | None) -> str | None:
 
 
 def served_words(name: str | None) -> str:
-    """Return the words of a message for an agent, or for any agent of a namespace."""
+    """Return the words that name an agent, or any agent of a namespace, in a message."""
     if is_agent(name):
         return f"agent {name}"
     namespace = namespace_of(name)

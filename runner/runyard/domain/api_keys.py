@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import InvalidInputError
 
 Scope = Literal["read", "write", "respond", "metrics", "admin"]
-"""``read`` reads, ``write`` changes, ``respond`` answers requests, ``metrics`` reads the metrics of API processes.
+"""``read`` allows reads, ``write`` changes, ``respond`` answers to requests, ``metrics`` reads of API processes' metrics.
 
-``admin`` does all of these, and reads the workers and queues of the deployment. A key with ``admin`` and without a tenant also
-changes the workers and queues.
+``admin`` allows all of these, and reads of the deployment's workers and queues. A key with ``admin`` and without a tenant also
+allows changes of the workers and queues.
 """
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 MAX_VALID_KEYS: Final = 1000
@@ -33,7 +33,7 @@ _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 
 
 class ApiKey(BaseModel):
-    """The stored data of a key. ``name``: a name for people.
+    """The stored data of a key. ``name``: the name by which people recognize the key.
 
     Answers that are sent with the key have this name as ``answered_by``.
     """

@@ -7,5 +7,5 @@ from typing import Final
 MAX_CRASHES: Final = 3
 """Number of crashes without progress after which a run is dead.
 
-The last of these attempts is executed alone, in a separate process.
+The next attempt of a run with one crash less is executed alone, in a separate process.
 """

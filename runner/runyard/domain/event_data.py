@@ -124,8 +124,8 @@ class HitlAnswered(_Data):
 
 
 class CandidateEnded(_Data):
-    """The end of a candidate of a fan-out. ``number``: the index of its message. ``ended``: the number of candidates that have
-    ended, of ``total``."""
+    """The end of a candidate of a fan-out. ``number``: the index of its message. ``total``: the number of all candidates.
+    ``ended``: the number of candidates that have ended."""
 
     number: int
     status: CandidateStatus

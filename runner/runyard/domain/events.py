@@ -15,7 +15,7 @@ from .base_models import StrictModel
 from .size_limits import JsonObject
 
 _SEALING = threading.Lock()
-"""Held while an event is sealed or opened, because several threads of a synchronous client may have the same event."""
+"""The lock for sealing and opening events. Several threads of a synchronous client may have the same event."""
 
 
 class Event(StrictModel):
@@ -155,8 +155,8 @@ class FeedEntry(StrictModel):
 
     ``parent_thread_id``, ``forked_after_run_id``, ``forked_at_seq``: the source and the cut of a forked thread, for the type
     ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. The
-    path to ``last_message_id`` ends with these messages. The values of these fields are those at the time of the read. The
-    fields are None without such messages, and after the deletion of the thread or run.
+    path to ``last_message_id`` ends with these messages. The store fills these three fields when the feed is read. They are
+    None if the run has no messages, or if the thread or run was deleted.
     """
 
     cursor: str

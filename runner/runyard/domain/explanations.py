@@ -53,7 +53,7 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     ``reason``: a key of SENTENCES. If several keys apply to a run that waits, ``reason`` is the first of them. ``facts``: the
     values in the sentence, and the following facts if they are known.
 
-    - ``wait``: the kind of the wait, for a suspended run that waits for no answer. It is the key of the sentence.
+    - ``wait``: the kind of the wait, for a suspended run that waits for no answer. This kind is then the key of the sentence.
     - ``isolated``: whether the attempt runs alone in its process.
     - ``workers``: the versions of the live workers of the run's queue.
     - ``nobody``, for ``orphaned``: the reason why no worker can take the run, or None. The reason is ``no_worker``,

@@ -25,7 +25,7 @@ MAX_PARALLEL_CANDIDATES: Final = 100
 """Maximum number of candidates of one fan-out that run at once. The worker of a job keeps the context of each running probe."""
 
 KEY_PREFIX: Final = "candidate:"
-"""The beginning of the keys of the steps that record candidates. ``postgres/functions/candidates.sql`` has the same."""
+"""The beginning of the keys of the steps that record candidates. ``postgres/functions/candidates.sql`` has the same text."""
 JUDGE: Final = "judge"
 """The key of the step that records the judge's answer."""
 
@@ -33,12 +33,12 @@ JUDGE: Final = "judge"
 class Candidate(StrictModel):
     """One message of a fan-out with its answer.
 
-    ``number``: the index of the message. ``status``: ``queued`` if it was not begun, or waits for a worker. ``parked`` if its
-    run is suspended. ``cancelled`` also for a candidate that was not begun before the job ended, and for one whose thread was
-    deleted. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``: the text of the last assistant
-    message. ``messages``: the messages that the candidate added. ``stop_reason``: None until the candidate has ended.
-    ``error``: the cause of a failure. ``usage``: of the candidate alone. ``omitted``: ``["messages"]`` if the first messages
-    are left out, because all of them would exceed the size of a page.
+    ``number``: the index of the message. ``status``: ``queued`` if the candidate has not begun or waits for a worker,
+    ``parked`` if its run is suspended. A candidate that had not begun when the job ended is ``cancelled``. A candidate whose
+    thread was deleted is ``cancelled`` too. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``:
+    the text of the last assistant message. ``messages``: the messages that the candidate added. ``stop_reason``: None until
+    the candidate has ended. ``error``: the cause of a failure. ``usage``: the usage of this candidate alone. ``omitted``:
+    ``["messages"]`` if the first messages are left out, because all of them would exceed the size of a page.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,11 +60,11 @@ class Candidate(StrictModel):
 
 
 class FanOutProgress(StrictModel):
-    """How many candidates of a fan-out have which status, and what they have used so far.
+    """The numbers of a fan-out's candidates by status, and the usage so far.
 
-    The numbers of the statuses add up to ``total``. ``usage``: of every probe or candidate's run, and of the judge, each once.
-    After the job it can still grow if runs on threads go on: after a cancel of the job, and after ``stop="first"`` until the
-    cancelled runs have ended.
+    The numbers of the statuses add up to ``total``. ``usage``: the usage of all probes or candidates' runs, and of the judge.
+    Each is counted once. The usage can grow after the end of the job, while runs of candidates continue on their threads. They
+    continue after a cancel of the job. After ``stop="first"``, they continue until their own cancels have taken effect.
     """
 
     total: int
@@ -98,8 +98,8 @@ class ForkManyResult:
 
 
 class CandidateRecord(NamedTuple):
-    """What a job has recorded of a candidate. ``outcome``: the status with which it ended, or None. ``size``: the number of
-    bytes of ``value``. ``value`` is None if it was not read. ``fence``: of the attempt that wrote the record."""
+    """A job's record of a candidate. ``outcome``: the status with which the candidate ended, or None. ``size``: the number of
+    bytes of ``value``. ``value`` is None if it was not read. ``fence``: the fence of the attempt that wrote the record."""
 
     number: int
     fence: int
@@ -125,7 +125,7 @@ class CandidateRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FanOutState:
-    """The job of a fan-out. ``usage``: the job's own usage, which contains that of probes and of the judge."""
+    """The job of a fan-out. ``usage``: the job's own usage, including the usage of probes and of the judge."""
 
     thread_id: str
     run_id: str
@@ -192,7 +192,7 @@ def status_of(job: FanOutState, record: CandidateRecord | None, run: CandidateRu
 
 
 def usage_of(record: CandidateRecord | None, run: CandidateRun | None) -> Usage:
-    """Return the usage of one candidate. The record has it after the deletion of the run's thread."""
+    """Return the usage of one candidate. After the deletion of the run's thread, the record has the usage."""
     if run is not None:
         return run.usage
     return (record.usage if record is not None else None) or Usage()

@@ -1,7 +1,7 @@
 """Reads JSON from text of unknown size. The bounds are checked before the text is parsed (A2).
 
-A text can have millions of values. It can have numbers that take longer to convert than to send. :class:`Shape` counts the
-values and the digits of each number piece by piece. The parser bounds the depth.
+A text can have millions of values. The conversion of a very long number can take longer than its transfer. :class:`Shape`
+counts the values and the digits of each number piece by piece. The parser bounds the depth.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 MAX_DIGITS: Final = 100
-"""Maximum number of digits of a number. Parsers of JSON refuse longer numbers, or need more than linear time."""
+"""Maximum number of digits of a number. Parsers of JSON refuse longer numbers, or convert them in more than linear time."""
 PIECE_BYTES: Final = 2**16
 """Number of bytes that are counted together."""
 

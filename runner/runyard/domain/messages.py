@@ -102,8 +102,8 @@ class DocumentPart(StrictModel):
 class FilePart(StrictModel):
     """Any other file, such as a video: ``url``, base64 ``data`` with its ``media_type``, or ``file_id``.
 
-    ``file_id``: the id of a file that was uploaded to ``provider``. The id is never sent to a model. In the account of the
-    worker's operator, the id could belong to another file.
+    ``file_id``: the id of a file that was uploaded to ``provider``. The id is never sent to a model, because the same id could
+    name another file in the account of the worker's operator.
     """
 
     type: Literal["file"] = "file"
@@ -247,8 +247,8 @@ class Message(StrictModel):
 def model_name(message: Message) -> str:
     """Return the name of the model that wrote ``message``, or an empty text if the message has no such name.
 
-    Each model layer has a key in ``provider_details``. The name under this key is ``response.model_name`` for pydantic-ai,
-    ``model_id`` for cubeloop, and ``model`` for the others.
+    Each model layer writes its data under its own key in ``provider_details``. Among these data, the name is
+    ``response.model_name`` for pydantic-ai, ``model_id`` for cubeloop, and ``model`` for the other layers.
     """
     for kept in (message.provider_details or {}).values():
         if isinstance(kept, dict):
@@ -282,8 +282,8 @@ def check_named_once(messages: Iterable[Message]) -> None:
 def check_fields(message: Message) -> None:
     """Raise :class:`InvalidInputError` if a field of ``message`` has a wrong type or value.
 
-    Pydantic validates a message when it is made. It validates neither later assignments nor copies. This function also refuses
-    unknown fields in the parts of a tool result.
+    Pydantic validates a message when its constructor is called. Later assignments and copies are not validated. This function
+    also refuses unknown fields in the parts of a tool result.
     """
     try:
         content = [part.__dict__ for part in message.content]

@@ -23,10 +23,11 @@ class HitlRequest(StrictModel):
     """A request to a human: a question, an approval, or the question whether a step was done.
 
     ``answer_schema``: JSON schema of the answers. ``deadline_at``: the time at which the wait ends. ``on_deadline``: the
-    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait. For ``deadline_at``, the
-    store adds them to the time of its own clock. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent of the run, or
-    None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, it is the name of the API key.
-    ``on_behalf_of``: the person for whom the responder answered. The name is not verified. ``damaged``: as in ``Run``.
+    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait. The store adds these
+    seconds to the time of its own clock to compute ``deadline_at``. The store sets ``thread_id``, ``run_id``, ``agent`` (the
+    agent of the run, or None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, it is the name of the
+    API key. ``on_behalf_of``: the person for whom the responder answered. The name is not verified. ``damaged``: as in
+    ``Run``.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -67,7 +68,7 @@ def check_names(**names: str | None) -> None:
 def check_answer(request: HitlRequest, answer: Any) -> None:
     """Raise HitlInvalidAnswerError if the answer does not fit the request's JSON schema (H3).
 
-    No answer fits a schema that refers to another schema by a URL, because no URL is fetched (M5).
+    A schema that refers to another schema by a URL fits no answer, because no URL is fetched (M5).
     """
     if request.answer_schema is not None and (found := misfit(request.answer_schema, answer, "answer")) is not None:
         message, faults = found

@@ -24,7 +24,7 @@ VersionPolicy = Literal["run", "wait", "fail"]
 StopAt = Literal["all", "first"]
 
 MultitaskStrategy = Literal["enqueue", "reject", "interrupt", "rollback"]
-"""The treatment of a new run if its lane is busy. On Postgres, ``functions/lanes.sql`` applies the strategy."""
+"""What a store does with a new run if the run's lane is busy. On Postgres, ``functions/lanes.sql`` applies the strategy."""
 
 Priority = Literal["high", "normal", "low"]
 
@@ -89,9 +89,9 @@ class RunOptions(StrictModel):
     """The options of a run.
 
     ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. A timeout of an
-    attempt is an error. Crashes, releases and questions do not count as errors. With None, temporary errors of a provider are
-    retried, and any other error fails the run. ``expires_in``: seconds from the due time to the latest start of the first
-    attempt. ``webhook``: the URL that receives the run's end.
+    attempt is an error. Crashes, releases and questions do not count as errors. If ``max_attempts`` is None, temporary errors
+    of a provider are retried, and any other error fails the run. ``expires_in``: seconds from the due time to the latest start
+    of the first attempt. ``webhook``: the URL that receives the run's end.
     """
 
     model_config = ConfigDict(frozen=True)  # many runs share DEFAULT_OPTIONS
@@ -110,7 +110,7 @@ class RunOptions(StrictModel):
 
 
 DEFAULT_OPTIONS: Final = RunOptions()
-"""The options of a run without options. All such runs share this object, because that saves time."""
+"""The options of a run without options. All such runs share this object, to save time."""
 
 
 class Run(StrictModel):
@@ -189,7 +189,7 @@ def _untraced(found: JsonValue) -> JsonValue:
 
 
 class AttemptInfo(StrictModel):
-    """One attempt of a run, for people.
+    """One attempt of a run, in the form that users read.
 
     ``outcome``: ``running`` while the attempt lasts. The outcome of an attempt that ended the run is the run's status:
     ``completed``, ``failed``, ``cancelled``, ``dead``. The other outcomes lead to another attempt: ``suspended``, ``retried``
@@ -207,7 +207,7 @@ class AttemptInfo(StrictModel):
 
 
 def run_fits(run: Run, queue: str | None, error: str | None, text: str | None) -> bool:
-    """Return whether a run of a list has the queue and the code of the error, and contains the text. None fits every run."""
+    """Return whether a run has the queue and the error code, and contains the text. A filter that is None fits every run."""
     if queue is not None and run.queue != queue:
         return False
     if error is not None and (run.error is None or run.error.code != error):

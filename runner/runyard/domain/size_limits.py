@@ -2,8 +2,8 @@
 
 ``postgres/functions/size_limits.sql`` has the same limits. ``max_body`` in ``runyard_api/http/settings.py`` bounds a request.
 
-Code that copies, compares, encodes or decodes a value may recurse. Such code may also be one call of C that blocks the rest of
-its process. With the bounds, an accepted value neither exhausts the stack nor blocks a process.
+Code that copies, compares, encodes or decodes a value may recurse. Such code may also be one call of a C function, which stops
+all other work of the process. The bounds keep an accepted value from exhausting the stack and from blocking a process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_NESTING: Final = 100
 """Maximum number of levels of objects and lists. The outermost level counts."""
 MAX_VALUES: Final = 25_000
-"""Maximum number of members of all objects and lists in one value. The parts of a message count together."""
+"""Maximum number of members of all objects and lists in one value. All parts of a message together are one value."""
 MAX_PARTS: Final = 2_000
 """Maximum number of parts of one message. The parts of its tool results count.
 

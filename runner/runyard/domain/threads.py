@@ -53,25 +53,26 @@ class Thread(StrictModel):
 
 
 class PathSegment(StrictModel):
-    """A stretch of a path that is stored together. ``segment``: its name, which all paths of a family of threads share that go
-    through it. ``until_seq``: the path shows no message of the segment with a greater number; None if it shows all."""
+    """A part of a path whose messages are stored together. ``segment``: the name of the part. The paths of a thread and of its
+    forks use the same name for a shared part. ``until_seq``: the greatest number of a message that the path shows in this
+    segment, or None if the path shows all messages of the segment."""
 
     segment: str
     until_seq: int | None = None
 
 
 def segments(path: Iterable[Sequence[int | None]]) -> list[PathSegment]:
-    """Return the segments of a path. ``path``: pairs of a branch's key and the last number, from the root on."""
+    """Return the segments of a path. ``path``: pairs of a branch's key and the ``until_seq``, from the root on."""
     return [PathSegment(segment=str(key), until_seq=until) for key, until in path]
 
 
 class Branch(StrictModel):
     """One branch of a thread, by its leaf ``message_id``. ``depth``: the number of messages from the root to the leaf.
 
-    ``head``: True for the leaf of the branch that a message without a parent continues. ``trunk``: True for the leaf of the
-    thread's first branch. Each leaf can be a message of the run under way. ``labels``: the labels of the branches that end
-    here, in order. ``path``: the segments of the path from the root to the leaf. Two paths part in the last segment that
-    both have, at the smaller of its numbers.
+    ``head``: True for the leaf to which a message without a named parent is added. ``trunk``: True for the leaf of the
+    thread's first branch. A leaf can be a message of a run that is still running. ``labels``: the labels of the branches that
+    end here, in order. ``path``: the segments of the path from the root to the leaf. Two paths separate in the last segment
+    that both contain, after the smaller of the two ``until_seq``.
     """
 
     message_id: str
@@ -134,7 +135,8 @@ class Lineage(BaseModel):
     ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. A deleted ancestor is left out if no thread shows
     its messages. The list ends after a thousand deleted ancestors. ``next_ancestor``: the id of the next ancestor, or None at
     the end. ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its
-    end. ``child_runs``: the runs that runs of the thread started. These runs are on other threads. The threads are not forks.
+    end. ``child_runs``: the runs that runs of the thread started. These runs are on other threads, which are not forks of this
+    thread.
     """
 
     model_config = ConfigDict(extra="forbid")

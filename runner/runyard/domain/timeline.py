@@ -33,8 +33,8 @@ TIMELINE_BYTES: Final = 2**20
 class TimelineEntry(StrictModel):
     """One entry of a run's timeline.
 
-    ``at``: the time by which entries are ordered. ``started_at``: None if unknown. ``ended_at``: None if unknown or not over.
-    ``seconds``: the time from ``started_at`` to ``ended_at``. ``fence``: the fence of the attempt.
+    ``at``: the time by which entries are ordered. ``started_at``: None if unknown. ``ended_at``: None if unknown, or if the
+    entry has not ended. ``seconds``: the time from ``started_at`` to ``ended_at``. ``fence``: the fence of the attempt.
 
     - ``attempt``: ``name`` is the worker, ``status`` the outcome, ``error`` the error with its traceback.
     - ``model_request``: an answer of a model. Its start is the end of the run's previous entry. ``name`` is the model,
@@ -94,7 +94,7 @@ def listed(run: Run) -> Run:
 def error_of(run: Run) -> ErrorInfo | None:
     """Return the error of a run, or of the probe or the judge in its result.
 
-    The run of a failed probe or judge completes. Its result has the error.
+    The job of a failed probe or judge completes. The result of the job has the error.
     """
     verdict = run.result.get("verdict") if isinstance(run.result, dict) else None
     return run.error or _error_in(run.result) or _error_in(verdict)

@@ -52,7 +52,7 @@ def abort_messages(messages: Iterable[Message], reason: str) -> list[Message]:
 
 
 def open_tool_calls(messages: Iterable[Message]) -> list[str]:
-    """Return the ids of the tool calls in ``messages`` without a result in a later message, in order (R5, F6)."""
+    """Return, in order, the ids of the tool calls in ``messages`` that have no result in a later message (R5, F6)."""
     calls: dict[str, None] = {}
     for message in messages:
         for result in message.tool_results:

@@ -90,7 +90,7 @@ def check_message_id(value: Any, name: str) -> str:
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
     """Return a copy of ``tags``, with ``title`` as the tag ``title`` (F7).
 
-    ``tags``: texts by keys of 1 to 64 printable characters. Raises InvalidInputError for other tags, and for more text than
+    ``tags``: texts under keys of 1 to 64 printable characters. Raises InvalidInputError for other tags, and for more text than
     :data:`~runyard.domain.size_limits.MAX_BYTES` allows.
     """
     check_value(title, "title")

@@ -29,10 +29,10 @@ MAX_WAITS: Final = 1000
 
 WaitKind: TypeAlias = Literal["sleep", "signal", "child"]
 WaitsFor: TypeAlias = Literal["human", "timer", "signal", "child"]
-"""The object of the wait of a suspended run. A run that asks a human always waits for the human."""
+"""What a suspended run waits for. If the run has a pending question, the value is ``human``, even if it has other waits."""
 WAITS_FOR: Final[tuple[WaitsFor, ...]] = get_args(WaitsFor)
 Until: TypeAlias = float | timedelta | datetime
-"""The end of a wait: in seconds from its start, as a timedelta from its start, or as a time with a time zone."""
+"""The end of a wait: seconds or a timedelta from the start of the wait, or a time with a time zone."""
 
 
 class Wait(StrictModel):
@@ -40,8 +40,8 @@ class Wait(StrictModel):
 
     ``wait_id``: the name of the wait in its run, or the run id of the child. ``kind``: a time, a signal or a child. ``name``:
     the name of the signal, or the thread of the child. ``due_at``: the latest end of the wait. ``timeout``: seconds to wait.
-    For ``due_at``, the store adds them to the time of its own clock. ``ended_at``: the end of the wait, or None. ``signal_id``
-    and ``value``: the signal that the wait took.
+    The store adds these seconds to the time of its own clock to compute ``due_at``. ``ended_at``: the end of the wait, or
+    None. ``signal_id`` and ``value``: the signal that the wait took.
     """
 
     wait_id: str
@@ -82,7 +82,7 @@ class Signal(StrictModel):
 
 
 def check_signal(name: str, value: JsonValue, signal_id: str, sent_by: str | None) -> None:
-    """Raise InvalidInputError for an invalid name or id, a value beyond its bounds, and a long sender."""
+    """Raise InvalidInputError for an invalid name or id, a value beyond its bounds, and a sender's name that is too long."""
     check_id(name, "name")
     check_id(signal_id, "signal_id")
     check_value(value, "value")

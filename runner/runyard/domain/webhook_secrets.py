@@ -1,4 +1,4 @@
-"""The secrets that sign webhooks. They are derived from the deployment's secret. No store has them.
+"""The secrets that sign webhooks. They are derived from the deployment's secret, and no store keeps them.
 
 :mod:`runyard.worker.signed_webhook` signs with these secrets. The derivation is HKDF with SHA-256 (RFC 5869). A receiver with
 the secret of one tenant or subscription cannot sign for another tenant or subscription. A backup of the database contains the

@@ -16,7 +16,10 @@ from .quoting import brief
 
 MAX_URL_LENGTH: Final = 2048
 MAX_WEBHOOKS: Final = 100
-"""Maximum number of subscriptions of a tenant, and of subscriptions to all tenants. Each is read twice a second."""
+"""Maximum number of subscriptions of a tenant, and of subscriptions to all tenants.
+
+The leader reads each of them twice a second.
+"""
 RUN_EVENTS: Final = tuple(type_ for type_ in FEED_TYPES if type_.startswith("run."))
 """Default events of a subscription."""
 

@@ -16,9 +16,9 @@ class BackendUnavailableError(RunyardError):
 
 
 class LoginRefusedError(BackendUnavailableError):
-    """Postgres or Redis refuses the user, the password or the database of the URL. A worker ends with this error at its start.
+    """Postgres or Redis refuses the user, the password or the database of the URL. A worker that starts ends with this error.
 
-    A running process waits until the server accepts its login again.
+    A process that already runs waits until the server accepts its login again.
     """
 
     code = "login_refused"

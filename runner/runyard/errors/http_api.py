@@ -28,13 +28,13 @@ class UnauthenticatedError(AccessError):
 
 
 class ForbiddenError(AccessError):
-    """The API key or token lacks a scope, or is valid for another resource only."""
+    """The API key or token lacks the needed scope, or is valid only for another resource."""
 
     code = "forbidden"
 
 
 class RateLimitedError(AccessError):
-    """An API key sends too many requests or has too many open streams, or an address sends too many invalid keys.
+    """One API key sends too many requests or has too many open streams, or one address sends too many invalid keys.
 
     ``details["retry_after"]``: seconds to wait.
     """

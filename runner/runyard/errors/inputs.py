@@ -6,7 +6,7 @@ from .base import RunyardError
 
 
 class InvalidInputError(RunyardError, ValueError):
-    """An argument has a value that can never be accepted."""
+    """An argument has an invalid value. A repetition of the call with this value would fail again."""
 
     code = "invalid_input"
     http_status = 400

@@ -29,7 +29,7 @@ class RunConflictError(RunError):
 
 
 class RunNotCompletedError(RunError):
-    """The run is unknown, has not ended, or ended without completing. A fork cannot be cut after it."""
+    """The run is unknown, has not ended, or ended without completing. A fork cannot be cut after this run."""
 
     code = "run_not_completed"
 
@@ -41,7 +41,7 @@ class RunAlreadyClaimedError(RunError):
 
 
 class RunAlreadyCompletedError(RunError):
-    """The run has ended. No message can be added to it."""
+    """The run has ended, and accepts no further messages."""
 
     code = "run_already_completed"
 
@@ -130,7 +130,7 @@ class AgentCancelledError(RunError):
 
 
 class VersionMismatchError(RunError):
-    """Another version of the app began the run, and the App refuses to continue it with this version."""
+    """Another version of the app began the run, and the App refuses to continue the run with this version."""
 
     code = "version_mismatch"
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 async def check_source(runs: RunStore, thread_id: str, run: Run) -> None:
-    """Check that the thread ``run.thread_id`` has ``run``. ``thread_id``: the thread of which the caller read the run.
+    """Check that the thread ``run.thread_id`` has ``run``. ``thread_id``: the thread on which the caller read the run.
 
-    Events and messages of a run are read by the id of its thread. After the deletion of that thread, another thread may have
-    this id. A deleted thread never exists again. A check after a read therefore proves that the right thread was read.
+    Events and messages of a run are read by the id of the run's thread. After the deletion of this thread, a new thread may
+    have the same id, but not the run. A successful check after a read therefore proves that the right thread was read.
 
-    Raises RunNotFoundError if the thread was deleted. A thread's own run is not checked.
+    Raises RunNotFoundError if the thread was deleted. A run that is not inherited is not checked.
     """
     if run.thread_id == thread_id:
         return

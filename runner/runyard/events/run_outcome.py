@@ -52,7 +52,7 @@ async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -
 
 
 async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None) -> AsyncGenerator[Message]:
-    """Yield the messages from ``leaf_id`` (None: the thread's newest) to the root. Read a page at a time."""
+    """Yield the messages from ``leaf_id`` (None: the newest of the thread) to the root. Read one page at a time."""
     cursor: str | None = None
     while True:
         path = PathRequest(leaf_id=leaf_id, limit=_MESSAGES_PER_PAGE, cursor=cursor, newest_first=True)

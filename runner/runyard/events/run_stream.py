@@ -1,7 +1,7 @@
 """Follow one run's events. Recent events are read from Redis. Events that Redis lost are made from Postgres (E1, E2, E4).
 
-The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. ``n`` counts the events of one attempt. A
-reader uses the ids to merge both sources and to deliver no event twice. A missing number means that an event was lost. If no
+The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. ``n`` counts the events of one attempt. With
+these ids, a reader merges both sources and delivers each event once. A missing number means that an event was lost. If no
 event comes for RECHECK_SECONDS, the reader reads the state of the run from Postgres.
 """
 
@@ -28,11 +28,11 @@ Position: TypeAlias = tuple[int, int]
 
 START: Final[Position] = (-1, 0)
 RETRY_SECONDS: Final = 0.5
-"""Seconds between two tries to reach Redis, and between two tries to find the thread that a scheduled run will create."""
+"""Seconds between two tries to reach Redis. Also the seconds between two tries to find the thread of a scheduled run."""
 END_ARRIVAL_SECONDS: Final = 1.0
 """Seconds that a reader waits until Redis has the last event of a run that has stopped."""
 RECHECK_SECONDS: Final = 5.0
-"""Seconds without an event. After this time a reader reads from Postgres whether the run has stopped."""
+"""Seconds without an event, after which a reader asks Postgres whether the run has stopped."""
 
 
 def position(event_id: str | None) -> Position | None:
@@ -68,7 +68,7 @@ class Cursor:
         return n > (self.at[1] if fence == self.at[0] else 0) + 1
 
     def turns(self, event: Event) -> bool:
-        """Return whether ``event`` begins a later attempt than the run's first.
+        """Return whether ``event`` is the first event of the run's second or a later attempt.
 
         The previous attempt may have crashed between a commit and the write of the commit's events.
         """
@@ -76,7 +76,7 @@ class Cursor:
         return place is not None and place[0] > self.at[0] and _attempt(event) != 1
 
     def begins_late(self, event: Event) -> bool:
-        """Return whether no event was admitted before ``event``, and ``event`` belongs to a later attempt than the first."""
+        """Return whether ``event`` is the first admitted event, and does not belong to the run's first attempt."""
         attempt = _attempt(event)
         return self.at == START and isinstance(attempt, int) and attempt > 1
 
@@ -97,12 +97,13 @@ def follow_run(
 ) -> AsyncGenerator[Event]:
     """Yield the events of one run after ``last_event_id`` (None: all), live, until the run ends or is suspended.
 
-    The last event has a type of STREAM_ENDS. It is sent after the commit of its transaction. If ``last_event_id`` is that
-    event, no event follows. A ``gap`` announces that events were lost. A gap has no id. The events that Postgres has follow the
-    gap. If the run has continued after a ``run.suspended`` or ``run.failed``, the stream does not end with this event.
+    The type of the last event is one of STREAM_ENDS. This event is sent after its transaction has committed. If
+    ``last_event_id`` is the id of this event, no event follows. A ``gap``, which has no id, announces that events were lost.
+    After the gap come the events that can be read from Postgres. If the run has continued after a ``run.suspended`` or
+    ``run.failed``, the stream continues too.
 
-    ``recheck``: seconds without an event after which the run is read from Postgres. ``found``: the run, if it was just read.
-    The run may be inherited.
+    ``recheck``: seconds without an event after which the run is read from Postgres. ``found``: the run, if the caller has just
+    read it. The run may be inherited.
 
     Raises RunNotFoundError, also for an inherited run whose thread was deleted.
     """
@@ -110,9 +111,9 @@ def follow_run(
 
 
 def events_so_far(backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
-    """Yield the present events of :func:`follow_run`. Do not wait for later events. Raises RunNotFoundError.
+    """Yield the events that :func:`follow_run` can yield without waiting. Raises RunNotFoundError.
 
-    If the run continues, events after the last event in Redis are left for a later call.
+    If the run continues, a later call yields the events after the last event in Redis.
     """
     return _Reader(backend, thread_id, run_id, RECHECK_SECONDS).read(last_event_id, None, live=False)
 
@@ -139,7 +140,7 @@ class _Reader:
             async for event in self._catch_up(ref, position(run.event_id)):
                 yield event
             if not live or self.cursor.at >= _end(run):
-                return  # otherwise the run was queued again while its reader was slow, and continues
+                return  # otherwise the run has continued while its reader was slow
         elif not live:
             async for event in self._catch_up(ref, None, to_the_end=False):
                 yield event
@@ -150,9 +151,9 @@ class _Reader:
                     yield event
 
     async def _resume(self, run: Run, ref: RunRef, last_event_id: str) -> bool:
-        """Place the cursor after ``last_event_id``. Return False if Redis lacks that event. Events may then be lost.
+        """Place the cursor after ``last_event_id``. Return False if Redis lacks this event, because events may then be lost.
 
-        If the run cannot have this event yet, the cursor stays at the beginning.
+        If the run has had no event with this id, the cursor stays at the beginning.
         """
         at = position(last_event_id)
         try:
@@ -164,7 +165,10 @@ class _Reader:
         return held
 
     async def _issued(self, run: Run, ref: RunRef, at: Position) -> bool:
-        """Return whether the run may have had an event ``at``. Ask Postgres if ``at`` is not before the run's present end."""
+        """Return whether the run may have had an event ``at``.
+
+        If ``at`` is not before the present end of the run, ask Postgres.
+        """
         if at < (_end(run) if run.stopped else (run.fence or 0, sys.maxsize)):
             return True
         fence, n = at
@@ -172,7 +176,7 @@ class _Reader:
         return any(position(event.id) == at for event in found)
 
     async def _underway(self, ref: RunRef, run: Run) -> None:
-        """Wait a moment until Redis has the last event of a run that has just stopped. Redis then has all earlier events."""
+        """If a run has just stopped, wait a moment until Redis has its last event. Redis then has all earlier events too."""
         with suppress(TimeoutError, BackendUnavailableError):
             if run.event_id is None or await self.backend.events.holds(ref, run.event_id):
                 return
@@ -205,13 +209,13 @@ class _Reader:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _deliver(self, ref: RunRef, arrival: Event | None) -> AsyncIterator[Event]:
-        """Yield ``arrival`` after the events that were lost before it.
+        """Yield the events that were lost before ``arrival``, then ``arrival``.
 
-        ``arrival``: an event, or None after a time without an event. After None, and after an event of STREAM_ENDS, read from
+        ``arrival``: an event, or None after a time without an event. After None, and after an event of STREAM_ENDS, ask
         Postgres whether the run has stopped.
 
-        A gap of the event log is not passed on, because Postgres may have its events. If events are still missing, the number
-        of the next event shows the loss, unless that event belongs to another attempt.
+        A gap that the event log reports is not passed on, because Postgres may have the missing events. If events are still
+        missing, the number of the next event shows the loss, unless the next event belongs to another attempt.
         """
         if arrival is not None and arrival.id is None:
             self.doubt = True
@@ -233,8 +237,8 @@ class _Reader:
     ) -> AsyncIterator[Event]:
         """Yield the events after the cursor up to ``until`` (inclusive, None: all), and a gap for each loss.
 
-        Redis is read a page at a time. Postgres is read at each missing number, and at the start of each attempt.
-        ``to_the_end``: read Postgres also after the last event in Redis. ``arrived``: an event that follows the events in
+        Redis is read one page at a time. Postgres is read where a number is missing, and at the start of each attempt.
+        ``to_the_end``: also read Postgres after the last event in Redis. ``arrived``: the event that follows the events in
         Redis, or None.
         """
         async for event in self._kept(ref, arrived):
@@ -257,7 +261,7 @@ class _Reader:
                     yield each
 
     def _admit(self, event: Event) -> Iterator[Event]:
-        """Yield ``event`` unless it was seen. Yield a gap first if events may be missing and no gap was sent."""
+        """Yield ``event``, unless the reader has seen it. If events may be missing and no gap was sent, yield a gap first."""
         doubtful = self.doubt and self.cursor.turns(event)
         hole = self.cursor.skips(event) or doubtful or self.cursor.begins_late(event)
         if self.cursor.admit(event):
@@ -267,7 +271,7 @@ class _Reader:
             yield event
 
     async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> AsyncIterator[Event]:
-        """Yield the events that Postgres has after the cursor, up to ``until``. Read a page at a time."""
+        """Yield the events after the cursor, up to ``until``, from Postgres. Read one page at a time."""
         after = self._after()
         while page := await self.backend.runs.run_events(ref, after):
             for event in page:
@@ -278,7 +282,7 @@ class _Reader:
             after = page[-1].id
 
     async def _kept(self, ref: RunRef, arrived: Event | None) -> AsyncIterator[Event]:
-        """Yield the events that Redis has after the cursor, until a read fails. Then yield ``arrived``."""
+        """Yield the events after the cursor from Redis, until a read fails. Then yield ``arrived``."""
         after = self._after()
         with suppress(BackendUnavailableError):
             while True:
@@ -299,7 +303,7 @@ class _Reader:
         run = await self.backend.runs.run(self.thread_id, self.run_id)
         if run is None:
             raise RunNotFoundError(
-                f"thread {self.thread_id!r} has no run {self.run_id!r}; if it was enqueued in a transaction, commit that first",
+                f"thread {self.thread_id!r} has no run {self.run_id!r}; if it was enqueued in a transaction, commit first",
                 thread_id=self.thread_id,
                 run_id=self.run_id,
             )
@@ -326,7 +330,7 @@ def _end(run: Run) -> Position:
 
 
 async def with_silence(events: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None]:
-    """Yield ``events``. Yield None each time ``seconds`` passed without an event."""
+    """Yield ``events``. Each time ``seconds`` pass without an event, yield None."""
     arrival: asyncio.Future[T] | None = None
     try:
         while True:

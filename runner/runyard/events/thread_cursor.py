@@ -17,7 +17,7 @@ from ..domain.validation import check_id
 from .run_stream import START, position
 
 MAX_CURSOR_BYTES: Final = 6000
-"""Maximum number of bytes of the runs in a cursor. A cursor must fit into a header. Events of other runs may be sent again."""
+"""Maximum number of bytes of the runs in a cursor, which must fit into a header. Events of other runs may be sent again."""
 MAX_NAMED_RUNS: Final = 128
 """Maximum number of runs in a cursor. Each run may cost a query."""
 MAX_NUMBER: Final = 2**63
@@ -26,10 +26,10 @@ _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 
 
 class KnownRun(NamedTuple):
-    """The state of a run in its last listing. ``waits``: whether the run was queued or suspended.
+    """The state of a run when it was last listed. ``waits``: whether the run was queued or suspended.
 
-    The end of a waiting run will have a higher fence than every event that was passed on before. The end of any other run has
-    the fence ``fence`` or a higher fence.
+    If the run waits, its end will have a higher fence than every event that was passed on before the listing. Otherwise the
+    fence of its end is ``fence`` or higher.
     """
 
     accepted_at: datetime
@@ -47,9 +47,9 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. The key is the run id.
-    The value is the id of the last event of the run that the reader saw, or an empty text. ``since``: the time since which
-    accepted runs may be missing in ``open``, or None.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. It maps a run id to
+    the id of the last event of the run that the reader saw, or to an empty text. ``since``: runs that were accepted at this
+    time or later may be missing in ``open``. None if no run is missing.
     """
 
     top: int = -1
@@ -86,9 +86,9 @@ class ThreadCursor:
     def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
         """Return this position with at most MAX_NAMED_RUNS open runs, in at most ``room`` bytes.
 
-        A position that lacks runs is an earlier position. Runs that wait are left out first. A listing back to ``since`` finds
-        them again. If a run that does not wait is left out, ``top`` is set below the fence of its end. Otherwise the end of the
-        run would count as seen.
+        A position without some of the runs is an earlier position. Runs that wait are left out first, because a listing back
+        to ``since`` finds them again. If a run that does not wait is left out, ``top`` is set below the fence of its end. With
+        a higher ``top``, the end of the run would count as seen.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
@@ -125,7 +125,7 @@ def _descending(event_id: str) -> tuple[int, int]:
 
 
 def _room(run_id: str, last: str) -> int:
-    """Return the number of bytes of a run and its last event in a cursor."""
+    """Return the number of bytes that a run and its last event take in a cursor."""
     return len(run_id.encode()) + len(last) + len('"":"",')
 
 

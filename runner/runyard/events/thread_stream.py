@@ -5,9 +5,9 @@ its events on at once. One more task reads the other runs in turn. These are fur
 runs whose end this reader has not seen. The number of tasks and reads is therefore bounded for any cursor
 (:mod:`runyard.events.thread_cursor`).
 
-A transaction that changes a thread locks the thread's row until its commit. A later commit of the thread therefore never has a
-lower fence. Before the reader passes on an event with a higher fence than all earlier events, it lists the thread's runs. The
-reader therefore misses no run that began before that event.
+A transaction that changes a thread locks the thread's row until it commits. A later commit on the thread therefore never has a
+lower fence. If an event has a higher fence than all earlier events, the reader lists the thread's runs before it passes the
+event on. The reader therefore misses no run that began before this event.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 50
 RUN_POLL_SECONDS: Final = 30.0
-"""Seconds without an event. After this time the reader lists the runs, to find runs that no event announced."""
+"""Seconds without an event, after which the reader lists the runs. The list shows runs that no event announced."""
 MAX_FOLLOWED_RUNS: Final = 100
 """Maximum number of runs that one reader follows at once. The reader reads further running runs in turn."""
 TURN_SECONDS: Final = 1.0
-"""Seconds between two rounds of reading in turn."""
+"""Seconds between two rounds in which the runs without a task are read in turn."""
 MAX_RUNS_TAKEN_UP: Final = 500
 """Maximum number of runs of one kind (running, waiting, ended unseen) in one listing.
 
 If there are more, the reader sends a gap.
 """
 MAX_UNREAD_EVENTS: Final = 100
-"""Maximum number of events of all runs that wait for a slow reader. At this number the reading of runs pauses."""
+"""Maximum number of events of all runs that wait for a slow reader. At this number, the tasks stop reading for a while."""
 MAX_UNREAD_CHARACTERS: Final = 2**18
 """Maximum number of characters in the events that wait for a slow reader. A single event may have more.
 
@@ -55,12 +55,12 @@ async def follow_thread(
 ) -> AsyncGenerator[ThreadEvent]:
     """Yield the events of a thread's runs after the cursor ``after``, live, until the thread is deleted.
 
-    Without a cursor, yield all events of queued and running runs and of all later runs.
+    Without a cursor, yield all events of queued and running runs, and of all runs that are accepted later.
 
-    The events of one run come in order, each once. ``run.suspended`` and the terminal events end a run and not the stream. A
-    ``gap`` with a run id announces that events of that run were lost. A ``gap`` without a run id has one of two causes:
-    ``after`` is not a cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since then. In the
-    second case the events of the oldest of these runs are left out. ``look``: seconds without an event after which the reader
+    The events of one run come in order, each once. ``run.suspended`` and the terminal events do not end the stream. A ``gap``
+    with a run id announces that events of this run were lost. A ``gap`` without a run id has one of two causes: ``after`` is
+    not a cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since the cursor. In the second
+    case the events of the oldest of these runs are left out. ``look``: seconds without an event after which the reader
     lists the runs.
 
     Raises ThreadNotFoundError.
@@ -83,8 +83,8 @@ async def follow_thread(
 async def thread_cursor(backend: Backend, thread_id: str) -> str:
     """Return the cursor of a new reader that has seen no event. Raises ThreadNotFoundError.
 
-    Without a cursor, :func:`follow_thread` begins at the same place. A reader that stores this cursor and loses its connection
-    before the first event therefore misses no event.
+    Without a cursor, :func:`follow_thread` begins at this cursor. A reader can store the cursor before it connects. It then
+    misses no event, even if its connection breaks before the first event.
     """
     reader = _Reader(backend, thread_id, await _key(backend, thread_id), ThreadCursor(), RUN_POLL_SECONDS)
     await reader.begin()
@@ -162,8 +162,8 @@ class _Reader:
     async def begin(self) -> None:
         """Skip the runs that have ended. Put the ids of the other runs into ``place.open``.
 
-        An open run that is not in ``place.open`` began after the last end of a run. Its end will therefore have a higher fence
-        than all ends until then.
+        If ``place.open`` lacks an open run, this run began after the last of the ended runs had ended. Its end will therefore
+        have a higher fence than the ends of these runs.
         """
         ends = [0]
         for status in (None, *ENDED):  # the newest runs may all be waiting
@@ -211,7 +211,7 @@ class _Reader:
         await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Request a listing when a run begins, and after ``look`` seconds in which no run begins."""
+        """Request a listing when a run begins, and each time no run begins for ``look`` seconds."""
         while True:
             try:
                 async with aclosing(with_silence(self.backend.events.begins(self.key), self.look)) as begins:
@@ -251,7 +251,7 @@ class _Reader:
         return run.status is not RunStatus.RUNNING and self.passed.get(run.run_id) == run
 
     def _follow(self, run: _Listed) -> bool:
-        """Follow the run if it is running and there is room. Return whether the run is followed."""
+        """Follow the run if it is running and fewer than MAX_FOLLOWED_RUNS are followed. Return whether the run is followed."""
         for run_id in [id for id, task in self.following.items() if task.done()]:
             del self.following[run_id]
         if run.run_id in self.following:
@@ -271,7 +271,7 @@ class _Reader:
                 continue
             again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
-            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # otherwise its first event may still come
+            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # else its first event may still come
                 self.passed[run.run_id] = run
             self.passing = None
         if again:
@@ -319,7 +319,7 @@ class _Reader:
         return False
 
     async def _read(self, run_id: str, *, live: bool) -> bool:
-        """Pass on the run's events until the run stops. Without ``live``, pass on the present events.
+        """Pass on the run's events until the run stops. Without ``live``, pass on only the events that exist already.
 
         Return False if a read fails.
         """
@@ -328,7 +328,7 @@ class _Reader:
         try:
             async with aclosing(reading(self.backend, self.thread_id, run_id, self._last(run_id))) as events:
                 async for event in events:
-                    if event.id is None and not live:  # sent if an event follows, else in the next turn
+                    if event.id is None and not live:  # a gap is sent only before an event, maybe in the next turn
                         gap = event
                         continue
                     if gap is not None:
@@ -343,7 +343,7 @@ class _Reader:
 
 
 class _Listed(NamedTuple):
-    """A run of a listing, without its large values. If the run has new events, one of these fields has changed."""
+    """The fields of a listed run. If the run has new events, at least one of these fields has changed."""
 
     run_id: str
     status: RunStatus
@@ -358,6 +358,6 @@ class _Listed(NamedTuple):
 def _urgency(run: Run) -> tuple[bool, int]:
     """Return the sort key: running runs first, then the other runs by the fences of their ends.
 
-    In this order, the cursor of each event still includes the runs that were not read yet.
+    In this order, the cursor of each event still covers the runs that the reader has not read yet.
     """
     return run.status is not RunStatus.RUNNING, KnownRun.of(run).fence

@@ -1,9 +1,9 @@
 """Write events. An attempt numbers and joins its events. A worker sends the events of all its attempts in one call.
 
-An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. No number is left out, because a reader takes a
-missing number for a lost event. A write to the store reserves the numbers of its events (:meth:`EventEmitter.reserve`) before
-the commit. These events and all later events are sent when the outcome of the commit is known. The :class:`EventWriter` sends
-the events of a worker.
+An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. The numbers have no gaps, because a missing
+number means to a reader that an event was lost. Before a write to the store commits, it reserves the numbers of its events
+(:meth:`EventEmitter.reserve`). These events and all later events are sent when the outcome of the commit is known. The
+:class:`EventWriter` sends the events of a worker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ..ports.refs import AttemptToken, RunRef
 from ..ports.scheduling import EventLog, OutsideEvent
 
 ATTEMPT_WRITE_SECONDS: Final = 0.02
-"""Seconds between two writes of an attempt while only deltas wait. The first event after a pause is written at once."""
+"""Seconds between two writes of an attempt if only deltas wait. The first event after a pause is written at once."""
 WORKER_WRITE_SECONDS: Final = 0.005
-"""Seconds between two writes of the worker while only deltas wait. Deltas of many attempts then share a call."""
+"""Seconds between two writes of the worker if only deltas wait. The deltas of many attempts then share one call."""
 RETRY_SECONDS: Final = 0.5
 """Seconds between two tries while the event log is unreachable."""
 MAX_HELD_EVENTS: Final = 20_000
 """Maximum number of events that a worker holds while the event log is unreachable.
 
-With more events the worker drops all of them. Readers notice the missing numbers.
+If there are more events, the worker drops all of them. Readers notice the missing numbers.
 """
 DROPS_LOG_SECONDS: Final = 10.0
 """Minimum number of seconds between two log lines about dropped events."""
@@ -64,7 +64,7 @@ class Reservation:
     slots: list[_Slot] = field(default_factory=list)
 
     def fill(self, events: Iterable[tuple[str, JsonObject]]) -> None:
-        """Fill in the events of the committed write, in order. Give back the unused numbers."""
+        """Add the events of the committed write, in order. Release the unused numbers."""
         slots = iter(self.slots)
         for (kind, data), slot in zip(events, slots, strict=False):
             slot.event = self.stream.event(slot.n, kind, data)
@@ -72,7 +72,7 @@ class Reservation:
         self.stream.changed(urgent=True)
 
     def drop(self) -> None:
-        """Give back the numbers, because the write did not commit."""
+        """Release the numbers, because the write did not commit."""
         self.stream.withdraw(self.slots)
         self.stream.changed()
 
@@ -86,8 +86,8 @@ class EventSink(Protocol):
 class EventEmitter:
     """The events of one attempt, in order. At most one reservation may be open at a time.
 
-    ``spoke_at``: the time of the first streamed text in seconds of the monotonic clock, or None. ``taken_at``: the time on the
-    same clock at which events were last taken for a write.
+    ``spoke_at``: the time of the first streamed text in seconds of the monotonic clock, or None. ``taken_at``: the time of the
+    last :meth:`take` on the same clock.
     """
 
     def __init__(self, writer: EventSink, attempt: AttemptToken, thread_id: str) -> None:
@@ -116,7 +116,8 @@ class EventEmitter:
     def delta(self, message_id: str, text: str, what: str = "text", call: tuple[str, str] = ("", "")) -> None:
         """Add a piece of a message. ``what``: ``text``, ``thinking``, or ``arguments`` of the tool ``call`` (its id and name).
 
-        If the last event is an unwritten delta of the same field, the piece is added to it, up to MAX_DELTA_CHARACTERS.
+        If the last event is a delta of the same field that waits for its write, the piece is added to this event. A delta has
+        at most MAX_DELTA_CHARACTERS.
         """
         if self.spoke_at is None:
             self.spoke_at = time.monotonic()
@@ -142,7 +143,7 @@ class EventEmitter:
         return Reservation(self, first, [self._add() for _ in range(count)])
 
     def withdraw(self, slots: list[_Slot]) -> None:
-        """Give back the numbers of ``slots``. Later events then get lower numbers."""
+        """Release the numbers of ``slots``. The events after them then get lower numbers."""
         if not slots:
             return
         gone, first = {id(slot) for slot in slots}, slots[0].n
@@ -184,7 +185,7 @@ class EventEmitter:
 
 
 class EventWriter:
-    """Writes the events of all attempts of a worker. :meth:`run` is its only task. :meth:`close` lets it end."""
+    """Writes the events of all attempts of a worker, in the task of :meth:`run`. :meth:`close` ends this task."""
 
     def __init__(self, log: EventLog, *, tick: float = ATTEMPT_WRITE_SECONDS) -> None:
         self._log = log
@@ -207,7 +208,7 @@ class EventWriter:
             self._urgent.set()
 
     def outside(self, events: Iterable[OutsideEvent]) -> None:
-        """Write the events of verbs that no attempt called."""
+        """Write the events of calls that do not belong to an attempt."""
         for item in events:
             event = Event(id=item.event_id, type=item.type, thread_id=item.thread_id, run_id=item.ref.run_id, data=item.data)
             self._outside.append((item.ref, event))
@@ -219,7 +220,7 @@ class EventWriter:
         while True:
             if not self._closing:
                 await self._some.wait()
-                await asyncio.sleep(0)  # the agent of a new attempt starts, and its first events are in this write
+                await asyncio.sleep(0)  # the agent of a new attempt starts now, so that this write has its first events
             at_once = self._urgent.is_set()
             self._some.clear()
             self._urgent.clear()
@@ -280,7 +281,7 @@ class EventWriter:
             self._unlogged_drops, self._drops_logged_at = 0, now
 
     async def _write(self, batch: Batch) -> None:
-        """Write the batch. Drop only the events that cannot be encoded. The events of other runs are written."""
+        """Write the batch. Events that cannot be encoded are dropped, and all other events are written."""
         try:
             await self._log.append_many(batch)
         except BackendUnavailableError:

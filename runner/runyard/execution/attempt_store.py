@@ -23,19 +23,20 @@ from .children import Children
 class StoreUnansweredError(BackendUnavailableError):
     """The attempt's own store did not answer. This is not an error of the agent.
 
-    Any other BackendUnavailableError is an error of the agent: its code called a deployment that did not answer.
+    Any other BackendUnavailableError is an error of the agent. In this case, the agent's code called a deployment that did not
+    answer.
     """
 
 
 class AttemptStore(Protocol):
     """The reads and writes of an attempt.
 
-    ``durable``: False in a probe. A probe cannot ask a human. ``waits``: whether the store keeps waits. Only workers end waits.
-    ``children``: starts children. None if the attempt cannot have children.
+    ``durable``: False in a probe, which cannot ask a human. ``waits``: whether the store keeps waits. Only workers end waits.
+    ``children``: the object that starts children, or None if the attempt cannot have children.
 
     ``graphs``: the checkpoints of graphs, or None if the attempt has none.
 
-    ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
+    ``thread_usage``: the usage of the thread's completed runs, and of cancelled runs that kept their messages.
     """
 
     durable: bool
@@ -54,8 +55,8 @@ class AttemptStore(Protocol):
 class FencedAttemptStore:
     """The attempt store of a worker's attempt. Every write carries the attempt's fence (I2).
 
-    A call that the run store did not answer is repeated. The run store identifies messages by id and steps by key. The
-    repetition of a write that was committed therefore changes nothing.
+    If the run store does not answer a call, the call is repeated. The run store identifies messages by id and steps by key. If
+    the first call has committed its write, the repetition therefore changes nothing.
     """
 
     durable = True
@@ -98,7 +99,7 @@ class ProbeAttemptStore:
     children: Children | None = None
 
     def __init__(self, snapshot: Sequence[Message], run: Run, graphs: GraphCheckpointStore | None = None) -> None:
-        """``graphs``: the checkpoints of graphs of the run's tenant. The probe reads them."""
+        """``graphs``: the store of the tenant's checkpoints of graphs. The probe reads these checkpoints."""
         self.graphs = AttemptGraphs(graphs) if graphs is not None else None
         self._snapshot = by_run(snapshot)
         self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []

@@ -1,8 +1,8 @@
 """The span of an attempt, and its links to the other attempts and runs (T1).
 
 The id of an attempt's span is derived from the run and the number of the attempt. If a run was accepted without a trace, its
-trace id is derived from the run. No store has these ids. On any worker, the next attempt can therefore link to the span of the
-previous attempt. If the previous worker died, the next attempt makes that span.
+trace id is derived from the run. Each worker can compute these ids, and no store keeps them. The next attempt can therefore
+link to the span of the previous attempt. If the worker of the previous attempt died, the next attempt makes the lost span.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ATTEMPTS_PER_PAGE: Final = 100
 """Number of attempts in one page of the search for the previous attempt."""
 LINKS: Final = {"suspended": "suspension", "lost": "takeover"}
-"""Outcome of an attempt → the link to it. After any other outcome, the link is ``retry``."""
+"""Outcome of an attempt → the kind of the link to this attempt. For any other outcome, the link is ``retry``."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -38,11 +38,11 @@ log = structlog.get_logger("runyard.executor")
 class AttemptTrace:
     """The spans of the attempt that ``claim`` began. Without a tracer provider every method returns at once.
 
-    In the conventions for generative AI, the span of the attempt is the agent's span. The spans of models, tools and steps are
+    The span of the attempt is the agent's span in the conventions for generative AI. The spans of models, tools and steps are
     its children.
 
-    ``agent``: the name of the agent, or None for a fork job. ``nested``: whether the attempt is executed by a child process of
-    the worker. The worker then has the span, and the trace context of the run names this span.
+    ``agent``: the name of the agent, or None for a fork job. ``nested``: whether a child process of the worker executes the
+    attempt. The worker itself then has the span, and the run's trace context names this span.
     """
 
     def __init__(self, claim: Claim, agent: str | None, *, nested: bool = False) -> None:
@@ -78,7 +78,7 @@ class AttemptTrace:
         return nullcontext() if self._run.trace_context is None else tracing.within(self._run.trace_context)
 
     def candidate(self, agent: str) -> AbstractContextManager[object]:
-        """Make the span of a probe of a fan-out. The probe of a ``fork_once`` has no span of its own."""
+        """Make the span of a fan-out's probe. For the probe of a ``fork_once``, the attempt's span is enough."""
         if self._run.kind != "fork_many":
             return nullcontext()
         return tracing.span(f"candidate {agent}", attributes={"gen_ai.agent.name": agent})
@@ -86,7 +86,8 @@ class AttemptTrace:
     async def relate(self, backend: Backend) -> None:
         """Link the attempt to an attempt of a dead worker, or to the run after which its thread was forked.
 
-        A dead worker cannot end the span of its attempt. This method makes that span. After an error, the links are missing.
+        A dead worker cannot end the span of its attempt. This method makes the span instead. If this method fails, the links
+        are missing.
         """
         if not self.span.is_recording():
             return
@@ -126,8 +127,8 @@ class AttemptTrace:
     def ended(self, ended: Ended | None, *, lost: bool) -> None:
         """End the attempt's span.
 
-        ``ended``: the end that was written, or None. ``lost``: whether another attempt has the run. This process then drops the
-        span, because the other attempt makes it (:meth:`relate`).
+        ``ended``: the end that was written, or None. ``lost``: whether another attempt has the run. If so, this process drops
+        the span, because the other attempt makes the span (:meth:`relate`).
         """
         if lost and tracing.chooses_ids():
             return
@@ -167,7 +168,10 @@ class AttemptTrace:
         return tracing.valid(self._run.trace_context) or INVALID_SPAN_CONTEXT
 
     def _ids(self, number: int) -> tracing.SpanIds:
-        """Return the ids of the attempt ``number``. They depend on the time of acceptance, and differ between deployments."""
+        """Return the ids of the attempt ``number``.
+
+        They depend on the run's time of acceptance, and so differ between deployments.
+        """
         of_run = f"{self._claim.ref.thread_key}/{self._run.run_id}/{_nanoseconds(self._run.accepted_at)}"
         return tracing.SpanIds(_derived(of_run, 16), _derived(f"{of_run}/{number}", 8))
 
@@ -229,7 +233,7 @@ class AttemptTrace:
 
 
 def _remote(traceparent: str | None) -> Span:
-    """Return a span of another process. It has a context only."""
+    """Return a span of another process. The span has only a context."""
     from opentelemetry.trace import NonRecordingSpan
 
     found = tracing.span_context(traceparent)

@@ -27,7 +27,7 @@ class ChildResult:
 
 
 class Children:
-    """Starts children of an attempt, and reads their outcomes. ``backend``: bound to the tenant of the run."""
+    """Starts children of an attempt, and reads their outcomes. ``backend``: the backend, bound to the run's tenant."""
 
     def __init__(self, backend: Backend, attempt: AttemptToken) -> None:
         self._backend = backend
@@ -53,7 +53,7 @@ class Children:
 
 
 def check_thread(known: Wait, thread_id: str) -> None:
-    """Raise RunConflictError if the child for which ``known`` waits is not on the thread ``thread_id``."""
+    """Raise RunConflictError if the wait ``known`` is for a child on another thread than ``thread_id``."""
     if known.name != thread_id:
         raise RunConflictError(
             f"child {known.wait_id} is on thread {known.name}, and not on thread {thread_id}; choose another key",

@@ -103,8 +103,8 @@ class RunContext(Parking):
 
         The dict is saved when the run is suspended or completes (H11).
 
-        The agent may also assign another dict. Keys that are missing in the other dict stay in the thread. Raises
-        InvalidInputError for a value that is not a dict.
+        The agent may also assign another dict. If this dict lacks a key of the thread's extra, the key stays in the thread.
+        Raises InvalidInputError for a value that is not a dict.
         """
         return self._extra
 
@@ -116,9 +116,9 @@ class RunContext(Parking):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the attempt was stopped by a cancel, a timeout, a shutdown of its worker, or the loss of the run.
+        """Whether a cancel, a timeout, a shutdown of the worker, or the loss of the run stopped the attempt.
 
-        The agent's task is then also cancelled.
+        A stop also cancels the agent's task.
         """
         return self._cancelled
 
@@ -132,9 +132,9 @@ class RunContext(Parking):
     def name_steps_by(self, part: Callable[[], str | None]) -> None:
         """Give each part of an agent separate default names for its steps and questions. An adapter calls this method.
 
-        A later attempt may execute one part without the others. The default names of a part must not depend on other parts.
-        ``part``: a function that returns the name of the part to which the calling code belongs, or None. The name is the same
-        in every attempt.
+        A later attempt may execute one part without the others. The default names in a part must therefore not depend on other
+        parts. ``part``: a function that returns the name of the part to which the calling code belongs, or None. This name
+        must be the same in every attempt.
         """
         self._steps.part = part
 
@@ -160,17 +160,20 @@ class RunContext(Parking):
         self, fn: Callable[[*Args, str], R], *args: *Args, key: str | None = None, on_unknown: OnUnknown = "retry"
     ) -> R: ...
     async def step(self, fn: Callable[..., Any], *args: object, key: str | None = None, on_unknown: OnUnknown = "retry") -> Any:
-        """Call ``fn(*args)`` and record its result, a JSON value. A later attempt gets the recorded result without a call.
+        """Call ``fn(*args)`` and record its result, a JSON value.
 
-        ``key``: the name of the step in its run. The default has the function's name and the number of its earlier calls in
-        this attempt. Give keys, such as the ids of tool calls, if the agent skips steps that its history already contains.
+        A later attempt gets the recorded result and does not call ``fn``.
 
-        The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. The key
+        ``key``: the name of the step in its run. The default consists of the function's name and the number of the function's
+        earlier calls in this attempt. An agent that skips steps because its history has their results must give keys, for
+        example the ids of tool calls.
+
+        The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. This key
         is the same in every attempt.
 
-        ``on_unknown``: the policy for a step that an earlier attempt started and did not finish. Either that attempt crashed,
-        or the function raised an error. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run fails
-        without another attempt. ``ask`` suspends the run, and asks a human whether the step was done
+        ``on_unknown``: the policy for a step that an earlier attempt started and did not finish, because the attempt crashed
+        or the function raised an error. ``retry`` calls the function again. ``fail`` raises StepUnknownError, and the run
+        fails without another attempt. ``ask`` suspends the run, and asks a human whether the step was done
         (:data:`~runyard.execution.steps.ANSWER_SCHEMA`).
 
         Raises the function's error. Raises InvalidInputError after the call if the result is not a JSON value or is larger than
@@ -189,8 +192,8 @@ class RunContext(Parking):
     def in_tool(self, call_id: str) -> AbstractContextManager[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
 
-        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred`. This signal does not end the
-        attempt at once.
+        A question inside the call raises :class:`~runyard.execution.control_signals.Deferred`. After this signal, other tool
+        calls of the attempt can finish.
         """
         return self._steps.in_tool(call_id)
 
@@ -206,17 +209,17 @@ class RunContext(Parking):
         stream: bool = False,
         key: str | None = None,
     ) -> ModelAnswer[Output]:
-        """Send one model request and record its answer. A later attempt gets the recorded answer without a request.
+        """Send one model request and record its answer. A later attempt gets the recorded answer and sends no request.
 
         The answer is not appended to the run. Append ``answer.message`` to store the answer in the conversation.
 
         ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
         ``tools``: functions that the model may call. This method does not call them. Execute the model's calls with
-        :meth:`tool`, and append their results before the next request. ``output_type``: the type of the answer. pydantic-ai
-        repeats the request if an answer does not fit. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``:
-        whether to send the answer as events while the model generates it. ``key``: as for :meth:`step`.
+        :meth:`tool`, and append their results before the next request. ``output_type``: the type of the answer. If an answer
+        does not fit this type, pydantic-ai repeats the request. ``instructions`` and ``settings``: as for pydantic-ai.
+        ``stream``: whether to send the answer as events while the model generates it. ``key``: as for :meth:`step`.
 
-        Raises ExtraMissingError without the extra ``agents``, and the errors of pydantic-ai.
+        Raises ExtraMissingError if the extra ``agents`` is not installed, and the errors of pydantic-ai.
         """
         load("pydantic_ai")
         from ..agents.plain_calls import ModelRequest
@@ -267,14 +270,14 @@ class RunContext(Parking):
     ) -> JsonValue:
         """Return the human's answer. Suspend the run until there is an answer.
 
-        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run. The default has the question's
-        number in this attempt and a digest of its text. If a later attempt asks another question with the same number, the
-        digest gives this question another key. ``timeout``: seconds to wait, or None for no limit. ``on_timeout``: the outcome
-        after the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a TaskGroup) are
-        asked together.
+        ``schema``: JSON schema of valid answers. ``key``: the name of the question in its run. The default consists of the
+        question's number in this attempt and a digest of its text. The digest distinguishes the question from another question
+        with the same number in a later attempt. ``timeout``: seconds to wait, or None for no limit. ``on_timeout``: the
+        outcome after the timeout, ``{"answer": …}`` or by default ``{"fail": true}``. Questions of parallel tasks (a
+        TaskGroup) are asked together.
 
-        A question ends a probe. The caller of the probe gets HitlNotAllowedError. Raises InvalidInputError for JSON that is
-        larger than :mod:`runyard.domain.size_limits` allows.
+        If a probe asks a question, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for JSON
+        that is larger than :mod:`runyard.domain.size_limits` allows.
         """
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         check_value(payload, "payload")
@@ -292,7 +295,7 @@ class RunContext(Parking):
         return {key: task.result() for key, task in asked.items()}
 
     def answer_to(self, key: str, default: T) -> JsonValue | T:
-        """Return the answer to the question ``key`` of :meth:`ask`, or ``default`` without an answer. Do not ask the question.
+        """Return the answer to the question ``key`` of :meth:`ask`, or ``default`` if there is none. Do not ask the question.
 
         An adapter calls this method.
         """
@@ -330,7 +333,7 @@ class RunContext(Parking):
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
             self._calls.clear()
-            self._committed = None  # for minutes, a driver's timer may hold this object by the context of a task
+            self._committed = None  # a driver's timer may keep this object alive for minutes
             used, asked = self.usage_meter.uncounted, list(self._requests.values())
             return Remainder(self._held, extra, used, asked, signal, self.result, list(self._waits.open.values()))
 

@@ -1,4 +1,4 @@
-"""Signals that unwind an agent early. They derive from BaseException, because ``except Exception`` must not catch them."""
+"""Signals that end the agent's code early. They derive from BaseException, so that ``except Exception`` does not catch them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def signals_in(error: BaseException) -> Iterator[ControlSignal]:
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """Return the single error inside ``error`` if TaskGroups wrapped it. Otherwise return ``error``."""
+    """Return the single error that TaskGroups wrapped in ``error``. Otherwise return ``error``."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -57,8 +57,7 @@ def unwrap(error: BaseException) -> BaseException:
 def probe_error(signal: ControlSignal | None, error: BaseException | None) -> BaseException | None:
     """Return the error of a probe, or None.
 
-    ``signal``: the signal in the probe's context. ``error``: the error that the agent raised. The agent may have caught the
-    signal.
+    ``signal``: the signal in the probe's context, even if the agent has caught it. ``error``: the error that the agent raised.
     """
     found = [signal, *(signals_in(error) if error is not None else ())]
     refused = next((each for each in found if isinstance(each, QuestionRefused)), None)

@@ -22,7 +22,7 @@ from .remainder import Remainder
 from .transcript import completed_events, requested_event
 
 MAX_ERROR_CHARACTERS: Final = 10_000
-"""Maximum number of characters of a recorded error's message. The run's last event and each list of runs have the message."""
+"""Maximum number of characters of a recorded error's message. The run's last event and lists of runs contain the message."""
 
 GROUP_WORDS: Final = 3
 """Maximum number of exceptions of a group whose messages a recorded error has."""
@@ -74,7 +74,7 @@ def log_end(run: Run, ended: Ended | None, trace: str | None, used: Usage, secon
 
 
 def _details(details: JsonObject) -> JsonObject:
-    """Return the ``details`` to record. If they are too large, return ``{}``, because the store would refuse the run's end."""
+    """Return the ``details`` to record, or ``{}`` if they are so large that the store would refuse the run's end."""
     try:
         storable: JsonObject = _storable(details)
         check_value(storable, "details")
@@ -84,7 +84,10 @@ def _details(details: JsonObject) -> JsonObject:
 
 
 def _words(value: object) -> str:
-    """Return ``str(value)``, or the type's name if ``str`` raises an error. User code and huge integers may raise errors."""
+    """Return ``str(value)``, or the type's name if ``str`` raises an error.
+
+    It may raise one in user code or for a huge integer.
+    """
     try:
         return _group_words(value) if isinstance(value, BaseExceptionGroup) else str(value)
     except Exception:
@@ -105,7 +108,7 @@ def _message(words: str) -> str:
 def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
     """Return ``value`` as JSON that every store accepts.
 
-    NUL characters and lone surrogates become escapes. A value nested more than ``levels`` deep becomes an ellipsis.
+    NUL characters and lone surrogates become escapes. A value at a depth of more than ``levels`` becomes an ellipsis.
     """
     match value:
         case dict() | list() | tuple() if levels == 0:
@@ -127,9 +130,9 @@ def _storable(value: Any, levels: int = MAX_NESTING - 1) -> Any:
 
 
 def end_events(ended: Ended, left: Remainder) -> list[tuple[str, JsonObject]]:
-    """Return the events of an attempt's last write: of its messages, its new requests, and the run's status, in this order.
+    """Return the events of an attempt's last write, in this order: the messages, the new requests, the status of the run.
 
-    If the run was cancelled, the write stored no messages. The event of the run's status then has the first number.
+    If the run was cancelled, the write stored no messages. The event of the status then has the first of the reserved numbers.
     """
     events: list[tuple[str, JsonObject]] = []
     if ended.status is not RunStatus.CANCELLED:

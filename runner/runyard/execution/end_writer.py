@@ -41,7 +41,7 @@ class EndWriter:
         self._keep = keep
 
     async def complete(self, left: Remainder, value: object = None) -> Ended:
-        """Complete the run. ``value``: the result of a job. It replaces the result that the agent set."""
+        """Complete the run. ``value``: the result of a job, which replaces the result that the agent set."""
         return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
 
     async def suspend(self, left: Remainder) -> Ended:
@@ -62,8 +62,8 @@ class EndWriter:
     ) -> Ended:
         """Commit the agent's finished messages, then release the run and count the usage.
 
-        ``delay``: seconds until the next attempt. ``error``: the error after which the run is retried, or None.
-        ``until_fewer``: the job continues when fewer than this number of its runs are unfinished.
+        ``delay``: seconds until the next attempt. ``error``: the error that causes the retry, or None. ``until_fewer``: the
+        job continues when fewer than this number of its runs are unfinished.
         """
         if left is not None and left.messages:
             try:

@@ -1,7 +1,7 @@
 """The executor executes one attempt of one run. At the end it completes, suspends, fails or releases the run.
 
 The agent runs in a separate task. A stop of the agent therefore never interrupts a write. The context keeps the signal that
-unwinds the agent. The attempt ends by that signal, even if user code catches the signal.
+ends the agent's code. This signal decides how the attempt ends, even if user code catches the signal.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from .steps import current_context
 from .transcript import completed_events, discard_outcome
 
 CLEANUP_SECONDS: Final = 10.0
-"""Seconds that a cancelled agent has for its cleanup. Then the attempt ends, even if the agent has not ended."""
+"""Seconds that a cancelled agent has for its cleanup. After this time the attempt ends, even if the agent continues."""
 COMPLETIONS_IN_FLIGHT: Final = 4
 """Maximum number of calls of a worker that complete runs at once."""
 SLOW_SECONDS: Final = 0.1
-"""Seconds for which completions wait for a call in flight. Then they are sent in another call."""
+"""Seconds for which completions wait for the end of an earlier call. After this time another call sends them."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -84,7 +84,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """Services for a worker's attempts. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
+    """Services for the attempts of a worker. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
 
     app: App
     backend: Backend
@@ -113,7 +113,7 @@ class _Result:
 
 
 class Execution:
-    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends it early. Committed data stays.
+    """One attempt of a run. :meth:`run` executes the attempt. :meth:`stop` ends the attempt early. Committed data stays.
 
     ``nested``: another process has the span of the attempt (:class:`.attempt_trace.AttemptTrace`).
     """
@@ -179,7 +179,7 @@ class Execution:
         log_end(self.record, ended, self._traceback, self._used, seconds)
 
     async def _bounded(self) -> Ended | None:
-        """Execute the attempt. An unexpected error is the attempt's error. Otherwise the run would be retried for ever."""
+        """Execute the attempt. An unexpected error becomes the attempt's error, because the run would otherwise never end."""
         try:
             return await self._run()
         except DataCorruptedError as error:
@@ -202,7 +202,7 @@ class Execution:
             return await self._end_writer.fail(
                 VersionMismatchError(
                     f"version {before} of the app began the run, and this worker has version {app.version}; start a worker of "
-                    "that version, or redrive the run to start on this one",
+                    f"version {before}, or redrive the run",
                     version=before,
                     app_version=app.version,
                 )
@@ -346,7 +346,7 @@ class Execution:
         return await self._end_writer.release(left, delay, info)
 
     async def _unanswered(self, error: BackendUnavailableError, left: Remainder) -> Ended:
-        """Release the run after its store did not answer. This does not count as an error of the run."""
+        """Release the run, because its store did not answer. This outage does not count as an error of the run."""
         log.warning("backend_call_failed", error=str(error))
         return await self._end_writer.release(left)
 

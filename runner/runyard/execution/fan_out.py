@@ -1,9 +1,9 @@
 """Execute ``fork_many``: one job that tries several messages on the same snapshot (F11).
 
-Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes the others.
-Candidates with threads are forks with runs of their own (:mod:`runyard.execution.fan_out_candidates`). The job holds no worker
-while those runs are executed. The store keeps the messages and the answers of the candidates, and the job reads them in parts.
-``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
+Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes only the
+others. A candidate with a thread is a fork with a separate run (:mod:`runyard.execution.fan_out_candidates`). The job holds no
+worker while these runs are executed. The store keeps the messages and the answers of the candidates, and the job reads them in
+parts. ``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ProbeAnswer:
     """The outcome of a probe.
 
     ``written``: the prompt and the agent's messages. ``error``: the agent's error, or None. ``value``: the agent's result.
-    ``usage``: what the agent used.
+    ``usage``: the usage of the agent.
     """
 
     written: list[Message]
@@ -65,7 +65,7 @@ class ProbeAnswer:
 
 
 Ask = Callable[["AgentSpec", Run, Sequence[Message], JsonObject, "asyncio.Future[None]"], Awaitable[ProbeAnswer]]
-"""Executes an agent on a snapshot (messages, extra) until the agent ends or the future is done."""
+"""A function that executes an agent on a snapshot (messages, extra) until the agent ends or the future is done."""
 
 
 class FanOutJob:
@@ -99,7 +99,7 @@ class FanOutJob:
     async def run(self) -> JsonValue | Later:
         """Execute the job as far as possible. Return its result, or :class:`Later`.
 
-        Raises HitlNotAllowedError if a probe or the judge may ask a human (F9). This check comes before any read.
+        Raises HitlNotAllowedError if a probe or the judge may ask a human (F9). This check is made before any read.
         """
         judge = self._app.agents.get(self._fan.judge) if self._fan.judge is not None else None
         if self._fan.judge is not None and judge is None:
@@ -123,7 +123,7 @@ class FanOutJob:
         return {"winner": winner, "verdict": said}
 
     async def _probe(self) -> Settled:
-        """Execute one probe per message, ``max_parallel`` at once. Return those that succeeded, and the winner or None."""
+        """Execute one probe per message, ``max_parallel`` at once. Return the probes that succeeded, and the winner or None."""
         ended = ended_in(self._ledger)
         first = self._fan.stop == "first"
         won = [n for n, outcome in ended.items() if outcome == "completed"] if first else []
@@ -161,7 +161,10 @@ class FanOutJob:
     async def _one(
         self, n: int, snapshot: Sequence[Message], extra: JsonObject, enough: asyncio.Future[None]
     ) -> CandidateStatus | None:
-        """Execute the probe of candidate ``n`` and record its answer. Return None if it was stopped before an answer."""
+        """Execute the probe of candidate ``n`` and record its answer.
+
+        Return None if the probe was stopped before its answer.
+        """
         asked = (await patiently(lambda: self._backend.fan_outs.messages(self._attempt, [n])))[n]
         await patiently(lambda: self._backend.fan_outs.begin(self._attempt, [n]))
         probe = self._probe_of(n, asked)
@@ -260,7 +263,10 @@ class FanOutJob:
                 return Message.user("\n".join(shown), metadata={"candidates": described})
 
     def _probe_of(self, n: int, message: Message) -> Run:
-        """Return the run that the agent of the ``n``-th probe sees. The judge comes after the candidates."""
+        """Return the run that the agent of the ``n``-th probe sees.
+
+        The number of the judge follows the numbers of the candidates.
+        """
         own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": message}
         return self._run.model_copy(update=own)
 

@@ -3,8 +3,8 @@
 The job holds no slot while these runs are executed. An attempt of the job records the candidates that have ended, starts some
 of the others, and then releases the job. The job continues when fewer than ``until_fewer`` of its runs are unfinished.
 ``must_wait`` in ``postgres/functions/startable.sql`` applies this number. A fork job waits for the run of its cut in the same
-way (F5). The ids of the candidates are derived from the job's ids, so that a later attempt finds them. Each candidate is
-started in transactions of its own, so that no lock is held for many of them.
+way (F5). The ids of the candidates are derived from the job's ids, so that a later attempt finds the candidates. Each
+candidate is started in separate transactions, so that none of them holds locks for long.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The end of all candidates. ``good``: the numbers of those that succeeded. ``winner``: that of ``stop="first"``."""
+    """The end of all candidates.
+
+    ``good``: the numbers of the successful ones. ``winner``: the winner of ``stop="first"``, or None.
+    """
 
     good: list[int]
     winner: int | None
@@ -55,7 +58,10 @@ def ended_in(ledger: Ledger) -> dict[int, CandidateStatus]:
 
 
 class ThreadCandidates:
-    """The candidates of one job, for one attempt of the job. ``announce``: is called with each end (number, status, count)."""
+    """The candidates of a job, in one attempt.
+
+    ``announce``: a function that is called for each end, with number, status and count.
+    """
 
     def __init__(
         self, backend: Backend, claim: Claim, ledger: Ledger, announce: Callable[[int, CandidateStatus, int], None]
@@ -112,7 +118,7 @@ class ThreadCandidates:
             self._announce(n, end.outcome, len(ended))
 
     async def _cancelled(self, n: int) -> ProbeEnd:
-        """Cancel the run of a candidate that did not win. Return its end, which the cancel has decided."""
+        """Cancel the run of a candidate that did not win. Return the end of the candidate after this call."""
         try:
             run = await self._client.cancel(self._ids[n], first_prompt_id(self._ids[n]))
         except RunEndedError:
@@ -124,7 +130,8 @@ class ThreadCandidates:
     async def _start(self, waiting: Sequence[int], live: Sequence[int]) -> Later | None:
         """Start some of the ``waiting`` candidates. Return :class:`Later`, or None if no candidate is unfinished.
 
-        ``waiting``: numbers of the candidates that were not started. ``live``: numbers of the unfinished candidates.
+        ``waiting``: numbers of the candidates that have not been started. ``live``: numbers of the started, unfinished
+        candidates.
         """
         starting = waiting[: max(0, self._fan.max_parallel - len(live))]
         messages = await patiently(lambda: self._backend.fan_outs.messages(self._attempt, starting)) if starting else {}

@@ -1,4 +1,4 @@
-"""Runs of other kinds than prompts: a fork made by a worker, and a probe (F5, F9)."""
+"""Runs that are not prompts: a fork that a worker makes, and a probe (F5, F9)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def fork(backend: Backend, claim: Claim) -> JsonValue:
 async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[list[Message], JsonObject]:
     """Return the messages and the extra from which a probe starts.
 
-    Raises HitlNotAllowedError for an agent that may ask a human (F9). This check comes before any read.
+    Raises HitlNotAllowedError for an agent that may ask a human (F9). This check is made before any read.
     """
     refuse_asking(spec)
     request = request_of(claim)

@@ -30,7 +30,7 @@ from .waits import Waits
 T = TypeVar("T")
 
 _around: ContextVar[tuple[object, ...]] = ContextVar("runyard_calls", default=())
-"""The whole calls (:meth:`Parking._whole_call`) to which the current task belongs."""
+"""The calls of :meth:`Parking._whole_call` to which the current task belongs."""
 
 
 class Parking(Transcript):
@@ -58,12 +58,12 @@ class Parking(Transcript):
     async def sleep(self, until: Until, *, key: str | None = None) -> None:
         """Suspend the run until a time. The sleeping run holds no worker and no key in Redis.
 
-        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The time is measured by the
-        store's clock. ``key``: the name of the sleep in its run. The default has the number of the earlier sleeps in this
-        attempt. A later attempt continues the sleep, and does not begin it again.
+        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The clock of the store decides.
+        ``key``: the name of the sleep in its run. The default is the number of the earlier sleeps in this attempt. A later
+        attempt continues the sleep, and does not begin the sleep again.
 
-        A sleep ends a probe. The caller of the probe gets HitlNotAllowedError. Raises InvalidInputError for a time without a
-        time zone and for more than ten years.
+        If a probe sleeps, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for a time without
+        a time zone and for more than ten years.
         """
         due_at, timeout = end_of_wait(until, "until")
         await self._wait("sleep", key or self._steps.default_key("sleep"), due_at=due_at, timeout=timeout)
@@ -75,12 +75,12 @@ class Parking(Transcript):
 
         :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
         ``schema``: JSON schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, or None for no limit.
-        ``key``: the name of the wait in its run. The default has the signal's name and the number of the earlier waits for this
-        signal in this attempt.
+        ``key``: the name of the wait in its run. The default consists of the signal's name and the number of the earlier waits
+        for this signal in this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
-        ``schema``. The signal is then used up. Raises InvalidInputError for invalid arguments. A wait ends a probe, as a sleep
-        does.
+        ``schema``. In this case, too, the wait has taken the signal. Raises InvalidInputError for invalid arguments. A wait
+        ends a probe, like :meth:`sleep`.
         """
         check_id(name, "name")
         check_value(schema, "schema")
@@ -94,13 +94,13 @@ class Parking(Transcript):
         """Start a child: a prompt on ``thread_id`` (None: a new thread). Suspend the run until the child has ended.
 
         A later attempt gets the recorded result and starts no other child. ``agent``: the child's agent, as for
-        :meth:`runyard.Client.enqueue`, in the namespace of this run's agent. ``key``: the name of the child in its run, by
-        default the number of the earlier children in this attempt. Children of parallel tasks (a TaskGroup) run in parallel. A
-        cancel of the run cancels its children.
+        :meth:`runyard.Client.enqueue`, in the namespace of this run's agent. ``key``: the name of the child in its run. The
+        default is the number of the earlier children in this attempt. Children of parallel tasks (a TaskGroup) run in
+        parallel. A cancel of the run cancels its children.
 
-        Raises ChildFailedError if the child does not complete, RunConflictError if the child ``key`` is on another thread,
-        ChildDeadlockError for a thread that waits for this run, TooManyChildrenError, and the errors of an enqueue. A child
-        ends a probe, as a sleep does.
+        Raises ChildFailedError if the child does not complete. Raises RunConflictError if the child ``key`` is on another
+        thread. Raises ChildDeadlockError for a thread that waits for this run. Raises TooManyChildrenError, and the errors of
+        an enqueue. A child ends a probe, like :meth:`sleep`.
         """
         key = key or self._steps.default_key("run")
         self._check_waiting()
@@ -136,7 +136,7 @@ class Parking(Transcript):
         return record
 
     async def _whole_call(self, call: Awaitable[T]) -> T:
-        """Await ``call``. A suspension by another task waits for the end of the call."""
+        """Await ``call``. If another task suspends the run, the suspension waits for the end of ``call``."""
         here = object()
         around = _around.set((*_around.get(), here))
         self._calls.add(here)
@@ -173,7 +173,7 @@ class Parking(Transcript):
             raise CapabilityMissingError("only workers end waits; run this agent in a worker")
 
     def _check_parking(self, refusal: str) -> None:
-        """Raise the signal of an attempt that cannot be suspended. ``refusal``: the words for the caller of a probe."""
+        """Raise a signal if the calling code cannot suspend the run. ``refusal``: the message for the caller of a probe."""
         if not self._attempt_store.durable:
             self._signal = QuestionRefused(HitlNotAllowedError(refusal, thread_id=self.thread_id))
         if isinstance(self._signal, AttemptLost | QuestionRefused):
@@ -190,7 +190,7 @@ class Parking(Transcript):
         self._signal = Suspend()
         self._calls.difference_update(_around.get())
         self._call_ended.set()
-        await asyncio.sleep(0)  # parallel tasks ask their questions now: the first raised signal cancels them
+        await asyncio.sleep(0)  # parallel tasks ask their questions now, before the first raised signal cancels them
         while self._calls:  # parallel tasks finish their steps and their calls about children
             self._call_ended.clear()
             await self._call_ended.wait()

@@ -8,7 +8,7 @@ from ..ports.results import Ledger
 
 
 class ReceivedAnswers:
-    """Announces the answers that no earlier attempt has received. Each answer is announced once."""
+    """Announces each answer that no earlier attempt has received, once."""
 
     def __init__(self, stream: EventEmitter) -> None:
         self._stream = stream

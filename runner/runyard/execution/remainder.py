@@ -29,7 +29,7 @@ class Remainder:
         return cls([], None, None, [], None)
 
     def usage_only(self) -> Remainder:
-        """Return only the usage. Usage is counted even if the rest of the context cannot be stored."""
+        """Return only the usage. The usage counts even if the rest of the context cannot be stored."""
         return Remainder([], None, self.usage, [], None)
 
     @property

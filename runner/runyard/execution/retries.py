@@ -1,7 +1,7 @@
 """Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt.
 
-:func:`retry_delay` decides whether and when another attempt follows a failed attempt. ``RetryPolicy`` in ``domain/runs.py`` has
-the default numbers.
+After a failed attempt, :func:`retry_delay` decides whether and when another attempt follows. ``RetryPolicy`` in
+``domain/runs.py`` has the default numbers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from ..errors import BackendUnavailableError, RunyardError
 from .provider_outages import asked_pause, is_temporary
 
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
-"""Maximum delay before an attempt, and maximum timeout of an attempt, in seconds. A much later time would have no date."""
+"""Maximum delay before an attempt, and maximum timeout of an attempt, in seconds.
+
+Much later times are beyond Python's dates.
+"""
 
 MAX_ASKED_DELAY_SECONDS: Final = 3600.0
 """Maximum delay that an error may ask for, in seconds."""
 
 OUTAGE_ATTEMPTS: Final = 8
-"""Number of errors after which a run without ``max_attempts`` fails, if the last error is a temporary error of a provider.
+"""Number of temporary errors of a provider after which a run without ``max_attempts`` fails.
 
-The errors since the last suspension count. With the default policy, the attempts are spread over two minutes.
+All errors since the last suspension count. With the default policy, the attempts take place within two minutes.
 """
 UNSERVED_RETRY_SECONDS: Final = 5.0
-"""Seconds until a run is submitted again after a worker without the run's agent claimed it."""
+"""Seconds until a run is submitted again, if the worker that claimed it does not serve the run's agent."""
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
@@ -47,9 +50,9 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
 def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -> float | None:
     """Return the seconds until the next attempt of a run after ``error``, or None if the run fails (R11).
 
-    ``options``: the result of :func:`effective_options`. Without ``max_attempts``, a temporary error of a provider fails the
-    run after OUTAGE_ATTEMPTS attempts. Any other error fails the run at once. ``errors_before``: number of earlier errors since
-    the last suspension.
+    ``options``: the result of :func:`effective_options`. If ``max_attempts`` is None, a temporary error of a provider fails
+    the run after OUTAGE_ATTEMPTS attempts, and any other error fails the run at once. ``errors_before``: number of earlier
+    errors since the last suspension.
     """
     policy = options.retry.of(error) if retryable(error) else None
     most = options.max_attempts or (OUTAGE_ATTEMPTS if is_temporary(error) else 1)
@@ -61,8 +64,8 @@ def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -
 def retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    The attribute ``retryable`` of the error decides. Without this attribute, the result is False for errors of runyard with an
-    HTTP status below 500, except BackendUnavailableError. For all other errors it is True.
+    The attribute ``retryable`` of the error decides. If the error has no such attribute, the result is False for errors of
+    runyard with an HTTP status below 500, except BackendUnavailableError. For all other errors the result is True.
     """
     declared = getattr(error, "retryable", None)
     if isinstance(declared, bool):
@@ -73,8 +76,8 @@ def retryable(error: BaseException) -> bool:
 def backoff(policy: RetryPolicy, errors_before: int, error: BaseException | None = None) -> float:
     """Return the seconds until the next attempt (R11).
 
-    ``errors_before``: number of earlier errors since the last suspension. ``error``: the error. If the error asks for a pause,
-    the delay is at least this pause, up to MAX_ASKED_DELAY_SECONDS.
+    ``errors_before``: number of earlier errors since the last suspension. ``error``: the error. If the provider requested a
+    pause, the delay is at least this pause, but at most MAX_ASKED_DELAY_SECONDS.
     """
     delay = min(policy.initial * policy.factor ** min(errors_before, 64), policy.maximum, MAX_DELAY_SECONDS)
     asked = asked_pause(error) if error is not None else None

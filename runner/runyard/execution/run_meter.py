@@ -50,8 +50,8 @@ class RunMeter:
         """Record the end of the attempt.
 
         ``ended``: the end that was written, or None if the attempt lost the run. ``spoke_at``: the time of the first streamed
-        text in seconds of the monotonic clock, or None. If the store made the event of the run's end, ``metrics.count_ends``
-        counts that end.
+        text in seconds of the monotonic clock, or None. An end whose event the store made is not counted here, but by
+        ``metrics.count_ends``.
         """
         lasted = time.monotonic() - self._began
         outcome = "lost" if ended is None else "released" if ended.status is RunStatus.QUEUED else ended.status.value

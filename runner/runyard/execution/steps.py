@@ -66,7 +66,7 @@ class CurrentStep:
     """The step that is being executed. ``key``: the name of the step in its run. ``attempt``: the attempt's number, from 1.
 
     ``idempotency_key``: a text derived from the thread, the run and the step's key. The text is the same in every attempt of
-    the run. Other runs have other texts. Send the text to a service that ignores a repeated key.
+    the run, and different in every run. Send this text to a service that recognizes repeated requests by a key.
     """
 
     thread_id: str
@@ -83,7 +83,7 @@ executing: ContextVar[CurrentStep | None] = ContextVar("runyard_step", default=N
 class Scope:
     """The counters for default names of steps and questions, in an attempt or in one of its tool calls.
 
-    Each tool call has separate counters, because parallel tool calls may ask in another order in a later attempt.
+    Each tool call has separate counters, because a later attempt may execute parallel tool calls in another order.
     """
 
     owner: Steps
@@ -98,12 +98,11 @@ tool_scope: ContextVar[Scope | None] = ContextVar("runyard_tool", default=None)
 class Steps:
     """The steps of one attempt of ``run`` (R20).
 
-    A step with a recorded result is replayed. The result is then returned without a call. A step that no attempt has started is
-    executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. The policy
-    ``on_unknown`` decides about such a step.
-
-    ``known``: the steps of earlier attempts, by key. ``start``: records that a step starts, and returns an earlier record of
-    the step or None. ``finish``: records the result of a step. ``ask``: returns the human's answer to a request with a key.
+    A step with a recorded result is replayed: the result is returned, and the function is not called. A step that no attempt
+    has started is executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. For
+    such a step, the policy ``on_unknown`` decides. ``known``: the steps of earlier attempts, by key. ``start``: a function
+    that records the start of a step, and returns an earlier record of the step or None. ``finish``: a function that records
+    the result of a step. ``ask``: a function that returns the human's answer to a request.
     """
 
     def __init__(
@@ -148,14 +147,17 @@ class Steps:
         return value
 
     async def _doubt(self, step: Step, on_unknown: OnUnknown) -> Step | None:
-        """Decide about a step in doubt. Return None to call the function again. Otherwise return the step with its result."""
+        """Apply the policy to a step in doubt.
+
+        Return None to call the function again. Otherwise return the step with its result.
+        """
         answer: JsonValue = {"action": on_unknown}
         if on_unknown == "ask":
-            question = f"Step {step.key!r} was started and never finished: was it done?"
+            question = f"Step {step.key!r} was started, but its end is not recorded. Was the step done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key has the fence of the unfinished start. If the repeated call does not finish either, another question is
-            # asked.
+            # The key contains the fence of the unfinished start. If the repeated call does not finish either, its fence gives
+            # the next question another key.
             answer = await self._ask(f"doubt:{step.fence}:{step.key}", request)
         match answer:
             case {"action": "retry"}:
@@ -164,7 +166,7 @@ class Steps:
                 await self._finish(step.key, result)
                 return replace(step, done=True, result=result)
         raise StepUnknownError(
-            f"step {step.key!r} was started by an earlier attempt, and its outcome is unknown; find out whether it took effect",
+            f"an earlier attempt started step {step.key!r}, and its outcome is unknown; find out whether it had an effect",
             step=step.key,
         )
 
@@ -181,7 +183,7 @@ class Steps:
         return value
 
     def _span(self, fn: Callable[..., Any], key: str) -> AbstractContextManager[object]:
-        """Make the span of a step. The step of a tool call needs no span, because the call has a span."""
+        """Make the span of a step. The step of a tool call needs no span, because the tool call has a span already."""
         if key.startswith(TOOL_STEP):
             return nullcontext()
         return tracing.span(f"step {name_of(fn)}", attributes={"runyard.step.key": key})
@@ -210,7 +212,7 @@ class Steps:
 
     @property
     def scope(self) -> Scope:
-        """The counters for default names in the calling code. They belong to its tool call, to its part, or to the attempt."""
+        """The counters for default names in the calling code: those of its tool call, of its part, or of the attempt."""
         scope = tool_scope.get()
         if scope is not None and scope.owner is self:
             return scope
@@ -255,7 +257,7 @@ def current_run() -> RunContext:
 
 
 def checked(policy: str) -> OnUnknown:
-    """Return ``policy``. Raise InvalidInputError for an unknown policy at once, and not only after a crash."""
+    """Return ``policy``. Raise InvalidInputError for an unknown policy, before the policy is needed."""
     for known in get_args(OnUnknown):
         if policy == known:
             return known  # type: ignore[no-any-return]
@@ -277,9 +279,9 @@ def step(
 ) -> Callable[P, Awaitable[R]] | Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
     """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside of a run, only call ``fn``.
 
-    ``key``: the name of the step in its run. The default has the function's name and the number of its earlier calls in the
-    attempt. ``on_unknown``: the policy for a call that an earlier attempt started and did not finish: ``retry``, ``fail`` or
-    ``ask``. Raises InvalidInputError for another policy.
+    ``key``: the name of the step in its run. The default consists of the function's name and the number of the function's
+    earlier calls in the attempt. ``on_unknown``: the policy for a call that an earlier attempt started and did not finish:
+    ``retry``, ``fail`` or ``ask``. Raises InvalidInputError for another policy.
     """
     checked(on_unknown)
 
@@ -309,7 +311,7 @@ def child_step(key: str) -> str:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name of a function. ``functools.partial`` objects around the function are ignored."""
+    """Return the name of a function. If ``functools.partial`` wraps the function, return the name of the wrapped function."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", type(fn).__name__)

@@ -32,7 +32,7 @@ DeltaField: TypeAlias = Literal["text", "thinking", "arguments"]
 EMITTED: Final = ("message.delta", "tool.started", "tool.completed")
 
 HOLD_SECONDS: Final = 0.5
-"""Maximum number of seconds for which an attempt holds an appended message. Then the message is committed."""
+"""Maximum number of seconds for which an attempt holds an appended message before it commits the message."""
 
 
 class Transcript:
@@ -72,10 +72,11 @@ class Transcript:
     async def append(self, *messages: Message) -> list[Message]:
         """Add messages to the run and return them as they are stored.
 
-        The messages are durable when the call returns, except assistant messages without tool calls at the end of ``messages``.
-        Such messages are held for at most HOLD_SECONDS. The next durable operation of the attempt (append, step, ask) or the
-        completion commits them. A simple run therefore takes three commits: accept, claim, complete. A crash or a cancel loses
-        the held messages, and so does a cancel with ``keep``. ``message.completed`` is emitted after the commit.
+        When the call returns, the messages are durable. The exception is assistant messages without tool calls at the end of
+        ``messages``. Such messages are held for at most HOLD_SECONDS. The next durable operation of the attempt (append, step,
+        ask) or the completion commits the held messages. A simple run therefore needs only three commits: accept, claim,
+        complete. A crash and a cancel lose the held messages, even a cancel with ``keep``. ``message.completed`` is emitted
+        after the commit.
 
         A streamed assistant message (:meth:`stream_text`) gets the id under which its text was sent.
         """
@@ -91,7 +92,7 @@ class Transcript:
         return own
 
     async def conclude(self, *messages: Message) -> list[Message]:
-        """Add the messages that end the run. They are held and committed like a last answer (:meth:`append`)."""
+        """Add the messages that end the run. The attempt holds them and commits them with the completion (:meth:`append`)."""
         self._check()
         own = [self._own(message) for message in messages]
         async with self._lock:
@@ -101,7 +102,7 @@ class Transcript:
     async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
         """Send an event to the run's stream. The event is not stored.
 
-        ``delta``: a text to stream (:meth:`stream_text`), or the event's data. Data has the type's shape
+        ``delta``: a text to stream (:meth:`stream_text`), or the event's data. The data must have the shape of the type
         (:mod:`runyard.domain.event_data`), and may have more fields. ``type``: message.delta, tool.started or tool.completed.
         Only runyard sends the other types.
 
@@ -145,11 +146,11 @@ class Transcript:
         return message if self._open_message is None else message.model_copy(update={"id": self._open_message})
 
     def discard_stream(self) -> None:
-        """Forget the streamed message, because it will not be appended. The next piece begins another message."""
+        """Discard the streamed message, which will not be appended. The next piece begins another message."""
         self._open_message = None
 
     async def thread_usage(self) -> Usage:
-        """Return the usage of the thread's other runs. Completed runs, and cancelled runs whose messages were kept, count."""
+        """Return the usage of the thread's completed runs, and of cancelled runs that kept their messages."""
         return await self._write(self._attempt_store.thread_usage())
 
     def add_usage(self, usage: Usage, model: str = "") -> None:
@@ -188,7 +189,7 @@ class Transcript:
             self._timer.cancel()
 
     async def _commit(self, messages: Sequence[Message]) -> None:
-        """Append ``messages`` in one commit. They include the held messages. The caller holds the lock."""
+        """Append ``messages`` in one commit. The held messages must be among them. The caller holds the lock."""
         await whole(self._append(list(messages)))
 
     async def _append(self, messages: list[Message]) -> None:
@@ -212,7 +213,7 @@ class Transcript:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """End the attempt if a write inside the block is refused. Another attempt has the run, or the run was cancelled."""
+        """End the attempt if the store refuses a write in the block: another attempt has the run, or the run was cancelled."""
         try:
             yield
         except (StaleFenceError, CancelRequestedError) as error:
@@ -232,9 +233,9 @@ class Transcript:
 
 
 async def whole(commit: Coroutine[Any, Any, None]) -> None:
-    """Await ``commit`` in a separate task. A cancel of the agent does not interrupt that task.
+    """Await ``commit`` in a separate task. A cancel of the agent does not interrupt this task.
 
-    The exception of the task is not needed, because the context keeps the signal of a refused write.
+    If nobody awaits the task any more, its exception is dropped. The context keeps the signal of a refused write.
     """
     task = asyncio.create_task(commit)
     task.add_done_callback(discard_outcome)
@@ -246,7 +247,7 @@ async def whole(commit: Coroutine[Any, Any, None]) -> None:
 
 
 def discard_outcome(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a task that no other code awaits. Otherwise asyncio would log the exception."""
+    """Retrieve the exception of a task that no other code awaits, so that asyncio does not log the exception."""
     if not task.cancelled():
         task.exception()
 

@@ -11,13 +11,13 @@ _NONE: Final = Usage()
 
 
 class UsageMeter:
-    """The usage of one attempt. It is written with the attempt's end.
+    """The usage of one attempt, which is written with the attempt's end.
 
-    ``written``: the usage in the run's record. ``uncounted``: the usage to add to that record, or None. ``on_used`` is called
-    with usage of this attempt and the name of its model. An unknown name is the empty text.
+    ``written``: the usage in the run's record. ``uncounted``: the usage to add to this record, or None. ``on_used``: a
+    function that is called with usage of this attempt and the name of its model. The name is the empty text if it is unknown.
 
-    A crashed attempt may have stored messages and steps without adding their usage to the record. The next attempt that reads
-    these messages and steps adds their usage.
+    A crashed attempt may have stored messages and steps whose usage is not in the record. The next attempt reads these
+    messages and steps, and adds their usage.
     """
 
     def __init__(self, written: Usage, on_used: Callable[[Usage, str], None] | None = None) -> None:

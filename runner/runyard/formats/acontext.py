@@ -33,7 +33,7 @@ FORMAT: Final = "acontext"
 SET_BY_STORE: Final = frozenset(
     {"id", "parent_id", "session_id", "thread_id", "created_at", "updated_at", "session_task_process_status", "task_id"}
 )
-"""Fields that only the store sets. A blob may have them, because a read returned them. They are then ignored."""
+"""Fields that only the store sets. They are ignored in a blob, which may come from an earlier read."""
 
 
 class Text(Wire):
@@ -92,7 +92,7 @@ class ToolResult(Wire):
 
 
 class Data(Wire):
-    """A part that messages cannot hold. Only the original has it."""
+    """A part that messages cannot hold. Only the original of the message contains this part."""
 
     type: Literal["data"]
 
@@ -112,7 +112,7 @@ def without_store_fields(blob: JsonObject) -> JsonObject:
 
 
 def with_store_fields(blob: JsonObject, message: Message) -> JsonObject:
-    """Return ``blob`` with the store's fields of ``message``. They replace the fields that a caller gave."""
+    """Return ``blob`` with the fields of ``message`` that the store set. These replace the fields that a caller gave."""
     created = message.created_at.isoformat() if message.created_at is not None else None
     return {"id": message.id, "parent_id": message.parent_id, **without_store_fields(blob), "created_at": created}
 
@@ -173,7 +173,10 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
     parts = [_write_part(made, part, n) for n, part in enumerate(message.content)]
     with_results = any(isinstance(part, ToolResultPart) for part in message.content)
     if message.role in ("user", "tool") and with_results != (message.role == "tool"):
-        made.alter("/role", "a user message with a tool result becomes a tool message, and any other message does not")
+        made.alter(
+            "/role",
+            "a read gives the role tool to messages with a tool result, and only to these",
+        )
     item: JsonObject = {"role": "user" if message.role == "tool" else message.role, "parts": parts}
     made.items.append(item | ({"meta": message.metadata} if message.metadata else {}))
     return made

@@ -1,8 +1,8 @@
 """The format ``anthropic``: messages of Anthropic's Messages API.
 
-Tool results are blocks of a user message. A message with N results therefore stays one message. Anthropic's API has a parameter
-``system`` for the system prompt. In this format, a message of the role ``system`` has the value of this parameter as its
-content.
+Tool results are blocks of a user message. A message with N results therefore stays one message. Anthropic's API has a
+parameter ``system`` for the system prompt. In this format, the value of this parameter is the content of a message of the role
+``system``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ToolUse(Wire):
 
 
 class Other(Wire):
-    """A block that messages cannot hold. Only the original has it."""
+    """A block that messages cannot hold. Only the original of the message contains this block."""
 
     type: Literal[
         "search_result",
@@ -152,7 +152,7 @@ def read(blob: JsonValue) -> Read:
     made = Read(FORMAT)
     one = parse(_ONE, blob, FORMAT)
     if not isinstance(blob, dict):
-        raise fault(FORMAT, "", "is no JSON object")
+        raise fault(FORMAT, "", "is not a JSON object")
     lose_unknown(made, one, {name: value for name, value in blob.items() if name != "content"})
     made.role = one.role
     if isinstance(one.content, str):
@@ -274,7 +274,7 @@ def _result_block(made: Written, part: ToolResultPart, at: str) -> JsonObject:
     elif isinstance(part.content, str):
         block["content"] = part.content
     elif part.content is not None:
-        made.alter(f"{at}/content", "a tool result is a text, and this value becomes JSON text")
+        made.alter(f"{at}/content", "a tool result is a text, so this value becomes JSON text")
         block["content"] = to_text(part.content)
     return block | ({"is_error": True} if part.is_error else {})
 
@@ -286,7 +286,7 @@ def _result_part(made: Written, part: TextPart | MediaPart, at: str) -> JsonObje
 def _media(made: Written, part: MediaPart, at: str) -> JsonObject | None:
     """Return a block that :func:`read` converts back to the same file.
 
-    If there is no such block, note the loss and return None.
+    If no such block exists, note the loss and return None.
     """
     match part:
         case ImagePart(data=str(data), url=None) if part.media_type in IMAGES:

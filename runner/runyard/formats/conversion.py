@@ -34,7 +34,7 @@ CODECS: Final[Mapping[str, Codec]] = {
     "gemini": Codec(gemini.read, gemini.write),
     "acontext": Codec(acontext.read, acontext.write),
 }
-"""The formats of providers. Their JSON is kept if a conversion of the message would not give the same JSON."""
+"""The formats of providers. A message keeps its original in such a format, if a conversion back would give other JSON."""
 
 
 class Converted(NamedTuple):
@@ -74,8 +74,9 @@ def from_blob(format: Format, blob: JsonValue) -> Message:
 def to_format(format: Format, message: Message, names: Mapping[str, str] | None = None) -> Converted:
     """Return the JSON objects of the format for a message, and the losses.
 
-    ``names``: the names of tools by the ids of their calls. Some formats need them for results. A message that was stored in
-    the same format is returned unchanged. An original is ignored if its content differs from the message's.
+    ``names``: the names of tools by the ids of their calls. Some formats need these names for results. A message that was
+    stored in the same format is returned unchanged. If the content of an original differs from the content of its message, the
+    original is ignored.
 
     Raises InvalidInputError for an unknown format.
     """
@@ -91,7 +92,7 @@ def to_format(format: Format, message: Message, names: Mapping[str, str] | None 
     losses = [*(original.losses.listed() if original is not None else ()), *written.losses.listed()]
     losses += _beside(format, message, refuses)
     if message.source is not None and original is None:
-        losses.append(Loss(format="native", path="/source", what="the original differs from the content and is ignored"))
+        losses.append(Loss(format="native", path="/source", what="the original is ignored: it differs from the content"))
     return Converted(_of_store(format, written.items, message), losses)
 
 
@@ -110,7 +111,7 @@ def _original(message: Message) -> Read | None:
 
 
 def _alike(said: Sequence[Part], parts: Sequence[Part]) -> bool:
-    """Return whether both lists have equal parts. ``==`` does not suffice, because in Python ``{"x": 1} == {"x": True}``."""
+    """Return whether both lists have equal parts. ``==`` is not enough, because in Python ``{"x": 1} == {"x": True}``."""
     return len(said) == len(parts) and all(
         one.type == other.type and same_json(one.__dict__, other.__dict__) for one, other in zip(said, parts, strict=True)
     )
@@ -122,7 +123,7 @@ def _metadata(message: Message) -> JsonObject:
 
 
 def _beside(format: Format, message: Message, refuses: bool) -> list[Loss]:
-    """Return the losses outside of the content. Ids, times and usage do not count, because they belong to the store.
+    """Return the losses outside of the content. Ids, times and usage are no losses, because they belong to the store.
 
     ``refuses``: True if the format's JSON shows that the model refused.
     """

@@ -1,11 +1,11 @@
 """The format ``gemini``: contents of the Gemini API.
 
 Gemini matches a function's response to its call by the name of the function. Ids are optional. A call or a response without an
-id gets an id. The id consists of the name, and of a number that counts the parts with the same name in the content. Such ids
+id gets an id. This id consists of the name and the number of the part among the parts with this name in the content. Such ids
 repeat in a thread.
 
-Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format, a content of the role ``system`` has
-the value of this parameter.
+Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format, the value of this parameter is a
+content of the role ``system``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ContentPart(Camel):
 
 
 class Content(Camel):
-    """A message. After an empty answer of a model, the content has no parts."""
+    """A message. If the answer of a model was empty, the content has no parts."""
 
     role: Literal["user", "model", "system", "function"] = "user"
     parts: Many[ContentPart] = Field(default_factory=list)
@@ -118,7 +118,7 @@ class Ids:
         """Return the id of a call or of a response."""
         if held.id:
             return held.id
-        made.alter(f"{at}/id", "there is no id, and an id is made from the name")
+        made.alter(f"{at}/id", "there is no id, so an id is made from the name")
         while True:
             self._numbers[type(held), held.name] += 1
             found = f"{held.name}-{self._numbers[type(held), held.name]}"
@@ -186,7 +186,7 @@ def _result(made: Read, held: FunctionResponse, at: str, ids: Ids) -> ToolResult
     parts: list[JsonObject] = []
     if content is not None and not (isinstance(content, dict) and not content):
         if not isinstance(content, str):
-            made.alter(f"{at}/response", "the value beside files is held as JSON text")
+            made.alter(f"{at}/response", "a value in a response with files is held as JSON text")
         parts.append({"type": "text", "text": content if isinstance(content, str) else to_text(content)})
     for k, part in enumerate(held.parts):
         if (file := _file(made, part, f"{at}/parts/{k}")) is not None:
@@ -220,7 +220,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
             parts.append(written)
     with_results = any(isinstance(part, ToolResultPart) for part in message.content)
     if message.role in ("user", "tool") and with_results != (message.role == "tool"):
-        made.alter("/role", "a user content with a function's response becomes a tool message, and any other does not")
+        made.alter("/role", "a read gives the role tool to contents with a function's response, and only to these")
     if parts or not message.content:
         made.items.append({"role": role, "parts": parts})
     return made
@@ -236,7 +236,7 @@ def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | No
             if part.signature is not None and not own:
                 made.lose(f"{at}/signature", "Gemini accepts only its own signatures, as base64")
             if part.provider not in (None, PROVIDER) or (part.provider is not None and part.signature is None):
-                made.alter(f"{at}/provider", "a provider is held only with a signature, and is then google")
+                made.alter(f"{at}/provider", "Gemini holds a provider only with a signature, and this provider is google")
             return {"text": part.text, "thought": True} | ({"thoughtSignature": part.signature} if own else {})
         case ToolCallPart() if role == "assistant":
             return {"functionCall": {"id": part.id, "name": part.name, "args": part.arguments}}
@@ -251,7 +251,7 @@ def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | No
 def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
     name = part.name or made.names.get(part.call_id)
     if name is None:
-        made.alter(f"{at}/name", "the name of the tool is not known, and the id of the call takes its place")
+        made.alter(f"{at}/name", "the name of the tool is not known, so the id of the call is used as the name")
     content, files = part.content, []
     if part.has_parts:
         texts = [each.text for each in part.parts if isinstance(each, TextPart)]
@@ -262,7 +262,7 @@ def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
         content = "\n".join(texts) if texts else None
         kinds = [isinstance(each, TextPart) for each in part.parts]
         if len(texts) > 1 or True in kinds[1:] or not files:
-            made.alter(f"{at}/content", "a response has one text before its files")
+            made.alter(f"{at}/content", "a response has one text, which comes before its files")
     elif isinstance(content, dict) and not part.is_error and [*content] not in ([OUTPUT], [ERROR]):
         return {"id": part.call_id, "name": name or part.call_id, "response": content}
     response = {ERROR if part.is_error else OUTPUT: content}

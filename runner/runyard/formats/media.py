@@ -18,7 +18,7 @@ USUAL_TYPES: Final[Mapping[str, str]] = {
     "document": "application/pdf",
     "file": "application/octet-stream",
 }
-"""The media type of a part's data if the part does not name one, by the type of the part."""
+"""Type of a part → the media type of its data, if the part does not name a media type."""
 
 
 def media_part(
@@ -52,7 +52,7 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def text_of(data: str) -> str | None:
-    """Return the text that ``data`` encodes. Return None if the encoding of that text differs from ``data``."""
+    """Return the text that ``data`` encodes. Return None if encoding this text again gives other data."""
     try:
         text = base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError):

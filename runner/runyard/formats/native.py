@@ -12,7 +12,7 @@ from .wire import fault, parse
 
 FORMAT: Final = "native"
 SET_BY_STORE: Final = frozenset({"run_id", "parent_id", "seq", "created_at", "usage", "provider_details", "run_status"})
-"""Fields that only the store sets. A blob may have them, because a read returned them. They are then ignored."""
+"""Fields that only the store sets. They are ignored in a blob, which may come from an earlier read."""
 
 MAX_FIELDS: Final = 50
 """Maximum number of fields of a blob. Pydantic makes one error for each unknown field."""
@@ -20,9 +20,9 @@ _MESSAGE: Final = TypeAdapter(Message)
 
 
 def read(blob: JsonValue) -> Message:
-    """Return the message of ``blob``. Raise InvalidBlobError for a fault, and for fields that a message does not have."""
+    """Return the message of ``blob``. Raise InvalidBlobError for a fault, and for a field that messages do not have."""
     if not isinstance(blob, dict):
-        raise fault(FORMAT, "", "is no JSON object")
+        raise fault(FORMAT, "", "is not a JSON object")
     fields = {name: value for name, value in blob.items() if name not in SET_BY_STORE}
     if isinstance(fields.get("content"), list) and len(fields["content"]) > MAX_PARTS:
         raise fault(FORMAT, "/content", f"has {len(fields['content'])} parts; the maximum is {MAX_PARTS}")

@@ -241,7 +241,7 @@ def _write_user(made: Written, message: Message) -> None:
         else:
             parts.append(written)
             if message.role == "tool":
-                made.alter(f"/content/{n}", "a tool message holds a result only, and this becomes a user message")
+                made.alter(f"/content/{n}", "a tool message holds only a result, so this part becomes a user message")
     if parts or not message.content:
         made.items.append({"role": "user", "content": _shortest(parts)})
 

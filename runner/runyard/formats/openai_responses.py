@@ -97,7 +97,7 @@ class Reasoning(Wire):
 
 
 class Other(Wire):
-    """An item that messages cannot hold. Only the original has it."""
+    """An item that messages cannot hold. Only the original of the message contains this item."""
 
     type: Literal[
         "additional_tools",
@@ -160,7 +160,7 @@ def read(blob: JsonValue) -> Read:
         one = parse(_ONE, each, FORMAT, at)
         roles.append(_role(one))
         if roles[-1] != roles[0]:
-            raise fault(FORMAT, at, f"is an item of the role {roles[-1]} after one of {roles[0]}; store them separately")
+            raise fault(FORMAT, at, f"is an item of the role {roles[-1]} after items of {roles[0]}; store them separately")
         if isinstance(one, Other):
             made.lose(at, f"messages cannot hold this {one.type} item")
             continue
@@ -261,7 +261,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
         if (content := _write_content(made, part, n, message)) is not None:
             texts.append(content)
             if message.role == "tool":
-                made.alter(f"/content/{n}", "an item of a result holds the result only, and this becomes a user item")
+                made.alter(f"/content/{n}", "an item of a result holds only the result, so this part becomes a user item")
         elif (item := _write_item(made, part, n, message)) is not None:
             _flush(made, role, texts, message)
             made.items.append(item)
@@ -307,7 +307,7 @@ def _reasoning(made: Written, part: ThinkingPart, n: int, message: Message) -> J
     if part.signature is None and part.provider is not None:
         made.lose(f"/content/{n}/provider", "the provider of reasoning is held only with a signature")
     digest = hashlib.sha256(f"{message.id}/{n}".encode()).hexdigest()[:48]
-    made.alter(f"/content/{n}/id", "the reasoning has no id of OpenAI, and a new id is made")
+    made.alter(f"/content/{n}/id", "the reasoning has no id of OpenAI, so a new id is made")
     item = {"type": "reasoning", "id": f"rs_{digest}", "summary": [{"type": "summary_text", "text": part.text}]}
     return item | ({"encrypted_content": part.signature} if own else {})
 
@@ -322,7 +322,7 @@ def _output(made: Written, part: ToolResultPart, at: str) -> str | list[JsonObje
         return [each for each in parts if each is not None]
     if isinstance(part.content, str):
         return part.content
-    made.alter(f"{at}/content", "an output is a text, and this value becomes JSON text")
+    made.alter(f"{at}/content", "an output is a text, so this value becomes JSON text")
     return to_text(part.content)
 
 
@@ -345,7 +345,7 @@ def _write_content(made: Written, part: Part, n: int, message: Message) -> JsonO
 def _input(made: Written, part: TextPart | MediaPart, at: str) -> JsonObject | None:
     """Return input that :func:`read` converts back to the same part.
 
-    If there is no such input, note the loss and return None.
+    If no such input exists, note the loss and return None.
     """
     match part:
         case TextPart():

@@ -14,7 +14,7 @@ from .conversion import Format, check_format, to_format
 from .wire import Loss
 
 SLICE_SECONDS: Final = 0.01
-"""Seconds of work after which a conversion lets the event loop run. A single message is converted without a pause."""
+"""Seconds of work after which a conversion lets the event loop do other work. A single message is converted without a pause."""
 
 
 class MessageLoss(Loss):
@@ -27,8 +27,8 @@ class MessageLoss(Loss):
 class FormattedPage:
     """A page of a path as JSON objects of a format.
 
-    ``message_ids``: the id of the message of each item. A message can be several items, or no item. ``losses``: the values of
-    the messages that the items lack or change. ``next``: the cursor of the next page, or None on the last page.
+    ``message_ids``: for each item, the id of its message. A message can be several items, or no item. ``losses``: the values
+    of the messages that the items lack or change. ``next``: the cursor of the next page, or None on the last page.
     """
 
     items: list[JsonObject] = field(default_factory=list)
@@ -40,7 +40,9 @@ class FormattedPage:
 async def formatted(
     messages: Sequence[Message], format: Format, next: str | None = None, *, newest_first: bool = False
 ) -> FormattedPage:
-    """Return a page with ``messages`` in the format. The event loop runs between slices of a large page.
+    """Return a page with ``messages`` in the format.
+
+    A large page is converted in slices, between which the event loop can work.
 
     ``newest_first``: whether ``messages`` begin with the newest message. The tool name of a result is the name in the last
     earlier call with the same id.
@@ -63,9 +65,9 @@ async def formatted(
 
 
 def _names_of_results(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return the names of the tools of each message's results, by call id.
+    """Return a dict for each message: the names of the tools of its results, by call id.
 
-    There is a dict per message, because ids may repeat.
+    Each message needs its own dict, because the ids of calls may repeat.
     """
     called: dict[str, str] = {}
     found: list[dict[str, str]] = []

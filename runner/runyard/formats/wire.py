@@ -26,13 +26,13 @@ W = TypeVar("W")
 Many: TypeAlias = Annotated[list[W], Field(max_length=MAX_PARTS, fail_fast=True)]
 """A list of parts or of other JSON values. Its length is bounded, because each entry becomes a Python object."""
 MAX_LOSSES: Final = 100
-"""Maximum number of losses of one conversion in the list. Further losses are only counted."""
+"""Maximum number of losses in the list of one conversion. Further losses are only counted."""
 MAX_QUOTED: Final = 200
 """Maximum number of characters of a caller's input in an error."""
 
 
 class Wire(BaseModel):
-    """A JSON object of a provider. Undeclared fields are kept, and count as lost in other formats."""
+    """A JSON object of a provider. Undeclared fields are kept, but other formats lose them."""
 
     model_config = ConfigDict(extra="allow", strict=True, validate_by_name=True, validate_by_alias=True)
 
@@ -40,9 +40,9 @@ class Wire(BaseModel):
 class Loss(BaseModel):
     """A value that a conversion dropped or changed.
 
-    ``path``: a JSON pointer to the value. If ``format`` is ``native``, the pointer is for the message. Otherwise it is for the
-    message's original in that format. A path of more than MAX_QUOTED characters is cut. ``what``: a sentence about the loss.
-    ``dropped``: True if the value was dropped, False if it was changed.
+    ``path``: a JSON pointer to the value. If ``format`` is ``native``, the pointer refers to the message. Otherwise it refers
+    to the message's original in this format. A path of more than MAX_QUOTED characters is cut. ``what``: a sentence about the
+    loss. ``dropped``: True if the value was dropped, False if it was changed.
     """
 
     format: str
@@ -66,7 +66,7 @@ class Losses:
             self.more += 1
 
     def listed(self) -> list[Loss]:
-        """Return the losses. The last entry has no path if it stands for the losses that were only counted."""
+        """Return the losses. If some losses were only counted, the last entry stands for these losses, and has no path."""
         if not self.more:
             return self.found
         words = f"{self.more} further values are dropped or changed"
@@ -142,8 +142,8 @@ def parse(adapter: TypeAdapter[W], blob: JsonValue, format: str, at: str = "") -
         return adapter.validate_python(blob)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        # In a union, the alternative that fits best has the deepest fault. At equal depth, prefer an alternative that is not
-        # text.
+        # In a union, the alternative that fits best has the deepest fault. If two faults are equally deep, prefer the
+        # alternative that is not text.
         best = max(found, key=lambda each: (pointer(blob, each["loc"]).count("/"), each["type"] != "string_type"))
         raise fault(format, at + pointer(blob, best["loc"]), best["msg"].removeprefix("Value error, ")) from None
 
@@ -155,7 +155,7 @@ def fault(format: str, path: str, words: str) -> InvalidBlobError:
 
 
 def pointer(blob: JsonValue, path: Sequence[int | str]) -> str:
-    """Return the JSON pointer of ``path``. Leave out elements that name an alternative of a union."""
+    """Return the JSON pointer of ``path``, without the elements that name an alternative of a union."""
     made = ""
     named = False
     for n, part in enumerate(path):
@@ -255,12 +255,12 @@ def result_text(part: ToolResultPart, n: int, written: Written) -> str:
         return "\n".join(texts)
     if isinstance(part.content, str):
         return part.content
-    written.alter(path, "a tool result is a text, and this value becomes JSON text")
+    written.alter(path, "a tool result is a text, so this value becomes JSON text")
     return to_text(part.content)
 
 
 def same_json(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether both values have the same JSON text. 1, 1.0 and true differ. The order of names counts."""
+    """Return whether both values have the same JSON text. 1, 1.0 and true are different, and the order of names matters."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

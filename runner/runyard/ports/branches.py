@@ -10,8 +10,8 @@ from ..domain.messages import Message
 class ImportLock(Protocol):
     """The lock of a tenant's imports. A connection or a process holds the lock.
 
-    ``check``: raise BackendUnavailableError if the lock was lost. Call ``check`` at least every ten seconds. ``release``:
-    release the lock.
+    ``check``: raise BackendUnavailableError if the lock was lost. The holder must call ``check`` at least every ten seconds.
+    ``release``: release the lock.
     """
 
     async def check(self) -> None: ...
@@ -21,13 +21,13 @@ class ImportLock(Protocol):
 class BranchStore(Protocol):
     """Optional methods of a thread store (R14). They raise ThreadNotFoundError.
 
-    ``branch_keys``: return the keys of the thread's branches, in the order in which they were opened. ``branch_messages``:
-    return up to ``limit`` of the branch's own messages after the number ``after``, in order. Messages of all runs are included.
-    They have about PAGE_BYTES together. An empty list means the end. ``set_head``: make the branch that ends at a message the
-    head. If no branch ends at the message, open a branch. ROOT_ID is the place before the first message. Raises
-    MessageNotFoundError.
+    ``branch_keys``: return the keys of the thread's branches, in the order in which the branches were opened.
+    ``branch_messages``: return up to ``limit`` of the branch's own messages, in order, after the number ``after``. The
+    messages of all runs are included. The result has about PAGE_BYTES at most. An empty list means the end. ``set_head``: find
+    the branch that ends at a message, and make this branch the head. If no branch ends at the message, open a branch there.
+    ROOT_ID is the place before the first message. Raises MessageNotFoundError.
 
-    ``lock_imports``: take the lock of the tenant's imports. Raises LockedError if another import holds it.
+    ``lock_imports``: take the lock of the tenant's imports. Raises LockedError if another import holds the lock.
     """
 
     async def branch_keys(self, thread_id: str) -> list[int]: ...

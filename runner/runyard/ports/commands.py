@@ -20,7 +20,7 @@ from ..domain.validation import check_id, check_name, check_uuid
 from .refs import AttemptToken, RunRef
 
 _LONG_TEXT = 2**16
-"""Minimum number of characters of a text that is hashed separately. The hash of its JSON would take much longer."""
+"""Minimum number of characters of a text that is hashed separately, because the hash of its JSON takes much longer."""
 
 
 def _text_digest(text: str) -> str:
@@ -29,10 +29,10 @@ def _text_digest(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The place of a cut in a thread: after a completed run, or at a message (inclusive).
+    """The place of a cut in a thread: after a completed run, or after a message.
 
-    The default is after the last completed run. ``at_seq``: the number of a message in its thread. ``repair``: close the tool
-    calls that are open at the cut.
+    By default the cut is after the last completed run. ``at_seq``: the number of a message in its thread. ``repair``: close
+    the tool calls that are open at the cut.
     """
 
     after_run_id: str | None = None
@@ -49,11 +49,11 @@ class Cut:
 class FanOut:
     """The arguments of a ``fork_many`` job (F11).
 
-    ``messages``: one for each candidate. ``total``: their number. The fan-out of a claim may have only the number, and
-    :class:`.fan_outs.FanOutStore` returns the messages. ``threads``: True makes each candidate a run on a thread of its own,
-    False makes it a probe. ``max_parallel``: the number of candidates that run at once. ``stop``: ``all`` runs every candidate,
-    ``first`` ends the job after the first candidate that succeeds. ``judge``: the name of the agent that chooses the winner, or
-    None.
+    ``messages``: one message for each candidate. ``total``: the number of messages. The fan-out of a claim may have only this
+    number. :class:`.fan_outs.FanOutStore` then returns the messages. ``threads``: if True, each candidate is a run on its own
+    thread. If False, each candidate is a probe. ``max_parallel``: the number of candidates that run at once. ``stop``: ``all``
+    runs every candidate, ``first`` ends the job after the first candidate that succeeds. ``judge``: the name of the agent that
+    chooses the winner, or None.
     """
 
     messages: Sequence[Message] = ()
@@ -82,8 +82,8 @@ class ForkOptions(TypedDict, total=False):
 class ForkRequest:
     """A fork of the thread ``src`` to the thread ``new`` (F1 to F8).
 
-    ``fan``: the arguments of a ``fork_many`` job. ``prompt_run_id``: the run id of the first prompt. A fork job enqueues this
-    prompt. The prompt is the input of the job.
+    ``fan``: the arguments of a ``fork_many`` job. ``prompt_run_id``: the run id of the first prompt. A fork job has the prompt
+    as its input, and enqueues it.
 
     Two requests with equal :attr:`fork_hash` are requests for the same fork.
     """
@@ -146,8 +146,8 @@ def _words(message: Message) -> JsonObject:
 class AcceptRequest:
     """A run to accept.
 
-    ``run_at`` or ``delay`` (seconds): the run is due later. ``fork``: the arguments of a fork job. A fork job has no
-    ``parent_id``. ``job``: the run that started this run, and waits for its end.
+    ``run_at`` or ``delay`` (seconds): when the run becomes due. ``fork``: the arguments of a fork job. A fork job has no
+    ``parent_id``. ``job``: the run that started this run and waits for its end.
     """
 
     thread_id: str
@@ -179,13 +179,15 @@ class AcceptRequest:
             object.__setattr__(self, "input", check_message(self.input).by_caller())
 
     def record(self, *, app_version: str | None, trace_context: str | None) -> None:
-        """Set the version of the caller's app and the caller's trace context in place. A copy would check all fields again."""
+        """Set the version of the caller's app and the caller's trace context, in place. A copy would check all fields again."""
         object.__setattr__(self, "app_version", app_version)
         object.__setattr__(self, "trace_context", trace_context)
 
     @property
     def request_hash(self) -> dict[str, str]:
-        """One digest per field that changes the outcome. The error for a conflict names the fields with different digests (R2).
+        """One digest for each field that changes the outcome.
+
+        The error for a conflict names the fields whose digests differ (R2).
 
         The order of the fields is the same in every version, because Postgres compares the digests as JSON text.
         """
@@ -212,8 +214,8 @@ class Write:
     """The last write of an attempt.
 
     ``messages``: the messages to append. ``extra``: the changed keys of the thread's extra with their values, or None.
-    ``first_event``: the number of the first event of the write. There is one event per message, then one per HITL request, then
-    the event of the run.
+    ``first_event``: the number of the first event of the write. The events are one for each message, then one for each HITL
+    request, then the event of the run.
     """
 
     attempt: AttemptToken
@@ -227,8 +229,8 @@ class Write:
 class ThreadChanges(TypedDict, total=False):
     """Changes of a thread. None clears a field.
 
-    ``extra`` and ``config`` are merged key by key. Each key replaces the whole value of this key in the thread. A key whose
-    value is None is removed.
+    ``extra`` and ``config`` are merged key by key. The new value of a key replaces the whole old value. A key whose value is
+    None is removed.
     """
 
     agent: str | None

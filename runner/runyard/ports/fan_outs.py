@@ -18,8 +18,8 @@ from .results import Page
 class ProbeEnd:
     """The end of a candidate of a fan-out, or of its judge, as a step of the job.
 
-    ``key``: the key of the step. ``outcome``: the status of a candidate, None for the judge. ``usage``: what the candidate or
-    the judge used. ``value``: the result of the step.
+    ``key``: the key of the step. ``outcome``: the status of a candidate, None for the judge. ``usage``: the usage of the
+    candidate or the judge. ``value``: the result of the step.
     """
 
     key: str
@@ -32,14 +32,14 @@ class FanOutStore(Protocol):
     """Fan-outs of one tenant. The verbs of an attempt use the tenant of the job.
 
     ``messages``: return the messages of candidates, by number. Raises StaleFenceError. ``begin``: record that the attempt has
-    begun candidates. ``end``: record the ends of candidates and of the judge in one transaction. The first record of each
-    stays. The usage of a probe and of the judge is added to that of the job, once (F14). ``begin`` and ``end`` raise
-    StaleFenceError and CancelRequestedError.
+    begun candidates. ``end``: record the ends of candidates and of the judge in one transaction. If an end is recorded
+    already, the earlier record stays. The usage of each probe and of the judge is added once to the usage of the job (F14).
+    ``begin`` and ``end`` raise StaleFenceError and CancelRequestedError.
 
-    ``progress``: count the candidates. ``candidates``: return a page of the candidates in the order of their messages, at most
-    ``limit`` with about PAGE_BYTES bytes in total. A larger candidate is a page by itself, and its messages are cut to
-    PAGE_BYTES. Both raise RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, and
-    ResultExpiredError if the result or the job was deleted. ``candidates`` raises InvalidCursorError.
+    ``progress``: count the candidates. ``candidates``: return a page of the candidates in the order of their messages. A page
+    has at most ``limit`` candidates and about PAGE_BYTES bytes. A larger candidate is a page by itself, and its messages are
+    cut to PAGE_BYTES. Both methods raise RunNotFoundError and ThreadNotFoundError. They raise InvalidInputError for a run that
+    is not a fan-out, and ResultExpiredError if the result or the job was deleted. ``candidates`` raises InvalidCursorError.
     """
 
     async def messages(self, attempt: AttemptToken, numbers: Sequence[int]) -> dict[int, Message]: ...

@@ -1,10 +1,10 @@
 """The port for the checkpoints of graphs. A framework such as LangGraph saves the states of its graphs as checkpoints.
 
-The store does not interpret the framework's data. Contents, values and items are bytes. Each has a ``kind``, a text that the
-framework's serializer returns together with the bytes. A **line** is a sequence of checkpoints under one name. A line belongs
-to a saver without runs, or to the runs of one thread. A **stream** contains items of lists. Items are only appended to a
-stream. The store keeps a list as **segments**. A segment is a stream, the number of the segment's first item, and the number
-after its last item.
+The store does not interpret the framework's data. Contents, values and items are bytes with a ``kind``. The kind is a text
+that the framework's serializer returns together with the bytes. A **line** is a sequence of checkpoints under one name. A line
+belongs to a saver without runs, or to the runs of one thread. A **stream** contains items of lists. Items are only appended to
+a stream. The store keeps a list as **segments**. A segment names a stream, the number of the segment's first item, and the
+number after the segment's last item.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .refs import AttemptToken
 Segments = tuple[int, ...]
 
 NEW_ITEMS: Final = 0
-"""The number of a stream in the segments of a :class:`NewValue`. It means the new items of the value."""
+"""The number of a stream in the segments of a :class:`NewValue`. This stream stands for the new items of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class NewValue:
     """The value of a channel to store.
 
     ``kind``: None if the channel is empty. ``data``: the value, or None for a list in segments. ``chunks``: the new items of
-    the list. Each chunk has a number of items and their bytes. The items are appended to ``stream`` if ``stream`` belongs to
-    the line and has ``length`` items. Otherwise they are appended to a new stream. In ``segments``, the stream
-    :data:`NEW_ITEMS` means the new items.
+    the list. Each chunk has a number of items and their bytes. If ``stream`` belongs to the line and has ``length`` items, the
+    new items are appended to ``stream``. Otherwise they are appended to a new stream. In ``segments``, the stream
+    :data:`NEW_ITEMS` stands for the new items.
     """
 
     channel: str
@@ -60,8 +60,8 @@ class NewCheckpoint:
     """A checkpoint to store.
 
     ``content``: the checkpoint without values. ``versions``: the versions of all channels of the checkpoint, as text.
-    ``values``: the values of the channels that changed. All other channels in ``versions`` have the values that were stored
-    with these versions.
+    ``values``: the values of the channels that changed. For each other channel in ``versions``, the value was stored earlier,
+    with the same version.
     """
 
     namespace: str
@@ -121,7 +121,7 @@ class StoredCheckpoint:
 class CheckpointFilter:
     """The conditions for the checkpoints of a list. None means no condition.
 
-    ``metadata``: the metadata of a checkpoint have these keys with these values. ``before``: the id of a checkpoint is lower
+    ``metadata``: keys and values that the metadata of a checkpoint must have. ``before``: the id of a checkpoint must be lower
     than this id.
     """
 
@@ -137,8 +137,8 @@ class GraphStart:
     """The state with which a run's graph begins (F13).
 
     ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last message
-    of the thread that the state contains, or None. ``unseen``: the ids of messages before ``base_id`` that the state does not
-    contain. They were stored, or their run was redriven, after the run of ``base_id`` began.
+    of the thread that the state contains, or None. ``unseen``: the ids of messages before ``base_id`` that the state lacks.
+    Such messages were stored after the run of ``base_id`` began, or their run was redriven after that.
     """
 
     line: LineRef
@@ -164,24 +164,25 @@ class GraphCheckpointStore(Protocol):
 
     ``scope``: the servers and the tenant. Stores with the same scope have the same checkpoints.
 
-    ``put``: store a checkpoint. Return the stored lists by channel. If a stream was deleted, or if a version without a new
-    value is not stored, store nothing and return None. ``put_writes``: store writes of a task. A write is (idx, channel, kind,
-    data). If a write with the same idx is stored, the new write replaces it only for idx < 0. ``latest``: return the newest
-    checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None. ``page``: return checkpoints in descending
-    order of their ids. Begin after the checkpoint ``after``. An empty list means the end. ``items``: return the chunks of each
-    segment, with the number of the first item of its first chunk. Return None if the list was deleted.
+    ``put``: store a checkpoint. Return the stored lists by channel. If a stream was deleted, or if the store lacks a version
+    that has no new value, store nothing and return None. ``put_writes``: store writes of a task. A write is (idx, channel,
+    kind, data). If a write with the same idx is stored already, the new write replaces that write only for idx < 0.
+    ``latest``: return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None. ``page``:
+    return checkpoints in descending order of their ids, beginning after the checkpoint ``after``. An empty list means the end.
+    ``items``: return the chunks of each segment, with the number of the first item of its first chunk. Return None if the list
+    was deleted.
 
     ``copy``: copy the checkpoints of a thread to another thread. Raises ThreadAlreadyExistsError if the target has checkpoints.
     The time of the copy does not depend on the number of checkpoints. ``delete``: delete the checkpoints of a thread.
     ``prune``: keep only the newest checkpoint of each namespace. ``delete`` and ``prune`` do nothing for a thread without
     checkpoints. ``delete_runs``: delete the checkpoints whose metadata contain one of these run ids. Return the threads that
-    showed such a checkpoint. ``prune`` and ``delete_runs`` raise CapabilityMissingError for states that are rebuilt from
-    earlier checkpoints.
+    showed such a checkpoint. ``prune`` and ``delete_runs`` raise CapabilityMissingError if a state is rebuilt from earlier
+    checkpoints.
 
     ``begin``: begin the graph of an attempt's run. ``candidates``: the ids of the messages before the run that may have a
     state, the newest first. The list is empty for a graph without an earlier state. ``input_id``: the id of the run's input.
-    ``mark``: bind the present state of the line to a message. ``state``: return the state for a probe of the thread. This is
-    the state of the first candidate that has a state. ``begin`` and ``state`` raise CheckpointMissingError if no candidate has
+    ``mark``: bind the present state of the line to a message. ``state``: return the state for a probe of the thread: the state
+    of the first candidate that has a state. ``begin`` and ``state`` raise CheckpointMissingError if no candidate has
     a state (F13). Writes of an attempt raise StaleFenceError and CancelRequestedError (I2).
     """
 
@@ -213,7 +214,7 @@ class GraphCheckpointStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttemptGraphs:
-    """The checkpoints of graphs for an attempt. ``attempt``: None in a probe. A probe only reads checkpoints (F9)."""
+    """The checkpoints of graphs for an attempt. ``attempt``: None in a probe, which only reads checkpoints (F9)."""
 
     store: GraphCheckpointStore
     attempt: AttemptToken | None = None

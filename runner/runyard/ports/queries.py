@@ -51,7 +51,7 @@ class RunFilter:
 class ThreadFilter:
     """A filter of threads by parent thread, agent and tags.
 
-    ``tags``: a thread matches if it has all of these tags. A field that is None matches every thread.
+    ``tags``: tags that a thread must have to match. A field that is None matches every thread.
     """
 
     parent_thread_id: str | None = None

@@ -1,8 +1,7 @@
 """The address of a run, and the right to write to it.
 
-Both contain the thread's key. The key is unique over all tenants and over time. A thread's id is not unique, because a new
-thread may have the id of a deleted thread. An :class:`AttemptToken` also has the fence. The fence proves the right to write
-(I2).
+Both contain the thread's key. This key is unique over all tenants and over time. A thread's id is not unique, because a new
+thread may have the id of a deleted thread. An :class:`AttemptToken` also has the fence, which proves the right to write (I2).
 """
 
 from __future__ import annotations

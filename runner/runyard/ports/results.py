@@ -36,9 +36,9 @@ class Accepted:
 
 @dataclass(slots=True)
 class Admitted:
-    """The result of ``admit``. ``next_due``: seconds until the next due time, deadline or expiry.
+    """The result of ``admit``.
 
-    None if there is no such time.
+    ``next_due``: seconds until the next due time, deadline or expiry, or None if there is no such time.
     """
 
     effects: Effects
@@ -55,15 +55,16 @@ ClaimOutcome = Literal[
 class Claim:
     """The outcome of one claim.
 
-    - ``claimed``: ``attempt``, ``run``, ``tenant``, ``extra`` and ``config`` are set, and ``fork`` for a fork job. ``leaf_id``
-      is the run's last committed message if an earlier attempt wrote one.
+    - ``claimed``: ``attempt``, ``run``, ``tenant``, ``extra`` and ``config`` are set. For a fork job, ``fork`` is set too.
+      ``leaf_id`` is the id of the last message that earlier attempts of the run committed, or None.
     - ``not_due``: the run is due in ``retry_in`` seconds.
     - ``paused``: the run's queue is paused.
     - ``limited``: the run waits in the store for a permit of a limit.
     - ``skipped``: another transaction holds the thread. Submit the job again.
     - ``busy``: a live worker executes the run.
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
-    - ``other_version``: this worker leaves the run to the version of the app that began the run. Submit the job later.
+    - ``other_version``: another version of the app began the run, and this worker leaves the run to that version. Submit the
+      job later.
     - ``unserved``: this worker does not have the run's agent. Submit the job later.
     - ``behind``: the run is not the head of its lane.
     - ``ended``, ``suspended``: the status of the run. ``unknown``: the run does not exist.
@@ -97,8 +98,8 @@ class Claim:
 class Step:
     """A step as recorded. ``result`` is None until ``done``. ``fence``: the fence of the attempt that wrote the record.
 
-    ``outcome``: the status with which a candidate of a fan-out ended. Its ``result`` is not read, because a job has up to a
-    thousand candidates.
+    ``outcome``: for a candidate of a fan-out, the status with which the candidate ended. The ``result`` of such a step is not
+    read, because a job has up to a thousand candidates.
     """
 
     key: str
@@ -128,7 +129,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Ended:
-    """The end of an attempt. After a cancel or an incomplete tool cycle, ``status`` is not the requested status."""
+    """The end of an attempt. After a cancel or an incomplete tool cycle, ``status`` differs from the requested status."""
 
     status: RunStatus
     event_id: str
@@ -140,8 +141,8 @@ class Ended:
 class Responded:
     """An answered request. ``created`` is False if the same response was recorded before.
 
-    ``last``: whether this call recorded the response and no other request of the run is pending. Of several concurrent
-    responses to the requests of a run, exactly one has ``last``.
+    ``last``: True if this call recorded the response, and no other request of the run is pending. If several callers respond
+    to the requests of a run at once, exactly one of them gets ``last``.
     """
 
     request: HitlRequest
@@ -183,7 +184,7 @@ class Forked:
     created: bool
 
     def require_new(self) -> None:
-        """Raise ThreadAlreadyExistsError if the fork was made before. A checkpointer's fork cannot be repeated (F4)."""
+        """Raise ThreadAlreadyExistsError if the fork was made before, because a checkpointer's fork cannot be repeated (F4)."""
         if not self.created:
             thread_id = self.thread.thread_id
             raise ThreadAlreadyExistsError(f"thread {thread_id!r} exists already; choose another id", thread_id=thread_id)

@@ -24,17 +24,17 @@ EVENTS_PER_READ: Final = 500
 """Maximum number of events of a run in one read."""
 
 EVENT_BYTES_PER_READ: Final = 64 * 2**10
-"""Approximate maximum number of bytes in one read. A slow reader keeps them in memory. A larger event is read by itself."""
+"""Approximate maximum number of bytes in one read, which a slow reader keeps in memory. A larger event is read by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """The limits of the event streams of a deployment. They are equal in all processes.
+    """The limits of the event streams of a deployment. All processes must have the same limits.
 
-    ``events`` and ``bytes``: the approximate maximum of the stream of one run. Its oldest events are removed. ``running``:
-    seconds for which the stream of a run is kept after its last event. ``stopped``: the same for a run that ended or waits for
-    a human. ``total_bytes``: the maximum number of bytes of all streams together. None means half of the server's memory limit,
-    or DEFAULT_TOTAL_BYTES if the server has no limit.
+    ``events`` and ``bytes``: the approximate maximum of the stream of one run. Beyond it, the oldest events are removed.
+    ``running``: seconds for which the stream of a run is kept after its last event. ``stopped``: the same seconds for a run
+    that ended or waits for a human. ``total_bytes``: the maximum number of bytes of all streams together. None means half of
+    the server's memory limit, or DEFAULT_TOTAL_BYTES if the server has no limit.
     """
 
     events: int = 5000
@@ -52,9 +52,9 @@ DEFAULT_TOTAL_BYTES: Final = 2**30
 class StreamUsage:
     """The number of bytes of a deployment's streams, and the number of streams that were dropped before they expired.
 
-    The number of dropped streams begins at 0 again after the server lost its data, and after a long time without events.
-    ``memory``: the bytes that count for the memory limit of the fullest server. ``max_memory``: this limit, or 0 without a
-    limit. Both are 0 if the server does not report them.
+    The number of dropped streams starts again at 0 after the server has lost its data, and after a long time without events.
+    ``memory``: on the fullest server, the bytes that count for the memory limit. ``max_memory``: the memory limit of this
+    server, or 0 without a limit. Both are 0 if the server does not report them.
     """
 
     bytes: int = 0
@@ -69,8 +69,8 @@ class Job:
 
     ``delay``: seconds until the run is due. ``ready_at``: the earliest time at which the run could start, in seconds since 1970
     by the store's clock. ``queued``: the event to write when the job is submitted, or None if an attempt has begun since the
-    run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. The submission of such a job
-    removes it from its queue.
+    run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. If so, a submission removes the
+    job from its queue.
     """
 
     thread_key: int
@@ -91,7 +91,7 @@ class Job:
 
     @property
     def lane_key(self) -> str:
-        """The lane's name in Redis. It contains no colon. All runs of the lane have the same lane key."""
+        """The lane's name in Redis, without a colon. All runs of the lane have the same lane key."""
         if self.lane == MAIN_LANE:
             return str(self.thread_key)
         return f"{self.thread_key}.{hashlib.blake2s(self.lane.encode(), digest_size=8).hexdigest()}"
@@ -109,7 +109,7 @@ def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event
 
 @dataclass(frozen=True, slots=True)
 class OutsideEvent:
-    """An event outside of attempts: the cancel or the failure of a run that no worker executes, or the death of a run.
+    """An event that no attempt writes: the cancel or the failure of a run that no worker executes, or the death of a run.
 
     ``agent`` and ``queue``: the agent and the queue of the run.
     """
@@ -128,8 +128,8 @@ class Effects:
     """The work in Redis that follows a commit.
 
     ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs with a pending cancel. Their workers get a hint.
-    ``withdrawn``: jobs of ended runs to remove. A queue without workers would otherwise keep these jobs for ever. ``deleted``:
-    the keys of deleted threads. The streams of these threads are deleted.
+    ``withdrawn``: the jobs of ended runs, which are removed. In a queue without workers, these jobs would otherwise stay for
+    ever. ``deleted``: the keys of deleted threads, whose streams are deleted.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -168,9 +168,10 @@ class Scheduler(Protocol):
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
     ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. The reconciler submits them again after their locks expire. ``missing_jobs`` returns the jobs that the scheduler
-    does not have. The run of a missing job does not hold the lane's lock, and no worker is about to get the job. Locks of the
-    workers ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim`` and loses no job.
+    call took. After the locks of these jobs expire, the reconciler submits the jobs again. ``missing_jobs`` returns the jobs
+    that the scheduler does not have. A job is not missing if its run holds the lane's lock, or if a worker is about to get the
+    job. Locks of the workers ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim``, and
+    loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
@@ -190,11 +191,11 @@ class EventLog(Protocol):
     ``follow`` yields each event. It also yields None after ``silence`` seconds without an event. ``read`` returns the events
     after an event id. With ``page`` it returns at most EVENTS_PER_READ events with about EVENT_BYTES_PER_READ bytes in total,
     and an empty list at the end. ``begins`` yields once at the start, and again whenever a run of the thread gets an event
-    whose id ends in ``-1``. Such an event begins an attempt, or belongs to a verb outside of attempts.
+    whose id ends in ``-1``. With such an event, an attempt begins, or the event comes from a call outside of attempts.
 
-    ``forget`` deletes the streams of threads. Events that are appended afterwards reach live followers and are not stored.
-    ``trim`` drops streams until the others fit the limit of the deployment. The streams of runs that stopped longest ago are
-    dropped first, then the streams without an event for the longest time. A reader of a dropped stream finds a ``gap``.
+    ``forget`` deletes the streams of threads. Events that are appended later reach live followers, but are not stored.
+    ``trim`` drops streams until the remaining streams fit the limit of the deployment. First it drops the streams of runs that
+    stopped longest ago, then the streams whose last event is oldest. A reader of a dropped stream finds a ``gap``.
     """
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...

@@ -88,12 +88,12 @@ class Checkpointer(Protocol):
 class RequestStore(Protocol):
     """Optional methods of a checkpointer (R14): several requests of external runs, and answers that are applied once.
 
-    On a checkpointer without these methods, an Agent keeps requests in the thread's extra.
+    If a checkpointer lacks these methods, an Agent keeps its requests in the thread's extra.
 
-    ``save_requests``: store requests. A stored request of the run with the same id stays. If another run or thread has an id,
-    raise InvalidInputError and store nothing. ``load_requests``: return the pending and the answered requests of ``run_id``, or
-    without ``run_id`` of the thread, the oldest first. ``answer_request``: as :meth:`RunStore.respond`. The responder whose
-    result has ``last`` continues the run. ``abort_pending``: as :meth:`RunStore.abort_pending`.
+    ``save_requests``: store requests. If the run has a stored request with the same id, this request stays. If the id belongs
+    to another run or thread, raise InvalidInputError and store nothing. ``load_requests``: return the pending and the answered
+    requests of ``run_id`` (None: of the thread), the oldest first. ``answer_request``: as :meth:`RunStore.respond`. The
+    responder whose result has ``last`` continues the run. ``abort_pending``: as :meth:`RunStore.abort_pending`.
     """
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None: ...
@@ -152,18 +152,18 @@ class RunStore(Protocol):
     A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
 
     ``admit``: admit due runs, apply the deadlines of HITL requests and waits, and fail runs that did not start by their
-    ``expires_at``. Each of the three covers at most ``limit`` threads of all tenants. The reconciler calls ``admit`` in each
-    pass.
+    ``expires_at``. Each of these three tasks covers at most ``limit`` threads of all tenants. The reconciler calls ``admit``
+    in each pass.
 
     ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked.
     After this time the outcome of a claim is ``skipped``, and the result of a completion is LockedError. The other claims and
-    completions of the call are stored. ``complete`` without ``wait`` waits as long as any other call.
+    completions of the same call are stored. Without ``wait``, ``complete`` waits for a lock as long as the other verbs do.
 
     ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has already happened,
-    the run stays RUNNING. A request with ``created_at`` was stored before, and gets no second event.
+    the run stays RUNNING. A request with ``created_at`` was stored before, so that its event is not sent again.
 
     ``start_child``: accept a child of the attempt's run, and store the wait for its end. The ``job`` of ``request`` is the
-    attempt's run. The id of the wait is the child's run id. Raises RunConflictError if another run has that id,
+    attempt's run. The id of the wait is the child's run id. Raises RunConflictError if another run has this id. Raises
     StaleFenceError, CancelRequestedError, ChildDeadlockError, TooManyChildrenError, and the errors of ``accept``.
 
     ``signal``: send a signal to a thread. A suspended run that waits for the signal continues. Without such a run the signal is
@@ -171,13 +171,13 @@ class RunStore(Protocol):
 
     ``statuses``: return the status of each of ``runs`` (pairs of thread id and run id), or None for an unknown run.
     ``answered``: return the request of a thread that was answered with ``response_id``, or None. ``delete_run``: delete the
-    content of a run that ended and is in no context, except messages that forks and branches show. The run's row stays, with
-    ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError. ``isolate``: record that an
-    attempt has a separate process. ``bury``: record the death of that process. ``how``: the cause of the death, as text.
-    ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs have not ended.
+    content of a run that has ended and is in no context. Messages that forks and branches show stay. The run's row stays too,
+    with ``deleted_at``. Lists do not show the run. A repetition changes nothing. Raises RunInUseError. ``isolate``: record
+    that an attempt has a separate process. ``bury``: record the death of that process. ``how``: the cause of the death, as
+    text. ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs are unfinished.
     ``usage``: the usage of the attempt. Each verb that ends an attempt counts the usage, even if the run was cancelled.
     ``run_events``: make events of a run from the store's rows. Return the events after the event id ``after``, at most
-    ``limit`` with about EVENT_BYTES_PER_READ bytes in total. An empty list means the end.
+    ``limit``, and about EVENT_BYTES_PER_READ bytes. An empty list means the end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -249,7 +249,7 @@ class LimitStore(Protocol):
 
 
 class Feed(Protocol):
-    """The committed changes of one tenant, in one order (E5). No later entry gets a place before an entry that was read.
+    """The committed changes of one tenant, in one order (E5). A new entry always follows all entries that were already read.
 
     ``read``: return the entries after the page's cursor. Without a cursor, begin at the oldest stored entry. ``next`` is always
     set, because the feed has no end. Raises InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
@@ -264,8 +264,8 @@ class UsageStore(Protocol):
     ``report``: return the tenant's usage from the day ``since`` to the day ``until``. Both days are included. The default is
     the last 30 days by the store's clock. ``agent``: count the runs of this agent only. Raises InvalidInputError for 0 days,
     and for more than :data:`~runyard.domain.usage_report.MAX_DAYS`. ``count``: add about ``limit`` entries of the feed to the
-    totals of all tenants. Return the time for which the feed is held back. Only the leader calls ``count``. The store prunes
-    counted entries only.
+    totals of all tenants. Return the :class:`~.workers.FeedDelay`. Only the leader calls ``count``. The store prunes an entry
+    only after it is counted.
     """
 
     async def report(
@@ -277,7 +277,7 @@ class UsageStore(Protocol):
 class WebhookSender(Protocol):
     """Sends one HTTP request to a URL that a client gave. The sender connects to public or allowed addresses only.
 
-    The sender follows no redirect. The reply reports a failure of the receiver. Such a failure raises no error. ``timeout``:
+    The sender follows no redirect. If the receiver fails, the reply reports the failure, and no error is raised. ``timeout``:
     seconds for the whole request.
     """
 
@@ -287,11 +287,11 @@ class WebhookSender(Protocol):
 class WorkerStore(Protocol):
     """Workers, their heartbeats, the leader's lease, and the reads of the reconciler, over all tenants.
 
-    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. If the
-    hint of a cancel was lost, this read finds the cancel.
+    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. If
+    the hint of a cancel was lost, the worker finds the cancel by this read.
 
-    ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has all
-    orphans of its workers. A page ends after the worker with which it has at least ``limit`` orphans.
+    ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has
+    all orphans of each of its workers. It ends with the worker at which the number of orphans reaches ``limit``.
 
     ``waiting``: return the lane heads that wait only for a worker, in the order of their last changes. ``limit`` bounds the
     runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
@@ -335,9 +335,9 @@ class WorkerStore(Protocol):
 class QueueStore(Protocol):
     """The waiting runs of the queues and the pauses of queues, over all tenants.
 
-    ``queues``: return the queues by name (``page`` None: all queues). ``known``: return only queues with a worker, an agent or
-    a pause. Runs of a paused queue are accepted, but no worker claims them. ``pause``: return the time of the pause.
-    ``resume``: return whether the queue was paused.
+    ``queues``: return the queues in the order of their names (``page`` None: all queues). ``known``: return only queues that
+    have a worker or an agent, or are paused. The runs of a paused queue are accepted, but no worker claims these runs.
+    ``pause``: return the time of the pause. ``resume``: return whether the queue was paused.
     """
 
     async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]: ...
@@ -348,9 +348,9 @@ class QueueStore(Protocol):
 class KeyStore(Protocol):
     """The API keys of one tenant (A1). ``find_key`` covers every tenant.
 
-    ``create_key``: ``lifetime`` is in seconds, or None for a key without expiry. ``key.expires_at`` is the latest time of
-    expiry, or None. ``revoke_key``: return whether this call revoked the key. ``find_key``: return the key and the digest of
-    its secret, or None if the key does not exist, has expired or was revoked.
+    ``create_key``: ``lifetime`` is in seconds, or None for a key without expiry. ``key.expires_at`` is an upper bound of the
+    time of expiry, or None. ``revoke_key``: return whether this call revoked the key. ``find_key``: return the key and the
+    digest of its secret, or None if the key does not exist, has expired or was revoked.
     """
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...
@@ -362,16 +362,16 @@ class KeyStore(Protocol):
 class Backend(Protocol):
     """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
-    Every backend has every attribute. Some attributes of a backend, for example of HTTP, have no implementation. Their calls
-    raise CapabilityMissingError. Without Redis, ``end_wait`` and ``hint_cancel`` of the scheduler and the appends of the event
-    log do nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
+    Every backend has every attribute. If a backend, for example HTTP, cannot implement an attribute, the calls of this
+    attribute raise CapabilityMissingError. Without Redis, ``end_wait`` and ``hint_cancel`` of the scheduler and the appends of
+    the event log do nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
 
     ``remote``: whether another process (the API) executes the calls.
 
     ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
-    SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return
-    effects to their callers. Yield empty effects at the start, and whenever the transaction of another program may have
-    accepted a run that waits for admission.
+    SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls whose callers do
+    not get the effects. Yield empty effects at the start. Yield empty effects also when the transaction of another program may
+    have accepted a run that waits for admission.
     """
 
     tenant: str

@@ -16,9 +16,9 @@ from ..domain.runs import Run
 class Outcome:
     """The result of a run that has ended or is suspended.
 
-    ``messages``: the messages that the run wrote, in order. ``requests``: its pending requests, the oldest first. ``omitted``:
-    the names of incomplete lists. Incomplete ``messages`` are the last messages. Incomplete ``requests`` are the oldest
-    requests.
+    ``messages``: the messages that the run wrote, in order. ``requests``: the pending requests of the run, the oldest first.
+    ``omitted``: the names of incomplete lists. An incomplete list ``messages`` has the last messages. An incomplete list
+    ``requests`` has the oldest requests.
     """
 
     run: Run
@@ -42,8 +42,8 @@ class Streams(Protocol):
     ``thread_cursor``: return the cursor at which ``follow_thread`` without a cursor begins. Raises ThreadNotFoundError.
 
     ``outcome``: return the messages and the requests of a run that stopped. ``max_bytes``: the approximate maximum number of
-    bytes of the messages, and the same number for the requests. None returns all. Raises ResultExpiredError for a fork job
-    whose result has been deleted, and for a run that was deleted.
+    bytes of the messages. The same maximum applies to the requests. None returns all of them. Raises ResultExpiredError for a
+    fork job whose result has been deleted, and for a run that was deleted.
     """
 
     def follow_run(

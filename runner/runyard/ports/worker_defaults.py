@@ -13,6 +13,6 @@ DEFAULT_GRACE_SECONDS: Final = 20.0
 DEFAULT_WATCHDOG_SECONDS: Final = 30.0
 """Seconds for which user code may block a worker's main loop."""
 DEFAULT_ARQ_RESULT_SECONDS: Final = 3600.0
-"""Seconds for which results of the jobs of arq's producers are kept, as arq keeps them."""
+"""Seconds for which Redis keeps the results of the jobs of arq's producers. The number is arq's own default."""
 MAX_ARQ_RESULT_SECONDS: Final = 10.0**9
-"""Most seconds for which these results are kept. Redis counts an expiry in 64-bit milliseconds since 1970."""
+"""Maximum number of seconds for which these results are kept. Redis counts an expiry in 64-bit milliseconds since 1970."""

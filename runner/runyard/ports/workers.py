@@ -1,4 +1,4 @@
-"""Reports of stores about workers, queues, and the runs that the leader may have to submit. Also :class:`Retention`.
+"""Reports of stores about workers, queues, and runs that the leader may have to submit. :class:`Retention` is here too.
 
 ``worker_defaults.py`` has the other defaults of a worker.
 """
@@ -27,7 +27,7 @@ WaitingCursor: TypeAlias = tuple[datetime, int]
 class Orphan:
     """A running run whose worker is dead or has left.
 
-    ``worker_id``: the id of that worker. ``cancelled``: whether a cancel of the run is pending. The next claim then ends the
+    ``worker_id``: the id of this worker. ``cancelled``: whether a cancel of the run is pending. If so, the next claim ends the
     run.
     """
 
@@ -48,8 +48,8 @@ class OrphanPage:
 class WaitingPage:
     """The jobs of waiting lane heads. ``after``: the place after which to continue, or None at the end.
 
-    A lane head is the first run of its lane that has not ended. Such a run waits if it needs only a worker. A page ends after a
-    number of examined runs. A page without jobs is therefore not always the last page.
+    A lane head is the first run of its lane that has not ended. It is a waiting lane head if it needs only a worker. A page
+    ends after a certain number of examined runs. A page without jobs is therefore not always the last page.
     """
 
     jobs: Sequence[Job] = ()
@@ -85,12 +85,12 @@ class RedisOutage:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: a map from agent name to queue. ``default_agent``: the agent of runs without an agent, or None if the app has no
-    agents. It is in the app's namespace. ``asking``: the names of the agents that may ask humans. A worker sends them with its
-    registration. In a list of workers, ``asking`` may be empty. ``on_version_mismatch``: the setting of the worker's
-    :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds since the
-    last heartbeat, by the store's clock. ``blocked``: the block of the main loop, or None. ``redis_outage``: the outage of
-    Redis, or None.
+    ``agents``: a map from agent name to queue. ``default_agent``: the agent for runs that name no agent, in the app's
+    namespace, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these
+    names when it registers. In a list of workers, ``asking`` may be empty. ``on_version_mismatch``: the setting of the
+    worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
+    since the last heartbeat, by the store's clock. ``blocked``: the block of the main loop, or None. ``redis_outage``: the
+    outage of Redis, or None.
     """
 
     worker_id: str
@@ -110,7 +110,7 @@ class WorkerInfo:
     redis_outage: RedisOutage | None = None
 
     def serves(self, agent: str | None) -> bool:
-        """Return whether the worker has the agent, or the default agent for which the name stands.
+        """Return whether the worker has the agent ``agent``. The name may stand for a default agent.
 
         A worker without a list of agents has all agents.
         """
@@ -131,7 +131,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The time for which prunable data is kept.
+    """The times for which data is kept before the leader prunes it.
 
     ``feed``: the time for entries of the feed and for ended webhook deliveries. ``results``: the time for results of fork jobs.
     ``workers``: the time for the rows of dead workers.
@@ -147,7 +147,7 @@ class FeedDelay:
     """The time for which the feed is held back.
 
     ``seconds``: the time for which committed entries cannot be read, because a transaction with a lower number is still open.
-    ``holder``: a description of that transaction, or None after a short time.
+    ``holder``: a description of this transaction, or None if the delay is short.
     """
 
     seconds: float = 0.0
@@ -176,8 +176,8 @@ class QueueInfo:
     seconds, or None without queued runs. ``scheduled``: the number of runs that are not due yet. ``running``: the number of
     runs that workers execute. ``suspended``: the number of suspended runs. ``waits_for``: the numbers of suspended runs that
     wait for a human, a timer, a signal or a child. ``workers``: the number of live workers that serve the queue and are not
-    draining. ``known``: whether a live worker serves the queue, an agent that a worker served belongs to the queue, or the
-    queue is paused. Only the runs of clients name other queues.
+    draining. ``known``: True if a live worker serves the queue, if the queue belongs to an agent that some worker has served,
+    or if the queue is paused. A queue that is not known is named only by runs of clients.
     """
 
     queue: str

@@ -1,10 +1,10 @@
 """The adapters for agents of other frameworks. They are the entry points of the group ``runyard.adapters``.
 
-The name of an entry point is the top import package of a framework, for example ``pydantic_ai``. Its value is a function
-``serve(agent)``. This function returns an async function with a :class:`~runyard.RunContext` as its parameter. The async
-function executes the agent. ``serve`` returns None if ``agent`` does not belong to the framework. If the agent may ask a human,
-the async function has the attribute ``asks_humans`` = True. An adapter is loaded only in a process that has imported the
-framework. Other processes cannot have agents of the framework.
+The name of an entry point is the top import package of a framework, for example ``pydantic_ai``. The value of an entry point
+is a function ``serve(agent)``. This function returns an async function that executes the agent. The async function has a
+:class:`~runyard.RunContext` as its parameter. ``serve`` returns None if ``agent`` does not belong to the framework. If the
+agent may ask a human, the async function has the attribute ``asks_humans`` = True. An adapter is loaded only in a process that
+has imported the framework. Other processes cannot have agents of the framework.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def register(framework: str, serve: Serve) -> None:
 
 @cache
 def _installed() -> EntryPoints:
-    from importlib.metadata import entry_points  # slow: this import also imports email and zipfile
+    from importlib.metadata import entry_points  # slow, because it also imports email and zipfile
 
     return entry_points(group=GROUP)
 
@@ -50,8 +50,8 @@ def frameworks() -> list[str]:
 def adapted(agent: object) -> AgentFunction | None:
     """Return an async function that executes ``agent``, or None if no adapter accepts ``agent``.
 
-    If the class of ``agent`` comes from the framework of an adapter, raises the error of the adapter. The error is
-    InvalidInputError if the adapter cannot be loaded. Errors of other adapters are ignored.
+    Raises the error of an adapter if the class of ``agent`` comes from the framework of this adapter. If the adapter cannot be
+    loaded, the error is InvalidInputError. Errors of other adapters are ignored.
     """
     for framework in frameworks():
         if framework not in sys.modules:
@@ -80,7 +80,7 @@ def _load_and_serve(point: EntryPoint, agent: object) -> AgentFunction | None:
     except Exception as error:
         package = f"the package {point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"
         raise InvalidInputError(
-            f"the adapter {point.value} for {point.name}, of {package}, cannot be loaded: {type(error).__name__}: {error}; "
+            f"the adapter {point.value} for {point.name}, from {package}, cannot be loaded: {type(error).__name__}: {error}; "
             "repair or uninstall this package",
             field="agent",
         ) from error

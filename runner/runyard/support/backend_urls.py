@@ -1,7 +1,8 @@
 """The registry of backends by URL scheme. The backends are the entry points of the group ``runyard.backends``.
 
 An entry point is a coroutine function ``connect(url, *, tenant="", **options)`` that returns a
-:class:`~runyard.ports.stores.Backend`. Its name is the URL scheme. A package adds a scheme by its entry point.
+:class:`~runyard.ports.stores.Backend`. The name of the entry point is the URL scheme. Any package can add a scheme by an entry
+point.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def schemes() -> list[str]:
 def find(url: str) -> Connect:
     """Return the connect function for ``url``.
 
-    Raises InvalidInputError if the URL has no scheme, or if no backend has its scheme. The message lists the known schemes.
+    Raises InvalidInputError if the URL has no scheme, or if no backend has this scheme. The message lists the known schemes.
     """
     scheme = urlsplit(url).scheme
     if connect := _registered.get(scheme):

@@ -1,6 +1,6 @@
 """Group commit: items that arrive during a call share the next call.
 
-An item that arrives while no call is in flight is sent at once.
+An item that arrives while no call runs is sent at once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ class Batcher(Generic[Item, Answer]):
     """Groups the items of many ``await batcher(item)`` into few ``await call(items)``.
 
     ``call`` returns one value or exception per item, in order. An exception that ``call`` raises goes to every item of that
-    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. While a call is in flight, the next
-    call starts ``patience`` seconds after the last start. Items can therefore share a call. A call that hangs delays later
-    items for a short time only. An item whose caller was cancelled is still sent.
+    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. While a call runs, the next call
+    starts at the earliest ``patience`` seconds after the start of the last call. Items that arrive in this time share a call.
+    A call that hangs therefore delays later items for a short time only. If the caller of an item is cancelled, the item is
+    still sent.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Batcher(Generic[Item, Answer]):
         return future
 
     def _send(self) -> None:
-        """Start a call if one may start, or a timer if one may start later."""
+        """Start a call if a call may start now. If a call may start later, start a timer."""
         self._timer = None
         if not self._waiting or self._running >= self._in_flight:
             return
@@ -101,7 +102,7 @@ async def answered(
     try:
         answers = await call(items)
         if len(answers) != len(items):
-            raise RuntimeError(f"a call with {len(items)} items returned {len(answers)} values, not one each")
+            raise RuntimeError(f"a call with {len(items)} items returned {len(answers)} values, not one for each item")
     except Exception as error:
         return [error] * len(items)
     return answers
@@ -122,7 +123,7 @@ def settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> No
 async def each_its_own(
     call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], items: Sequence[Item]
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``. If the call fails, send each item alone. A bad item then does not fail the other items.
+    """Return ``call(items)``. If the call fails, send each item alone, so that a bad item does not fail the other items.
 
     Use this function only for calls that may be repeated. BackendUnavailableError and WorkerDeadError of the first call are
     raised, because no single item causes them.

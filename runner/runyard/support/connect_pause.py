@@ -1,7 +1,7 @@
 """The pause before the next connection to a server that cannot be used.
 
-A call without a usable connection opens a connection. While a server starts or is a replica, repeated calls would open too many
-connections without a pause.
+A call that finds no usable connection opens a new connection. While a server is starting, or is a replica, no connection is
+usable. Without a pause, repeated calls would then open too many connections.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 0.4
 """The first pause and the longest pause, in seconds. Each further failure doubles the pause. Jitter of ± 50 % is added."""
 FORGET_SECONDS: Final = 5.0
-"""Seconds without a failure. The next pause is then the first pause again."""
+"""Seconds without a failure, after which the next pause is as short as the first pause."""
 
 
 class ConnectPause:
-    """The pause of one pool of connections. ``clock``: returns seconds of a monotonic clock."""
+    """The pause of one pool of connections. ``clock``: a function that returns the seconds of a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class ConnectPause:
             raise ConnectionError(f"{self._reason}; the next attempt to connect is in {left:.2f} s")
 
     def failed(self, reason: str) -> None:
-        """Begin a pause after a connection failed or cannot be used.
+        """Begin a pause, because a connection failed or cannot be used.
 
         Do nothing during a pause, because many connections fail at once.
         """

@@ -3,7 +3,7 @@
 The file has the passwords of the private servers. Its mode is 0600: only its owner can read it. A ``runyard dev`` takes the
 lock of its folder (flock on ``dev.lock``) before it changes the folder. The lock is released at the end of the process, even if
 the process is killed. Commands use the file only while the lock is held. Commands refuse a file or folder that another user
-owns or can change. Otherwise prompts could go to a server of that user.
+owns or can change, because prompts could then go to a server of this user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOCK: Final = "dev.lock"
 INSTEAD: Final = "set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL"
 """The remedy in the error about a refused file."""
 LOCK_SECONDS: Final = 1.0
-"""Seconds to wait for the lock. A command that checks the lock holds it for a moment."""
+"""Seconds to wait for the lock. A command that checks the lock also holds the lock for a moment."""
 MAX_CHARACTERS: Final = 65_536
 """Maximum number of characters to read from the file."""
 
@@ -111,7 +111,7 @@ def write(folder: Path, deployment: Deployment) -> Path:
 
 
 def read(folder: Path) -> Deployment | None:
-    """Return the deployment in ``folder``. Return None without a valid file, and if no ``runyard dev`` holds the lock.
+    """Return the deployment in ``folder``. Return None if there is no valid file, or if no ``runyard dev`` holds the lock.
 
     Raises InvalidInputError if the folder or the file is a link, belongs to another user, or can be changed by another user.
     """
@@ -149,7 +149,8 @@ def check(folder: Path) -> None:
 def check_owner(path: Path, found: os.stat_result, *, root: bool = False, instead: str = INSTEAD) -> None:
     """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it.
 
-    ``found``: the status of ``path``. ``root``: whether root may own it. ``instead``: another remedy, for the error.
+    ``found``: the status of ``path``. ``root``: whether root may own ``path``. ``instead``: another remedy, which the error
+    names.
     """
     if found.st_uid != os.geteuid() and not (root and found.st_uid == 0):
         raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it", instead)
@@ -164,8 +165,8 @@ def _not_followed(path: Path, why: str, do: str, instead: str = INSTEAD) -> Inva
 def find(start: Path | None = None) -> Deployment | None:
     """Return the nearest deployment in ``start`` or a folder above it. Search up to the home folder, on one file system.
 
-    Without a home folder, search up to the root of the file system. Raises InvalidInputError if a file or folder on the way is
-    a link, belongs to another user, or can be changed by another user.
+    If the user has no home folder, search up to the root of the file system. Raises InvalidInputError if a file or folder on
+    the way is a link, belongs to another user, or can be changed by another user.
     """
     here = (start or Path.cwd()).resolve()
     device, home = _device(here), _home()

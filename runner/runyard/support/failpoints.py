@@ -1,4 +1,4 @@
-"""Failpoints: faults before and after calls of the ports, for tests of runyard. An environment variable sets them.
+"""Failpoints: faults before and after calls of the ports, for tests of runyard. An environment variable sets the failpoints.
 
 ``RUNYARD_FAILPOINTS`` has rules separated by ``;``. A rule is ``port.verb.moment=action``, as in::
 
@@ -6,7 +6,7 @@
 
 - ``port.verb``: a verb of :mod:`runyard.ports.stores`, such as ``runs.claim`` or ``scheduler.claim``. ``*`` matches any text:
   ``scheduler.*`` and ``*`` are valid.
-- ``moment``: ``before`` or ``after`` the call. At ``after``, a verb of a store has committed, and its caller has no answer yet.
+- ``moment``: ``before`` or ``after`` the call. At ``after``, the store has committed, but the caller has no answer yet.
 - ``[run id]``, optional: the rule applies to calls with this run id only.
 - ``action``: ``crash`` kills this process with SIGKILL. ``error`` raises BackendUnavailableError, as if the request
   (``before``) or the answer (``after``) was lost. ``delay(seconds)`` waits. ``pause(path)`` waits until the file exists.
@@ -14,8 +14,9 @@
 - ``*times``, optional: the number of calls to which the rule applies.
 - ``+skip``, optional: the number of calls that the rule skips first.
 
-Several rules for one point apply in their order. If the variable is set, :func:`runyard.support.backend_urls.connect` puts the
-proxies of :func:`armed` around a backend. Otherwise this module is not loaded.
+Several rules for one point apply in the order in which they are written. If the variable is set,
+:func:`runyard.support.backend_urls.connect` puts the proxies of :func:`armed` around a backend. Otherwise this module is not
+loaded.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def parse(text: str) -> list[Rule]:
         found = _RULE.fullmatch(part)
         if found is None or found["action"] not in ACTIONS:
             raise InvalidInputError(
-                f"{VARIABLE}: {part!r} is no rule; write VERB.before=ACTION, where ACTION is one of {', '.join(ACTIONS)}",
+                f"{VARIABLE}: {part!r} is not a rule; write VERB.before=ACTION, where ACTION is one of {', '.join(ACTIONS)}",
                 field=VARIABLE,
             )
         times = int(found["times"]) if found["times"] else None
@@ -130,8 +131,8 @@ def of_process(text: str) -> Sequence[Rule]:
 def armed(backend: T, rules: Sequence[Rule]) -> T:
     """Put ``rules`` around the parts of ``backend`` and of its backends for other tenants. Return ``backend``.
 
-    The parts are replaced in place. Objects that the backend makes from its parts, such as its streams, then also have the
-    failpoints. A backend with rules stays unchanged, because ``for_tenant`` may return the same backend again.
+    The parts are replaced in place. Objects that the backend makes from its parts, such as its streams, therefore also have
+    the failpoints. A backend that already has rules stays unchanged, because ``for_tenant`` may return the same backend again.
     """
     part: Any = backend
     if isinstance(part.runs, _Port):

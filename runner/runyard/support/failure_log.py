@@ -15,10 +15,11 @@ REPEAT_SECONDS: Final = 60.0
 class FailureLog:
     """Logs the failures of one repeated call as ``event``.
 
-    The first failure is logged at once. Later failures are logged at most once in REPEAT_SECONDS. The field ``failures`` is the
-    number of failures since the last line or success. After a logged failure, the first success is logged as ``<event>_over``.
+    The first failure is logged at once. Later failures are logged at most once in REPEAT_SECONDS. The field ``failures`` is
+    the number of failures since the last line or success. After a logged failure, the first success is logged as
+    ``<event>_over``.
 
-    ``log``: the logger of structlog. ``clock``: returns seconds of a monotonic clock.
+    ``log``: a logger of structlog. ``clock``: a function that returns the seconds of a monotonic clock.
     """
 
     def __init__(self, log: Any, event: str, clock: Callable[[], float] = time.monotonic) -> None:

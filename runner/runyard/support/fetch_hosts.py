@@ -1,7 +1,7 @@
 """The hosts from which the files of messages may be fetched (M5). A message can name a file by URL.
 
-Anyone may have written the URL. This process, a library or the model's provider may fetch the file. runyard knows who fetches
-the file only if it guards the library (:mod:`runyard.agents.downloads`).
+An unknown person may have written the URL. This process, a library or the model's provider may fetch the file. If runyard does
+not guard the library (:mod:`runyard.agents.downloads`), it does not know which of them fetches the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def from_environment() -> FetchSettings:
 
 
 def check_host(url: str) -> None:
-    """Raise FetchNotAllowedError unless the operator allows the host of ``url``, and the scheme is http or https."""
+    """Raise FetchNotAllowedError if the operator does not allow the host of ``url``, or if the scheme is not http or https."""
     try:
         parts = urlsplit(url)
         scheme, host = parts.scheme, parts.hostname or ""
@@ -33,14 +33,14 @@ def check_host(url: str) -> None:
         scheme = host = ""
     if scheme not in SCHEMES or host.rstrip(".") not in from_environment().fetch_hosts:
         raise FetchNotAllowedError(
-            f"the host {host or 'of the URL'} of a file is not among RUNYARD_FETCH_HOSTS; send the file as data, or allow the "
-            "host",
+            f"the host {host or 'of the URL'} of a file is not among RUNYARD_FETCH_HOSTS; send the file as data, or add the "
+            "host to this setting",
             host=host,
         )
 
 
 def check_files(message: Message) -> None:
-    """Raise FetchNotAllowedError if a file in ``message`` is a URL of a host that is not allowed."""
+    """Raise FetchNotAllowedError if a file in ``message`` has a URL whose host is not allowed."""
     for url in _urls(message.content):
         check_host(url)
 

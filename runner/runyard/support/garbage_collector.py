@@ -1,7 +1,8 @@
-"""Settings by which Python's garbage collector does not visit permanent objects.
+"""Settings of Python's garbage collector, so that it does not visit permanent objects.
 
-The collector visits new objects often, and sometimes all objects. A serving process has several hundred thousand permanent
-objects. The messages of a long thread are about as many objects. The collector still frees the reference cycles of agents.
+The collector visits new objects often, and all objects from time to time. A serving process has several hundred thousand
+permanent objects, and so has a long list of messages. With these settings, the collector still frees the reference cycles of
+agents.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MIN_MESSAGES: Final = 1_000
 FULL_COLLECTION_MESSAGES: Final = 100_000
 """Number of messages between two collections of all objects."""
 SETTLED_THRESHOLD: Final = 50_000
-"""Number of new objects that starts a collection of new objects in a serving process. Python's default is far lower."""
+"""Number of new objects after which a serving process collects new objects. Python's default is much lower."""
 
 _made = 0
 
@@ -48,11 +49,11 @@ def held_back(messages: int) -> Iterator[None]:
 def _grow_old(messages: int) -> None:
     """Move all objects to the collector's oldest generation.
 
-    freeze and unfreeze also reset the counter that starts Python's next full collection. This function therefore starts a full
-    collection after every FULL_COLLECTION_MESSAGES messages.
+    freeze and unfreeze also reset the counter by which Python starts its next full collection. This function therefore starts
+    a full collection itself, after every FULL_COLLECTION_MESSAGES messages.
     """
     global _made
-    if gc.get_freeze_count():  # objects that settle or the program froze must stay frozen
+    if gc.get_freeze_count():  # objects that `settle` or the program froze must stay frozen
         return
     gc.freeze()
     gc.unfreeze()

@@ -1,6 +1,6 @@
 """Spans of tools and model requests by the OpenTelemetry conventions for generative AI.
 
-They are for agents of frameworks without such spans. ``agents/attempt_spans.py`` has the spans of pydantic-ai.
+They are for agents of frameworks that make no such spans. ``agents/attempt_spans.py`` has the spans of pydantic-ai.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def usage_attributes(input_tokens: int, output_tokens: int) -> dict[str, int]:
 def total_usage(used: Usage) -> dict[str, int]:
     """Return the attributes of the usage of a whole attempt.
 
-    The names are pydantic-ai's names for totals. They are not ``gen_ai.usage``. A sum of ``gen_ai.usage`` over the spans of a
-    trace therefore counts each token once.
+    The names are pydantic-ai's names for totals, and differ from ``gen_ai.usage``. A sum of ``gen_ai.usage`` over the spans of
+    a trace therefore counts each token once.
     """
     return {
         "gen_ai.aggregated_usage.input_tokens": min(used.input_tokens, MAX_TOKENS),

@@ -48,12 +48,12 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
 
     The search covers the environment, the ``runyard dev`` of this folder or of a folder above it, and ``.env``, in this order.
 
-    ``redis`` and ``api_key`` come from the source of the URL. Arguments have precedence. An API key is used for an ``http`` or
-    ``https`` URL only.
+    ``redis`` and ``api_key`` come from the same source as the URL, unless they are given as arguments. An API key is used for
+    an ``http`` or ``https`` URL only.
 
-    Raises InvalidInputError if no deployment is found, and if Postgres is named without Redis. Raises InvalidInputError if
-    ``.env`` cannot be opened, and if a ``.env`` that names a deployment is not UTF-8, belongs to another user than root, or can
-    be changed by another user.
+    Raises InvalidInputError if no deployment is found, or if Postgres is named without Redis. Raises InvalidInputError if
+    ``.env`` cannot be opened. A ``.env`` that names a deployment must be UTF-8, must belong to this user or root, and must not
+    be writable for other users. Otherwise InvalidInputError is raised.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)
@@ -84,7 +84,7 @@ def namespace_of_program(namespace: str | None) -> str:
     The empty text means no namespace.
 
     Raises InvalidInputError for a namespace that is not a valid id or contains ``/``. If ``.env`` has a namespace, raises the
-    errors of :func:`locate` about ``.env``. Without its namespace, the program would answer the threads of other programs.
+    errors of :func:`locate` about ``.env``. A program that ignored its namespace would answer the threads of other programs.
     """
     if namespace is None:
         namespace = os.environ.get(NAMESPACE)
@@ -94,9 +94,12 @@ def namespace_of_program(namespace: str | None) -> str:
 
 
 def _env_file(name: str, instead: str) -> dict[str, str]:
-    """Return the variables of ``.env`` if it contains ``name``. ``instead``: a remedy, for the error about a refused file.
+    """Return the variables of ``.env`` if it contains ``name``.
 
-    References to variables of the environment are not replaced, because the file could send their values to any server.
+    ``instead``: a remedy that the error about a refused file names.
+
+    References to variables of the environment are not replaced. With such references, the file could send the values of these
+    variables to any server.
 
     The owner of the file is checked only if the file contains ``name``.
     """

@@ -1,4 +1,4 @@
-"""Group commit of items that need the locks of their threads. A locked thread delays only its own items."""
+"""Group commit of items that need the locks of their threads. A locked thread delays only the items of this thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_WAIT_SECONDS: Final = 0.025
 WAIT_SECONDS: Final = 0.1
 """Seconds for which a call with the items of one thread waits for its lock."""
 WAITING_CALLS: Final = 2
-"""Maximum number of calls of one batcher that wait for a lock at once. Each of them holds a connection."""
+"""Maximum number of calls of one batcher that wait for a lock at once. Each of these calls holds a connection."""
 
 AnItem = TypeVar("AnItem", contravariant=True)
 AnAnswer = TypeVar("AnAnswer", covariant=True)
@@ -40,8 +40,8 @@ class _Kept(NamedTuple, Generic[Item, Answer]):
 class LockedBatcher(Batcher[Item, Answer]):
     """A batcher whose calls wait for a lock only briefly.
 
-    If a thread stays locked, its refused items are sent again, thread by thread. Until they are stored, other calls get no item
-    of this thread. With one call in flight, the items of a thread keep their order.
+    If a thread stays locked, its refused items are sent again, in a call for this thread alone. Until these items are stored,
+    other calls get no item of the thread. If ``in_flight`` is 1, the items of a thread keep their order.
 
     ``thread``: a function that returns the thread of an item. The other arguments are as in Batcher.
     """
@@ -121,7 +121,10 @@ class LockedBatcher(Batcher[Item, Answer]):
                 kept.future.cancel()
 
     async def _in_turn(self, items: Sequence[Item], until: float) -> Sequence[Answer | Exception]:
-        """Send the items when fewer than WAITING_CALLS calls wait. After the time ``until``, the answers are LockedError."""
+        """Send the items as soon as fewer than WAITING_CALLS calls wait.
+
+        After the time ``until``, the answers are LockedError.
+        """
         try:
             async with asyncio.timeout_at(until):
                 await self._slots.acquire()

@@ -49,8 +49,8 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
 def plain_tracebacks() -> None:
     """Make structlog print tracebacks without the values of variables. By default structlog prints these values.
 
-    The values contain the text of conversations, and secrets. Their output blocks the event loop for seconds. The rest of the
-    program's configuration stays.
+    The values contain the text of conversations, and secrets. Their output can block the event loop for seconds. Other
+    settings of the program's structlog stay unchanged.
     """
     *before, last = structlog.get_config()["processors"]
     if isinstance(last, structlog.dev.ConsoleRenderer) and getattr(last.exception_formatter, "show_locals", False):
@@ -61,7 +61,7 @@ def _console(stream: TextIO) -> Processor:
     render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_traceback)
 
     def console(logger: Any, name: str, event: EventDict) -> str:
-        """Render an event with escaped values. Such values cannot control the terminal or forge a line."""
+        """Render an event. The values are escaped, so that they cannot control the terminal or forge a line."""
         kept = {one_line(key): one_line(value) if isinstance(value, str) else value for key, value in event.items()}
         kept |= {key: legible(event[key]) for key in ("stack", "exception") if isinstance(event.get(key), str)}
         return str(render(logger, name, kept))

@@ -1,8 +1,8 @@
 """Prometheus metrics of a process. ``docs/reference/metrics.md`` lists them.
 
-Labels are closed sets: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`). Any other
-agent or queue is counted under the empty name. The names of models come from agents. A process has at most MAX_MODELS pairs of
-an agent and a model. A label is never an id or a text from a client.
+The values of labels are limited: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`).
+Any other agent or queue is counted under the empty name. The names of models come from agents. A process has at most
+MAX_MODELS pairs of an agent and a model. A label is never an id or a text from a client.
 
 Each bucket of a histogram is a series for each value of its labels. A worker with five agents has at most 300 series.
 """
@@ -42,9 +42,9 @@ _ANSWERS: Final = (5.0, 60.0, 600.0, 3600.0, 14400.0, 86400.0, 604800.0)
 OUTCOMES: Final = tuple(sorted(status.value for status in ENDED))
 """Outcomes of a run."""
 ATTEMPT_OUTCOMES: Final = (*OUTCOMES, RunStatus.SUSPENDED.value, "released", "lost")
-"""Outcomes of an attempt: the outcome of its run, or an outcome before another attempt."""
+"""Outcomes of an attempt: the outcome of its run, or an outcome after which another attempt follows."""
 USUAL_ERRORS: Final = ("agent_error", "budget_exceeded", "invalid_input", "run_timeout")
-"""Codes of errors of attempts. Their counts begin at 0. The count of another code begins with its first error."""
+"""Codes of errors whose counters start at 0 when a worker starts. The counter of any other code starts with its first error."""
 MAX_MODELS: Final = 50
 """Maximum number of models of all agents in a process. Further models are counted under the empty name."""
 MAX_MODEL_CHARACTERS: Final = 100
@@ -63,7 +63,7 @@ ATTEMPT_ERRORS: Final = Counter("runyard_attempt_errors_total", "Errors that end
 ATTEMPTS_RUNNING: Final = Gauge("runyard_running_attempts", "Attempts that this worker executes.", ["agent"])
 
 PICKUP: Final = Histogram(
-    "runyard_pickup_seconds", "Time for which a run waits only for a worker, until its claim.", ["queue"], buckets=_PICKUPS
+    "runyard_pickup_seconds", "Time in which a run needs only a worker, until its claim.", ["queue"], buckets=_PICKUPS
 )
 QUEUE_WAIT: Final = Histogram(
     "runyard_queue_wait_seconds",
@@ -244,7 +244,7 @@ _models: set[tuple[str, str]] = set()
 
 
 def hide_leader_gauges() -> None:
-    """Set the gauges of servers and requests to NaN. ``max`` ignores NaN. A 0 would show an empty server."""
+    """Set the gauges of servers and requests to NaN. A query with ``max`` ignores NaN. A 0 would show an empty server."""
     for gauge in (
         OLDEST_REQUEST,
         POSTGRES_BYTES,
@@ -262,9 +262,9 @@ hide_leader_gauges()
 
 
 def own_registry() -> None:
-    """Remove unused series from the default registry: the creation times of counters, and the metrics of the garbage collector.
+    """Remove unused series from the default registry: creation times of counters, and metrics of the garbage collector.
 
-    Call this function only in a process that runyard started. In a process of the host, the registry belongs to the host.
+    Call this function only in a process that runyard started. In any other process, the registry belongs to the host.
     """
     disable_created_metrics()  # type: ignore[no-untyped-call]
     with suppress(KeyError):  # a second call
@@ -272,7 +272,7 @@ def own_registry() -> None:
 
 
 def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
-    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero. Their first count is then an increase."""
+    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero. Their first count then shows as an increase."""
     queues = list(queues)
     _agents.update(agents)
     _queues.update(queues)
@@ -349,7 +349,7 @@ def queue_label(queue: str) -> str:
 def model_label(agent: str, model: str) -> str:
     """Return the label of a model of the agent with the label ``agent``. The label is the model's name or the empty name.
 
-    It is empty for a long name, for a name with unprintable characters, and after MAX_MODELS other models.
+    The label is empty for a long name, for a name with unprintable characters, and for a model after the first MAX_MODELS.
     """
     if len(model) > MAX_MODEL_CHARACTERS or not model.isprintable():
         return ""
@@ -360,7 +360,7 @@ def model_label(agent: str, model: str) -> str:
 
 @contextmanager
 def measured_call(server: str) -> Iterator[None]:
-    """Measure the block as one call of ``server``. Count its failure, unless another call held a lock."""
+    """Measure the block as one call of ``server``. Count a failure, unless the cause was the lock of another call."""
     began = time.perf_counter()
     try:
         yield

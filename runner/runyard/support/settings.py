@@ -1,6 +1,6 @@
 """Settings of a process, from the environment (``RUNYARD_…``) or a ``.env`` file.
 
-Some default numbers are defined in ``ports/*.py`` and ``domain/webhooks.py``. Other modules read ``RUNYARD_APP``
+``ports/*.py`` and ``domain/webhooks.py`` define some of the defaults. Other modules read ``RUNYARD_APP``
 (``cli/commands/worker.py``), ``RUNYARD_NAMESPACE`` (``location.py``), ``RUNYARD_MODEL`` (``agents/default_model.py``),
 ``RUNYARD_FAILPOINTS`` (``backend_urls.py``) and the settings of the API (``http/settings.py``). The times of heartbeats, leases
 and locks are constants without a setting: ``worker/heartbeat.py``, ``worker/failure_detector.py``, ``ports/scheduling.py``.
@@ -41,11 +41,11 @@ RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
 NO_FILE_GIVEN: Final = ()
-"""The value of ``env_file`` without the argument ``_env_file``. pydantic-settings itself then reads no file."""
+"""The value of ``env_file`` if the argument ``_env_file`` is missing. With it, pydantic-settings itself reads no file."""
 
 
 class EnvFileSettings(BaseSettings):
-    """Settings. A value is an argument, else a variable of the environment, else a variable of ``.env``.
+    """Settings. A value comes from an argument, or else from the environment, or else from ``.env``.
 
     The argument ``_env_file`` names another file. None means no file. Raises InvalidInputError if ``.env`` cannot be read
     (:func:`runyard.support.env_file.read`).
@@ -80,7 +80,7 @@ class FetchSettings(EnvFileSettings):
     model_config = SettingsConfigDict(
         env_prefix=env_file.PREFIX,
         extra="ignore",
-        hide_input_in_errors=True,  # otherwise the log would contain a refused secret
+        hide_input_in_errors=True,  # the log must not contain a refused secret
     )
 
     fetch_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
@@ -105,25 +105,26 @@ class Settings(FetchSettings):
     without a tenant. ``queues``: the queues to serve (comma-separated), by default the queues of the app's agents.
     ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write ``NAME=TENANT`` if the runs of a queue belong
     to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with these queues, by default ``redis_url``.
-    ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the most runs at once. ``grace``:
-    the time in which the runs of a stopping worker may finish. ``watchdog``: the time of a blocked main loop after which the
-    worker gives up its runs. ``heartbeat_process``: whether a second process sends a worker's heartbeats while native code
-    holds the interpreter (Linux only). ``feed_retention``: the time for which entries of the feed are kept. Set the same time
-    in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the same time in every worker.
-    ``stream_events``: about the most events in the stream of one run. Set the same stream settings in every process.
-    ``stream_bytes``: about the most bytes in the stream of one run. ``stream_retention``: the time after its last event for
-    which a stream is kept. ``stopped_stream_retention``: the time after its last event for which the stream of a run is kept
-    that ended or waits for a human. ``total_stream_bytes``: the most bytes of all streams together, by default half of the
-    memory of Redis. ``min_pool_size``: the fewest connections to Postgres for the calls of one process. ``max_pool_size``: the
-    most connections to Postgres for the calls of one process. ``page_bytes``: the most bytes in one page of a list of the HTTP
-    API. A larger entry has a page without other entries. ``log_level``: the lowest level of the lines that are logged.
-    ``log_format``: ``json``, ``console``, or ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which
-    a worker serves health checks and metrics. Port 0 means any free port. Without a port, a worker serves no health checks and
-    metrics. ``metrics_host``: the address on which a worker, and the second port of the API, serve metrics.
-    ``remote_stacks``: whether the worker's port also shows stacks to other machines. ``trace_content``: whether spans of models
-    and tools contain messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that
-    sign webhooks are derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets.
-    ``webhook_tries``: the most tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
+    ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the maximum number of runs at
+    once. ``grace``: the time in which the runs of a stopping worker may finish. ``watchdog``: the time after which a worker
+    with a blocked main loop gives up its runs. ``heartbeat_process``: whether a second process sends a worker's heartbeats
+    while native code holds the interpreter (Linux only). ``feed_retention``: the time for which entries of the feed are kept.
+    Set the same time in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the same
+    time in every worker. ``stream_events``: the approximate maximum number of events in the stream of one run. Set the same
+    stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the stream of one run.
+    ``stream_retention``: the time for which a stream is kept after its last event. ``stopped_stream_retention``: the time for
+    which the stream of a run that ended or waits for a human is kept after its last event. ``total_stream_bytes``: the maximum
+    number of bytes of all streams together, by default half of the memory of Redis. ``min_pool_size``: the minimum number of
+    connections to Postgres for the calls of one process. ``max_pool_size``: the maximum number of connections to Postgres for
+    the calls of one process. ``page_bytes``: the maximum number of bytes in one page of a list of the HTTP API. A larger entry
+    has a page without other entries. ``log_level``: the lowest level of the lines that are logged. ``log_format``: ``json``,
+    ``console``, or ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which a worker serves health
+    checks and metrics. Port 0 means any free port. Without a port, a worker serves no health checks and metrics.
+    ``metrics_host``: the address on which a worker, and the second port of the API, serve metrics. ``remote_stacks``: whether
+    the worker's port also shows stacks to other machines. ``trace_content``: whether spans of models and tools contain
+    messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are
+    derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``:
+    the maximum number of tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
     between the first and the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may
     receive webhooks. Set the same networks in workers and API processes.
     """

@@ -1,7 +1,7 @@
-"""Retries of calls to a store, within a time limit, while the store does not answer.
+"""Retries of calls to a store that does not answer, within a time limit.
 
-Only a call that raised BackendUnavailableError is repeated. The modules ``driver_errors`` of the backends decide which errors
-of a driver become BackendUnavailableError.
+Only a call that raised BackendUnavailableError is repeated. The modules ``driver_errors`` of the backends convert errors of a
+driver to BackendUnavailableError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LOCKED_PAUSE_SECONDS: Final = 0.1
 
 
 def jittered(seconds: float) -> float:
-    """Return ``seconds`` ± 50 %. Many callers then do not retry at the same time."""
+    """Return ``seconds`` ± 50 %, so that many callers do not retry at the same time."""
     return seconds * random.uniform(0.5, 1.5)
 
 
@@ -58,8 +58,8 @@ async def patiently(
 async def until_unlocked(call: Callable[[], Awaitable[T]], places: asyncio.Semaphore, *, bound: float) -> T:
     """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS and at most ``bound`` seconds.
 
-    ``places``: the semaphore that limits the number of repeated calls at the same time. A call that waits for a place or for
-    its next try holds no connection. Raises the last LockedError.
+    ``places``: a semaphore that limits the number of calls that are repeated at once. A call that waits for the semaphore or
+    for its next try holds no connection. Raises the last LockedError.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + min(LOCKED_SECONDS, bound)

@@ -1,7 +1,7 @@
 """Tracebacks of the user's code, as text of bounded size without the values of variables.
 
-The text begins at the first frame outside of runyard and of the import system. It contains the causes and the contexts of the
-error.
+The text begins at the first frame outside of runyard and of the import system. The text also has the causes and contexts of
+the error.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def place_of(error: BaseException) -> str | None:
 def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     """Return ``file:line`` of the innermost frame of the user's code. Return None without frames.
 
-    ``frames``: the frames with their line numbers, the outermost first. Code of the standard library, of installed packages and
-    of runyard is not the user's code. Without a frame of the user's code, the innermost frame is used.
+    ``frames``: the frames with their line numbers, the outermost first. Code of the standard library, of installed packages
+    and of runyard is not the user's code. If no frame has the user's code, the innermost frame is used.
     """
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
     of_user = [

@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: the spans of this process, and the trace context of a call (W3C Trace Context).
 
-A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. This module
-imports OpenTelemetry only then. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
+A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. Only in this
+case, the module imports OpenTelemetry. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
 ``docs/how-to/traces.md`` lists the spans. A span has no content of messages and no text of an error (T4).
 """
 
@@ -88,14 +88,17 @@ def current_span() -> Span:
 
 
 def current() -> str | None:
-    """Return the ``traceparent`` of the current span, else of :func:`within`, else None. Accepted runs record it."""
+    """Return the ``traceparent`` of the current span, or else of :func:`within`, or else None.
+
+    Accepted runs record this value.
+    """
     found = _current_context()
     return _current.get() if found is None else traceparent(found)
 
 
 @contextmanager
 def within(traceparent: str | None) -> Iterator[None]:
-    """Make ``traceparent`` the context of calls without a span inside the ``with`` block. An invalid value is ignored."""
+    """Inside the ``with`` block, make ``traceparent`` the context of calls that have no span. An invalid value is ignored."""
     token = _current.set(valid(traceparent))
     try:
         yield
@@ -109,7 +112,7 @@ def valid(traceparent: str | None) -> str | None:
 
 
 def unsampled(traceparent: str | None) -> str | None:
-    """Return a valid ``traceparent``, and clear its flag for a recorded trace."""
+    """Return a valid ``traceparent`` without its flag for a recorded trace. Return None for None."""
     return None if traceparent is None else f"{traceparent[:-2]}{int(traceparent[-2:], 16) & ~SAMPLED:02x}"
 
 
@@ -189,8 +192,9 @@ def start(
 ) -> Span:
     """Start a span. Return the span, or :data:`NO_SPAN` if the process does not trace. The caller ends the span.
 
-    ``parent``: a span context or a ``traceparent``, by default the current span, else the context of :func:`within`. ``began``:
-    the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span, if :func:`chooses_ids`.
+    ``parent``: a span context or a ``traceparent``. The default is the current span, or else the context of :func:`within`.
+    ``began``: the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span, if
+    :func:`chooses_ids`.
     """
     if (own := tracer()) is None:
         return NO_SPAN
@@ -216,14 +220,17 @@ def end(span: Span, ended: int | None = None) -> None:
 
 
 def _warn(event: str, name: str, error: Exception) -> None:
-    """Log an error of the program's sampler or span processors. Such an error fails no run (T6)."""
+    """Log an error of the program's sampler or span processors. Such an error must not fail a run (T6)."""
     import structlog  # this import takes as long as the other imports of a client together
 
     structlog.get_logger("runyard.traces").warning(event, span=name, error=type(error).__qualname__)
 
 
 def fail(span: Span, error: BaseException | str) -> None:
-    """Mark ``span`` as failed, with the code or the class of ``error``. The text of an error may quote a message (T4)."""
+    """Mark ``span`` as failed, with the code or the class of ``error``.
+
+    The text of ``error`` is left out, as it may quote a message (T4).
+    """
     if not span.is_recording():
         return
     from opentelemetry.trace import StatusCode
@@ -294,7 +301,7 @@ def _tracer_of(provider: Any, api: Any) -> Tracer | None:
 
 
 class _IdGenerator:
-    """Generates the ids given to :func:`start`, else the ids of the provider's generator ``own``."""
+    """Returns the ids given to :func:`start`, or else ids of the provider's generator ``own``."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

@@ -37,7 +37,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # __getattr__ imports each name on first use: the harness needs no model, a model needs no harness
+__all__ = [  # __getattr__ imports each name on first use, because the harness and the models need different packages
     "Harness",
     "HarnessRun",
     "ModelRequested",

@@ -8,9 +8,9 @@
         def tool_agent(self, tool): ...
         def approval_agent(self, tool): ...
 
-The methods return agents of the framework that an App accepts. The test controls the model of the agent. The model must choose
-its answer by the messages of the request only, because a request may be repeated after a crash. The tests need pytest-asyncio
-in its mode ``auto``, or anyio. They need no server. The docstrings cite the rules that the tests prove.
+The methods return agents of the framework. An App must accept these agents. The test controls the model of the agent. Only the
+messages of a request may decide the model's answer, because a request may be repeated after a crash. The tests need no server,
+but pytest-asyncio in its mode ``auto``, or anyio. The docstrings cite the rules that the tests prove.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ WRITES: Final = frozenset(get_args(Write))
 
 @dataclass
 class Crash:
-    """A crash before or after (``moment``) the ``nth`` later write. ``verb``: count only the writes of this name."""
+    """A crash before or after (``moment``) the ``nth`` write from now on. ``verb``: count only the writes of this name."""
 
     moment: Moment
     verb: Write | None
@@ -37,8 +37,8 @@ class Crash:
 class CrashPlan:
     """The crashes of a harness.
 
-    ``writes``: the writes of workers, in order. A write before which a worker crashed is included. ``changed``: set after each
-    write. ``pending``: the crashes that have not happened yet.
+    ``writes``: the writes of workers, in order, including the writes that a crash prevented. ``changed``: an event that is set
+    after each write. ``pending``: the crashes that have not happened yet.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class CrashPlan:
 class CrashingPort:
     """The port of one worker that crashes as planned.
 
-    After the crash every call raises StaleFenceError. ``die``: a function that is called at the crash. Its argument is the lost
-    answer, or None for a crash before the write.
+    After the crash every call raises StaleFenceError. ``die``: a function that is called at the crash. The argument of ``die``
+    is the answer that the worker does not receive, or None for a crash before the write.
     """
 
     def __init__(self, inner: Any, crash_plan: CrashPlan, die: Callable[[Any], None]) -> None:
@@ -96,9 +96,9 @@ class CrashingPort:
 async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[object]]) -> int:
     """Execute ``scenario`` once without a crash. Then execute it with a crash before and after each of its writes.
 
-    The scenario prompts, answers and asserts, for example that a payment was made once. Each execution gets a new harness. The
-    scenario must reset its own state outside of the harness. An exception of the scenario gets a note with the place of the
-    crash.
+    The scenario sends prompts and answers, and asserts, for example, that a payment was made once. Each execution gets a new
+    harness. If the scenario has state outside of the harness, it must reset this state. An exception of the scenario gets a
+    note with the place of the crash.
 
     Returns the number of crashes.
     """

@@ -33,13 +33,13 @@ T = TypeVar("T")
 Over: TypeAlias = "Callable[[], Awaitable[bool]]"
 
 QUIET_TURNS: Final = 200
-"""Number of iterations of the event loop without a running run. Then the harness counts as idle."""
+"""Number of iterations of the event loop without a running run, after which the harness counts as idle."""
 MAX_CLOCK_JUMPS: Final = 100
-"""Maximum number of consecutive moves of the clock in one call without a write of a worker."""
+"""Maximum number of moves of the clock in one call, if no worker writes in between."""
 
 
 class StuckError(AssertionError):
-    """The awaited result cannot come, because no run can continue without another call of the test."""
+    """The awaited result cannot come, because no run can continue before the test makes another call."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Harness:
 
     Use it as ``async with Harness(app) as harness``, with an App or a single agent. The harness executes every run that it or
     its ``client`` enqueues. A call that waits for a run returns when the run has ended, asks a human, or waits for a signal.
-    Such a call does not wait for backoffs, sleeps and later due times. It moves the clock instead. ``asyncio.sleep`` in the
-    agent and the timeout of an attempt take their real time.
+    Such a call does not wait for backoffs, sleeps and later due times. Instead, it moves the clock of the store.
+    ``asyncio.sleep`` in the agent and the timeout of an attempt take their real time.
 
     The exit of the harness raises AssertionError if an ordered crash (``crash``, ``crash_before``, ``crash_after``) did not
     happen.
@@ -94,7 +94,7 @@ class Harness:
 
     @property
     def writes(self) -> list[Write]:
-        """The writes of workers for runs, in order. A write before which a worker crashed is included."""
+        """The writes of workers for runs, in order, including the writes that a crash prevented."""
         return list(self._crash_plan.writes)
 
     async def __aenter__(self) -> Self:
@@ -136,8 +136,8 @@ class Harness:
     async def result(self, thread_id: str, run_id: str) -> HarnessRun:
         """Execute a run until it stops, and return its result.
 
-        Raises StuckError if the run neither ends nor is suspended. Raises ScriptEndedError if the run's model had no further
-        reply.
+        Raises StuckError if the run can neither end nor be suspended. Raises ScriptEndedError if the run's model has no
+        further reply.
         """
         handle = self.client.handle(thread_id, run_id)
 
@@ -182,7 +182,7 @@ class Harness:
         deaths = self._worker.deaths
         try:
             if not await self._run_until(over) and self._worker.deaths > deaths:
-                await asyncio.wait((task,), timeout=RECHECK_SECONDS + 1)  # the crash lost the event that ends the call
+                await asyncio.wait((task,), timeout=RECHECK_SECONDS + 1)  # the event that ends the call was lost in the crash
             if not task.done():
                 raise StuckError("the awaited result cannot come: no run is being executed")
             return await task
@@ -203,7 +203,7 @@ class Harness:
         """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write after this call.
 
         ``nth``: from 1. ``verb``: count only the writes of this name. After the crash another worker takes over. The agent's
-        cleanup code is still executed in this process. Writes of the dead worker are refused.
+        cleanup code is still executed, because the process does not end. Writes of the dead worker are refused.
         """
         self._crash_plan.pending.append(Crash(moment, verb, nth))
 
@@ -283,7 +283,7 @@ class Harness:
 
 
 class HarnessScope:
-    """A key under which helpers store their state for one harness. Each harness has a new key."""
+    """A key under which helpers store their state for one harness. Each harness makes a new key."""
 
 
 PROCESS: Final = HarnessScope()

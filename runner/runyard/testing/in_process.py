@@ -31,11 +31,11 @@ async def deployment(
     """Serve ``app`` inside the ``with`` block. The block gets a client of the deployment. At first there are no threads.
 
     ``app``: an App, or a single agent that an App accepts. ``tenant``: the tenant of the client. ``queues``: the queues that
-    the worker serves, by default all queues of the app. ``slots``: maximum number of runs at once. ``grace``: seconds for which
-    runs may continue after the block. Then they are stopped.
+    the worker serves, by default all queues of the app. ``slots``: maximum number of runs at once. ``grace``: seconds for
+    which runs may continue after the block, before they are stopped.
 
-    Backoffs, delays and deadlines take their real time. :class:`~runyard.testing.Harness` skips them and simulates crashes.
-    Webhooks are not sent.
+    Backoffs, delays and deadlines take their real time. :class:`~runyard.testing.Harness` skips these times, and simulates
+    crashes. Webhooks are not sent.
 
     The deployment opens no port and starts no process and no thread. After the block the worker and all its tasks have ended,
     even if the block raised an exception. A fixture may enter the block in one task and leave it in another task.
@@ -54,7 +54,7 @@ async def deployment(
 
 @asynccontextmanager
 async def _serving(worker: Worker) -> AsyncIterator[None]:
-    """Run ``worker`` inside the ``with`` block. Scripted models start without state, as in a harness."""
+    """Run ``worker`` inside the ``with`` block. Scripted models begin without state, as in a harness."""
     context = copy_context()
     context.run(stage.set, HarnessScope())
     running = asyncio.create_task(worker.run(), name="deployment", context=context)

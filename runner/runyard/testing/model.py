@@ -27,7 +27,7 @@ Delta: TypeAlias = "str | dict[int, DeltaToolCall] | dict[int, DeltaThinkingPart
 class ScriptEndedError(AssertionError):
     """The script has fewer replies than the agent requested.
 
-    The call of :class:`~runyard.testing.Harness` raises this error.
+    The method of :class:`~runyard.testing.Harness` that waits for the run raises this error.
     """
 
     retryable = False
@@ -84,9 +84,10 @@ class ScriptedModel(FunctionModel):
 
     A function in place of ``script`` answers every request.
 
-    **Each conversation has its own place in the script.** The number of answers in the history selects the next reply. A
-    request that is repeated after a crash therefore gets the same reply. Each new thread begins at the first reply. A fork
-    continues at the place of its cut. An exception is raised once in each harness or deployment, and then skipped.
+    **Each conversation has its own place in the script.** The number of answers in the history selects the next reply. If a
+    request is repeated after a crash, it therefore gets the same reply. Each new thread begins at the first reply. A fork
+    continues at the place of its cut. An exception in the script is raised once in each harness or deployment, and then
+    skipped.
 
     Calls get the ids ``<tool>-<n>``. ``n`` counts the calls of the conversation. ``delay``: seconds between two streamed
     tokens. ``requests``: all requests, in order. A request beyond the end of the script raises :class:`ScriptEndedError`.

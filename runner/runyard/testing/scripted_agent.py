@@ -11,12 +11,12 @@ command                    effect
 ``hang``                   waits for ever, in the first attempt only
 ``spin SECONDS``           blocks the worker's event loop
 ``set KEY VALUE``          sets ``extra[KEY]``
-``fail [transient]``       raises an error; with ``transient`` a retryable one, in the first attempt only
+``fail [transient]``       raises an error; with ``transient``, the error is retryable and raised in the first attempt only
 ``crash``                  kills its process with SIGKILL, in the first attempt only; ``crash always`` in each attempt
 =========================  =================================================================================================
 
-After a script that ends with a tool the agent appends a text with the result. Each message that the agent appends carries the
-number of its command. A later attempt skips the commands with committed messages. Example::
+If a script ends with a tool, the agent appends a text with the result. Each message of the agent contains the number of its
+command. A later attempt skips the commands whose messages are committed. Example::
 
     say hello | tool add 1 2 | approve refund 10 | color? | sleep 0.5
 """
@@ -66,9 +66,9 @@ class Command:
 
 
 def parse(script: str) -> list[Command]:
-    """Split a script into commands. A text without a command becomes ``ask`` if it ends with ``?``.
+    """Split a script into commands.
 
-    Otherwise it becomes ``say``.
+    A text without a command becomes ``ask`` if the text ends with ``?``, and ``say`` otherwise.
     """
     commands = []
     for number, text in enumerate(filter(None, (part.strip() for part in script.split("|")))):
@@ -98,7 +98,7 @@ async def scripted(ctx: RunContext) -> None:
 
 
 def _done(own: Iterable[Message]) -> set[int]:
-    """Return the numbers of the commands with a committed last message."""
+    """Return the numbers of the commands whose last message is committed."""
     done = set()
     for message in own:
         number = message.metadata.get("command")
@@ -140,7 +140,7 @@ async def _approve(ctx: RunContext, command: Command, history: list[Message]) ->
 
 
 async def _call(ctx: RunContext, command: Command, history: list[Message]) -> ToolCallPart:
-    """Return the tool call of the command. Append the call if no earlier attempt has committed it."""
+    """Return the tool call of the command. If no earlier attempt has committed the call, append it."""
     call_id = f"call-{ctx.run_id}-{command.number}"
     for message in history:
         for call in message.tool_calls:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 async def ended(task: asyncio.Task[None], on_cancel: Callable[[], object] = lambda: None) -> None:
     """Wait until ``task`` has ended. A cancel of the caller does not end the wait.
 
-    ``on_cancel``: a function that is called at each cancel of the caller. After such a cancel, raises CancelledError at the end
-    of the task. Otherwise raises the error of the task.
+    ``on_cancel``: a function that is called at each cancel of the caller. If the caller was cancelled, raises CancelledError
+    when the task has ended. Otherwise raises the error of the task.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,4 +1,7 @@
-"""The worker of a harness: the claim loop and the executor of a real worker, without its timers. Simulated crashes end it."""
+"""The worker of a harness: the claim loop and the executor of a real worker, without timers.
+
+Simulated crashes end the worker.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .crashes import CrashingPort, CrashPlan
 
 HARNESS_SLOTS: Final = 1000
 POLL_SECONDS: Final = 1.0
-"""Maximum number of seconds of a wait for a write. Other programs may make changes without such a write."""
+"""Maximum number of seconds of a wait for a worker's write. Other programs may make changes without such a write."""
 
 
 class DueTimeScheduler:
@@ -37,7 +40,7 @@ class DueTimeScheduler:
         return getattr(self._inner, name)
 
     def forget(self, now: datetime) -> None:
-        """Drop the due times until ``now``."""
+        """Drop the due times up to ``now``."""
         self.due = {moment for moment in self.due if moment > now}
 
     async def submit(self, jobs: Sequence[Job]) -> None:
@@ -54,7 +57,7 @@ class DueTimeScheduler:
 
 
 class PatchedBackend:
-    """A backend with some replaced ``parts``, for every tenant."""
+    """A backend in which some ``parts`` are replaced, for every tenant."""
 
     def __init__(self, inner: Any, **parts: Any) -> None:
         self._inner, self._parts = inner, parts
@@ -69,7 +72,7 @@ class PatchedBackend:
 
 
 class HarnessWorker:
-    """Serves ``app`` from ``backend`` until it is closed. After a simulated crash another worker serves the app."""
+    """Serves ``app`` from ``backend`` until :meth:`close`. After a simulated crash, another worker serves the app."""
 
     def __init__(self, app: App, backend: Backend, due_times: DueTimeScheduler, crash_plan: CrashPlan) -> None:
         self._app, self._backend, self._due_times, self._crash_plan = app, backend, due_times, crash_plan
@@ -100,7 +103,7 @@ class HarnessWorker:
     def _die(self, answer: Any) -> None:
         self.dead = True
         self.deaths += 1
-        if isinstance(answer, Ended):  # the lost answer has the due time of a retry
+        if isinstance(answer, Ended):  # the answer that the worker does not receive has the due time of a retry
             self._due_times.note(answer.effects.jobs)
         self._stop_executions()
 

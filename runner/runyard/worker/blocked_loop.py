@@ -1,6 +1,6 @@
 """Find the line of user code that blocks the main loop. Report the line while the loop is blocked.
 
-The heartbeat thread executes this watch. While native code holds the interpreter, no thread of the worker runs. The watch then
+The heartbeat thread executes this watch. While native code holds the interpreter, no thread of the worker runs, and the watch
 finds nothing.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 BLOCKED_SECONDS: Final = 1.0
-"""Seconds for which the main loop did not run. Then the loop counts as blocked."""
+"""Seconds for which the main loop has not run, after which the loop counts as blocked."""
 LOOK_SECONDS: Final = 0.25
 """Seconds between two checks of the main loop."""
 LAST_LOOK_SECONDS: Final = 1.0
-"""Seconds before the end of the watchdog's time. The stack is then logged and reported again."""
+"""Seconds before the end of the watchdog's time, at which the stack is logged and reported again."""
 
 _LOOP_FILES: Final = (str(Path(asyncio.__file__).parent), selectors.__file__)
 
@@ -85,7 +85,7 @@ class BlockedLoopWatch:
 def blocked(thread: int, seconds: float, keep: TracebackFilter | None) -> BlockedLoop | None:
     """Return the place and the stack of a thread whose loop is blocked, or None. ``keep``: the filter of the stack.
 
-    The loop is not blocked if the innermost frame is the loop's own. It then waits for work or for CPU time.
+    If the innermost frame is code of the loop itself, the loop waits for work or for CPU time, and is not blocked.
     """
     frame = sys._current_frames().get(thread)
     frames = list(traceback.walk_stack(frame))[::-1] if frame is not None else []

@@ -1,7 +1,7 @@
 """Cancels of the attempts that this worker executes (R10).
 
-A hint stops an attempt at once. A hint may be lost, but the store has every cancel. ``worker.py`` reads the cancels every
-INSPECT_SECONDS. The executor gives a cancelled agent CLEANUP_SECONDS for its cleanup.
+A hint stops an attempt at once. A hint may be lost, but the store has every cancel. ``worker.py`` therefore reads the cancels
+from the store every INSPECT_SECONDS. The executor gives a cancelled agent CLEANUP_SECONDS for its cleanup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FindExecution: TypeAlias = Callable[[RunRef], Execution | None]
 
 
 async def follow_cancel_hints(scheduler: Scheduler, find: FindExecution) -> None:
-    """Stop the execution of each run with a hint. The loop does not end."""
+    """Stop the execution of each run for which a hint arrives. This function does not return."""
     async for ref in scheduler.cancel_hints():
         _cancel(find(ref))
 

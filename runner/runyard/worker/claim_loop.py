@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries in one call of the scheduler and in one claim."""
 LATE_POLL_SECONDS: Final = 0.1
-"""Seconds between two checks of the last heartbeat, while it is too old."""
+"""Seconds between two checks of the last heartbeat, while this heartbeat is too old."""
 QUEUE_POLL_SECONDS: Final = 2.0
 """Maximum number of seconds between two reads of the queues."""
 START_TURNS: Final = 2
@@ -47,13 +47,13 @@ PAUSED_RETRY_SECONDS: Final = 1.0
 OTHER_VERSION_RETRY_SECONDS: Final = 10.0
 """Seconds until a run of another app version is submitted again."""
 LOCK_WAIT_SECONDS: Final = 0.005
-"""Seconds for which the first claim of a run waits for its thread's lock. During this wait no other run is claimed."""
+"""Seconds for which the first claim of a run waits for the lock of its thread. During this wait no other run is claimed."""
 LOCKED_PAUSES_SECONDS: Final = (0.0, 0.005)
-"""Pauses before the next claims of a run whose thread stayed locked."""
+"""Seconds before the second and the third claim of a run whose thread stayed locked."""
 LONG_LOCK_WAIT_SECONDS: Final = 0.05
 """Seconds for which a claim after such a pause waits for the lock."""
 PATIENT_CLAIMS: Final = 2
-"""Maximum number of claims of a worker that wait for a lock at once. Each of them holds a connection."""
+"""Maximum number of claims of a worker that wait for a lock at once. Each of these claims holds a connection."""
 LOCKED_RETRY_SECONDS: Final = 0.5
 """Seconds until a run whose thread stays locked is submitted again."""
 
@@ -72,8 +72,8 @@ class ClaimLoop:
     """The claim loop of a worker.
 
     ``on_dead``: a function that is called with the worker's id when a claim finds that the worker was declared dead.
-    ``worker_id``: the current id. The worker then registers again, and gets a new id. ``late``: a function that returns whether
-    the last accepted heartbeat is too old for taking deliveries.
+    ``worker_id``: the current id. A worker that was declared dead registers again under a new id. ``late``: a function that
+    returns whether the last accepted heartbeat is too old for taking deliveries.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ClaimLoop:
         self._failures = FailureLog(log, "claim_round_failed")
 
     def open(self, worker_id: str) -> None:
-        """Start to take deliveries as ``worker_id``. The store knows this id."""
+        """Start to take deliveries as ``worker_id``, an id that the store knows."""
         self.worker_id = worker_id
         self._registered.set()
 
@@ -194,7 +194,7 @@ class ClaimLoop:
         return [queue for queue in self._queues if queue not in self._paused]
 
     async def _claim(self, worker_id: str, deliveries: Sequence[Delivery]) -> None:
-        """Claim the runs of ``deliveries``. Give back every other delivery, also after an error."""
+        """Claim the runs of ``deliveries``. Release each delivery whose run was not claimed, also after an error."""
         fresh = {delivery.job.ref: delivery for delivery in self._slots.take(worker_id, deliveries)}
         for ref in [ref for ref, delivery in fresh.items() if delivery.job.kind not in self._kinds]:
             del fresh[ref]
@@ -218,7 +218,7 @@ class ClaimLoop:
             self._give_back_all(fresh, delay=0.0)
             self._on_dead(worker_id)
             return {}
-        except LockedError:  # not the lock of a thread
+        except LockedError:  # the lock is not that of a thread
             return dict(fresh)
         except BackendUnavailableError:
             self._give_back_all(fresh, delay=jittered(0.5))
@@ -240,7 +240,7 @@ class ClaimLoop:
     async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
         """Claim runs whose threads were locked, and wait longer for the locks.
 
-        Give back the runs of threads that stay locked. Otherwise they would occupy slots.
+        Release the deliveries of threads that stay locked, because their runs would occupy slots.
         """
         try:
             for pause in LOCKED_PAUSES_SECONDS:
@@ -258,7 +258,7 @@ class ClaimLoop:
             self._give_back(ref, Effects(), 0.0 if self.stopping else jittered(LOCKED_RETRY_SECONDS))
 
     async def _win(self, worker_id: str, refs: Sequence[RunRef], wait: float) -> Sequence[Claim | Exception]:
-        """Claim ``refs``. Return the claim or the error of each, in the same order."""
+        """Claim ``refs``. For each of them, in the same order, return the claim or the error."""
 
         async def claim(some: Sequence[RunRef]) -> list[Claim | Exception]:
             claims = {claim.ref: claim for claim in await self._tools.backend.runs.claim(worker_id, some, wait=wait)}
@@ -311,7 +311,10 @@ class ClaimLoop:
                 log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
 
     def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None) -> None:
-        """Give back an unclaimed delivery. ``delay``: seconds until its job is due again, or None to drop the job."""
+        """Release a delivery whose run was not claimed.
+
+        ``delay``: seconds until its job is due again, or None to drop the job.
+        """
         slot = self._slots.leave(ref)
         jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay)]
         if slot.again is not None:
@@ -324,7 +327,7 @@ class ClaimLoop:
             self._give_back(ref, Effects(), delay)
 
     async def _until_changed(self, wait: Awaitable[object]) -> None:
-        """Await ``wait``. Stop earlier if the worker stops or the served queues change."""
+        """Await ``wait``. Return earlier if the worker stops or the served queues change."""
         try:
             async with asyncio.timeout(0.0 if self.stopping else None) as pause:
                 self._pause = pause

@@ -1,4 +1,4 @@
-"""The effects sender sends the effects of commits to Redis and releases deliveries. One call sends many of them."""
+"""The effects sender applies the effects of commits to Redis and releases deliveries. One call covers many of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger("runyard.effects")
 class Release:
     """A delivery to release, and jobs to submit.
 
-    ``worker_id``: the worker that took the delivery. ``delivery``: the delivery, or None. ``jobs``: the jobs.
+    ``worker_id``: the worker that took the delivery. ``delivery``: the delivery, or None. ``jobs``: the jobs to submit.
     """
 
     worker_id: str = ""
@@ -79,7 +79,7 @@ class EffectsSender:
             for n, (worker_id, deliveries) in enumerate(returned.items()):
                 await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
         except RunyardError as error:
-            # The locks expire. The reconciler submits the jobs. Redis may have received some of these jobs.
+            # The locks will expire, and the reconciler will submit the jobs. Redis may have received some of the jobs already.
             held = [delivery.job for deliveries in returned.values() for delivery in deliveries]
             first = [*jobs, *held][0]
             log.warning(
@@ -103,7 +103,7 @@ class EffectsSender:
     async def _forget(self, thread_keys: Sequence[int]) -> list[None]:
         try:
             await self._events.forget(thread_keys)
-        except RunyardError as error:  # the streams expire
+        except RunyardError as error:  # the streams will expire
             names = {"threads": len(thread_keys), "first_thread_key": thread_keys[0]}
             log.warning("stream_deletion_failed", **names, error=str(error))
         return [None] * len(thread_keys)

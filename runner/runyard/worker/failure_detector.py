@@ -1,7 +1,7 @@
 """The failure detector watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
 
-Its loop does nothing else. It runs in the heartbeat thread. The work of the leader does not delay it, and neither does user
-code that blocks the main loop.
+The loop of the failure detector does nothing else, and runs in the heartbeat thread. Neither the work of the leader nor user
+code that blocks the main loop delays it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ..support.failure_log import FailureLog
 READ_SECONDS: Final = 1.0
 """Seconds between the starts of two reads of the heartbeats."""
 LEADER_READ_SECONDS: Final = 0.25
-"""Seconds between the starts of two reads by the leader. More reads find a dead worker sooner."""
+"""Seconds between the starts of two reads by the leader. Frequent reads find a dead worker sooner."""
 LEASE_SECONDS: Final = 2.0
 """Seconds for which a lease is valid without a renewal."""
-# A worker is dead if consecutive reads show the same heartbeat. There must be at least MIN_READS such reads in at least
-# MIN_SPAN_SECONDS. Each must be answered within MAX_READ_SECONDS.
+# A worker is dead if at least MIN_READS consecutive reads, over at least MIN_SPAN_SECONDS, show the same heartbeat. Each of
+# these reads must be answered within MAX_READ_SECONDS.
 MIN_READS: Final = 3
-"""Minimum number of consecutive reads with the same heartbeat of a dead worker."""
+"""Minimum number of consecutive reads with the same heartbeat, before a worker is dead."""
 MIN_SPAN_SECONDS: Final = 3.0
 """Minimum time from the first to the last of these reads, in seconds."""
 MAX_READ_SECONDS: Final = 1.0
 """Maximum answer time of such a read, in seconds. A slower read may show old heartbeats."""
 MAX_GAP_SECONDS: Final = 2.0
-"""Maximum pause between two consecutive reads, in seconds. In a longer pause the reader itself was stopped."""
+"""Maximum pause between two consecutive reads, in seconds. A longer pause shows that the reader itself was stopped."""
 
 log = structlog.get_logger("runyard.failure_detector")
 
@@ -49,14 +49,14 @@ class _Seen:
 
 
 class HeartbeatWatch:
-    """Watches the heartbeats of all workers. All times are from the monotonic clock of the reader."""
+    """Watches the heartbeats of all workers. All times come from the monotonic clock of the reading process."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._last_read: float | None = None
 
     def observe(self, workers: Iterable[WorkerInfo], *, asked: float, answered: float) -> list[tuple[str, datetime]]:
-        """Evaluate one read of ``workers``. Return the ids of the dead workers with their last heartbeats.
+        """Evaluate one read of ``workers``. Return the id and the last heartbeat of each dead worker.
 
         ``asked`` and ``answered``: the times of the read, in seconds of the monotonic clock.
         """
@@ -89,13 +89,13 @@ class HeartbeatWatch:
 class FailureDetector:
     """The failure detector of one worker. Every worker watches the heartbeats. Only the leader declares workers dead.
 
-    The detector runs in the heartbeat thread, with that thread's backend. User code that blocks the main loop therefore delays
-    no read. A worker with a blocked main loop does not lead, because that loop does the work of the leader. Any thread may read
-    :attr:`leading`.
+    The detector runs in the heartbeat thread, with the backend of this thread. User code that blocks the main loop therefore
+    does not delay the reads. A worker with a blocked main loop does not lead, because the main loop does the work of the
+    leader. Any thread may read :attr:`leading`.
 
-    ``worker_id``: a function that returns the worker's current id, or None while the worker is not registered. ``on_change``: a
-    function that is called in the detector's thread after this worker began to lead or declared a worker dead. ``silence``: a
-    function that returns the seconds since the main loop last ran.
+    ``worker_id``: a function that returns the worker's current id, or None while the worker is not registered. ``on_change``:
+    a function that is called in the detector's thread after this worker has begun to lead or has declared a worker dead.
+    ``silence``: a function that returns the seconds since the main loop last ran.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FailureDetector:
 
     @property
     def leading(self) -> bool:
-        """Whether this worker holds the lease. In this process the lease ends earlier than in the store."""
+        """Whether this worker holds the lease. To be safe, this process ends the lease earlier than the store does."""
         return time.monotonic() < self._leads_until
 
     async def run(self, backend: Backend) -> None:
@@ -119,7 +119,7 @@ class FailureDetector:
             began = time.monotonic()
             try:
                 await self.step(backend)
-            except Exception as error:  # the heartbeats of the thread continue
+            except Exception as error:  # the thread must continue to send heartbeats
                 self._failures.failed(error, expected=isinstance(error, WorkerDeadError), worker_id=self._worker_id())
             else:
                 self._failures.worked(worker_id=self._worker_id())

@@ -8,7 +8,7 @@
 =============  ====================================================================================================
 
 The server has separate threads. It therefore answers while user code blocks the main loop. Anyone on the network may call the
-server. The number, the bytes and the time of connections are therefore bounded. The metrics are cached for a second.
+server. The number of connections, their bytes and their duration are therefore bounded. The metrics are cached for a second.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 CONNECTION_SECONDS = 5.0
 """Maximum number of seconds of a connection."""
 MAX_CONNECTIONS = 64
-"""Maximum number of connections at once. A further connection closes the oldest connection."""
+"""Maximum number of connections at once. If there are more, the server closes the oldest connection."""
 MAX_REQUEST_BYTES: Final = 16 * 2**10
 """Maximum number of bytes of a request."""
 METRICS_CACHE_SECONDS = 1.0
-"""Seconds for which the metrics are cached. Their generation delays the main loop."""
+"""Seconds for which the metrics are cached, because their generation delays the main loop."""
 PLAIN: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
@@ -193,14 +193,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections that last too long. A timeout per read would restart with every byte."""
+        """Close connections that last too long. A timeout for each read would start again with every byte."""
         late = time.monotonic() - CONNECTION_SECONDS
         with self._changing:
             for request in [request for request, since in self._open.items() if since < late]:
                 self._cut(request)
 
     def _cut(self, request: socket.socket) -> None:
-        """Shut the connection down. Its thread then ends."""
+        """Shut the connection down, so that its thread ends."""
         del self._open[request]
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)

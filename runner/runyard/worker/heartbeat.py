@@ -1,12 +1,12 @@
 """The heartbeat of a worker and the renewal of its locks.
 
-Both run in a separate thread. The worker therefore keeps its runs while user code blocks the main loop. While native code holds
-the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat has the operators'
-request to drain, and the paused queues.
+Both run in a separate thread. The worker therefore keeps its runs while user code blocks the main loop. While native code
+holds the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat says whether an
+operator has requested a drain, and which queues are paused.
 
-After a worker was declared dead, ``Worker._abandon_runs`` (worker/worker.py) stops all its runs. If an attempt has lost its
-claim, the store refuses its next write. ``Execution._stop_after_refusal`` (execution/executor.py) then stops the agent of the
-attempt. The loss of a lane's lock stops no run. This loss is only counted.
+If a worker was declared dead, ``Worker._abandon_runs`` (worker/worker.py) stops all its runs. If another attempt has claimed a
+run, the store refuses the next write of the earlier attempt. ``Execution._stop_after_refusal`` (execution/executor.py) then
+stops the agent of the earlier attempt. The loss of a lane's lock is counted, but stops no run.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between two heartbeats, and between two renewals of all locks."""
 
 CUT_OFF_SECONDS: Final = 3.0
-"""Seconds without an accepted heartbeat. After this time the worker may have been declared dead.
+"""Seconds without an accepted heartbeat, after which the worker may have been declared dead.
 
 The worker then renews no locks, because other workers may have taken over its runs.
 """
 
 LATE_SECONDS: Final = 2.0
-"""Seconds without an accepted heartbeat. After this time the worker takes no jobs.
+"""Seconds without an accepted heartbeat, after which the worker takes no jobs.
 
-The worker's wait for jobs then ends before the leader can submit the worker's runs. If the worker took the jobs of these runs,
-they would wait until the worker's own locks expire.
+The worker stops waiting for jobs before the leader can declare it dead and submit its runs. If the worker took the jobs of
+these runs itself, the runs would wait until the worker's own locks expire.
 """
 
 READY_WITHIN_SECONDS: Final = 5.0
-"""Seconds without a successful write to a server. After this time the worker is not ready."""
+"""Seconds without a successful write to a server, after which the worker is not ready."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -61,13 +61,13 @@ Beside = Callable[[Backend], Awaitable[None]]
 class HeartbeatState:
     """The state that the main loop and the heartbeat thread share.
 
-    The main loop supplies the worker's id and deliveries, and records that it is not blocked. The heartbeat records the answers
+    The main loop writes the worker's id and deliveries, and records that it is not blocked. The heartbeat records the answers
     of the servers.
 
     ``held``: a function that returns the deliveries whose locks a worker id holds. ``on_dead``: a function that the heartbeat
     thread calls when the worker was declared dead. ``on_reply``: a function that the heartbeat thread calls when the reply has
-    changed. ``watchdog``: seconds for which the main loop may be blocked. After this time no heartbeats and renewals are sent.
-    The leader then declares the worker dead.
+    changed. ``watchdog``: seconds for which the main loop may be blocked. After this time the worker sends no heartbeats and
+    renewals, so that the leader declares the worker dead.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class HeartbeatState:
     def renewed(self, lost: Sequence[Delivery] = ()) -> None:
         """Record that Redis accepts writes. ``lost``: the deliveries whose locks were not renewed.
 
-        A lock counts as lost after two failed renewals in succession. A single renewal also fails while a lock is being
+        A lock counts as lost after two failed renewals in succession. A single renewal may fail because the lock is being
         released.
         """
         self._redis_answered = time.monotonic()
@@ -143,7 +143,7 @@ class HeartbeatState:
         return self.silence > self.watchdog
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker is not ready, or an empty list if it is ready."""
+        """Return the reasons why the worker is not ready. The list is empty if the worker is ready."""
         if self.worker_id is None:
             return ["the worker is not registered"]
         if self.silent:
@@ -173,7 +173,10 @@ class HeartbeatState:
 
 
 async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
-    """Send heartbeats and renew locks until cancelled. Calls to Postgres and Redis do not delay each other."""
+    """Send heartbeats and renew locks until cancelled.
+
+    A slow call to Postgres does not delay calls to Redis, or the reverse.
+    """
     async with asyncio.TaskGroup() as group:
         group.create_task(_every(heartbeat_state, partial(_beat, backend, heartbeat_state), "Postgres", "heartbeat_failed"))
         group.create_task(_every(heartbeat_state, partial(_renew, backend, heartbeat_state), "Redis", "lock_renewal_failed"))
@@ -225,7 +228,7 @@ async def _beat(backend: Backend, heartbeat_state: HeartbeatState, worker_id: st
 async def _renew(backend: Backend, heartbeat_state: HeartbeatState, worker_id: str) -> None:
     held = [] if heartbeat_state.cut_off else heartbeat_state.held(worker_id)
     lost = await backend.scheduler.renew(worker_id, held) if held else ()
-    await backend.scheduler.ping()  # without free memory, Redis renews locks but accepts no jobs
+    await backend.scheduler.ping()  # a Redis without free memory renews locks but accepts no jobs
     heartbeat_state.renewed(lost)
 
 

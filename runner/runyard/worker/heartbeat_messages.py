@@ -38,8 +38,8 @@ class Sign(NamedTuple):
 class Report(NamedTuple):
     """A report of the process about a time without signs of the heartbeat thread.
 
-    ``seconds``: the length of this time. ``sent``: the number of heartbeats that Postgres accepted. ``error``: the last
-    failure.
+    ``seconds``: the length of this time. ``sent``: the number of heartbeats that Postgres accepted in this time. ``error``:
+    the last failure.
     """
 
     seconds: float
@@ -48,5 +48,5 @@ class Report(NamedTuple):
 
 
 def pack(message: Order | Sign | Report) -> bytes:
-    """Return ``message`` as a packet. The packet lacks the message's type, because the reader knows the type."""
+    """Return ``message`` as a packet. The packet does not name the type of the message, because the reader knows the type."""
     return json.dumps(message).encode()

@@ -1,9 +1,9 @@
 """The process that sends a worker's heartbeats while code of the worker holds the interpreter.
 
-Native code that keeps the interpreter's lock stops every thread of the worker, also the heartbeat thread. The process has a
-separate interpreter. The heartbeat thread sends the process a sign of life twice a second, over a socket pair. No other process
-can connect to this socket pair. While there are no signs, the process sends the heartbeats to Postgres, up to the watchdog's
-limit. The process does not renew the locks in Redis, because a running run needs no lock.
+Native code that keeps the interpreter's lock stops every thread of the worker, including the heartbeat thread. The heartbeat
+process has a separate interpreter. The heartbeat thread sends this process a sign of life twice a second, over a socket pair
+to which no other process can connect. While the signs are missing, the process sends the heartbeats to Postgres, up to the
+watchdog's limit. The process does not renew the locks in Redis, because a running run needs no lock.
 
 The program of the process is ``runyard_api.worker.heartbeat_sender``.
 """
@@ -39,12 +39,12 @@ log = structlog.get_logger("runyard.heartbeat")
 
 
 class HeartbeatProcess:
-    """The heartbeat process of one worker. The first sign of life starts the process.
+    """The heartbeat process of one worker. The worker starts the process with the first sign of life.
 
-    If the process ends, a later sign of life starts it again.
+    If the process ends, the worker starts it again with a later sign of life.
 
     ``command``: the words of the command line. The number of the process's socket is added as the last word. ``url``: the URL
-    of Postgres. The process gets the URL over the socket.
+    of Postgres, which the process gets over the socket.
     """
 
     def __init__(self, command: Sequence[str], url: str) -> None:
@@ -114,7 +114,7 @@ class HeartbeatProcess:
     def _end(self) -> int | None:
         """End the process. Return its exit status, or None if it was not started."""
         if self._link is not None:
-            with suppress(OSError):  # user code may have closed the socket's number
+            with suppress(OSError):  # user code may have closed the socket by its number
                 self._link.close()
         process, self._process, self._link = self._process, None, None
         if process is None:

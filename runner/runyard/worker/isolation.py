@@ -1,14 +1,14 @@
-"""Isolated attempts: after attempts of a run crashed their processes, the run is executed alone, in a child process.
+"""Isolated attempts: if attempts of a run have crashed their processes, the run is executed alone, in a child process.
 
-The worker has at most one child. The child starts on demand and executes one attempt after another. It ends after
-CHILD_IDLE_SECONDS without an attempt. It has its own connections, and uses the fence of the worker's claim. The worker renews
-the lane's lock and sends the heartbeats.
+The worker has at most one child. The worker starts the child on demand, and the child executes one attempt after another. The
+child ends after CHILD_IDLE_SECONDS without an attempt. The child has its own connections, and uses the fence of the worker's
+claim. The worker renews the lane's lock and sends the heartbeats.
 
 Worker and child exchange pickled messages over a socket. The worker sends one :class:`Order`, then a claim for each attempt.
 The trace context in the claim is the span of the attempt. A :class:`~runyard.execution.executor.Stop` stops an attempt. The
 child sends :class:`Alive` and :class:`ChildReply`. The child ends when the socket is closed.
 
-The stored functions decide that an attempt must run alone, and count the crashes (``postgres/functions/crashes.sql``).
+The stored functions in ``postgres/functions/crashes.sql`` count the crashes, and decide whether an attempt must run alone.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ..ports.results import Claim, Ended
 from ..support.store_retries import patiently
 
 CHILD_START_SECONDS: Final = 60.0
-"""Maximum number of seconds in which a child loads the app and connects."""
+"""Maximum number of seconds that a child may take to load the app and to connect."""
 CHILD_IDLE_SECONDS: Final = 60.0
-"""Seconds without an attempt. Then the child is ended."""
+"""Seconds without an attempt, after which the worker ends the child."""
 STOP_SLACK_SECONDS: Final = 2.0
 """Seconds that a stopped attempt gets in addition to the agent's cleanup time."""
 HEADER: Final = struct.Struct("!I")
@@ -48,8 +48,8 @@ log = structlog.get_logger("runyard.isolation")
 class Order:
     """The first message to a child process.
 
-    ``app``: the app as ``module:attribute``. ``settings``: the arguments to connect its backend. ``parent``: the id of the
-    worker's process. ``path``: the import path.
+    ``app``: the app as ``module:attribute``. ``settings``: the arguments with which the child connects to the backend.
+    ``parent``: the id of the worker's process. ``path``: the import path.
     """
 
     app: str
@@ -62,8 +62,8 @@ class Order:
 class ChildReply:
     """The end of an attempt.
 
-    ``ended``: None if the child wrote no end. ``used``: the usage by agent and model. The worker counts this usage, because the
-    child serves no metrics.
+    ``ended``: the end of the attempt, or None if the child wrote no end. ``used``: the usage by agent and model. The worker
+    adds this usage to its metrics, because the child serves no metrics.
     """
 
     ended: Ended | None
@@ -124,12 +124,15 @@ class Child:
         return self._process.returncode is None
 
     def send(self, message: Order | Claim | Stop) -> None:
-        """Send a message. If the child is dead, :meth:`answer` reports the death."""
+        """Send a message. If the child is dead, raise no error, because :meth:`answer` reports the death."""
         if not self._writer.is_closing():
             self._writer.write(frame(message))
 
     async def answer(self) -> ChildReply:
-        """Wait for the end of the child's attempt. Raises ChildDied, also after ``watchdog`` seconds without a message."""
+        """Wait for the end of the child's attempt.
+
+        Raises ChildDied if the child dies or sends nothing for ``watchdog`` seconds.
+        """
         while True:
             message = await self._receive(self._watchdog)
             if isinstance(message, ChildReply):
@@ -158,7 +161,7 @@ class Child:
             raise ChildDied(_how(self._process.returncode)) from None
 
     async def _watch(self) -> None:
-        """Close the socket when the child ends. A process that the agent forked may keep the child's side open."""
+        """Close the socket when the child ends. A process that the agent forked may keep the child's end of the socket open."""
         await self._process.wait()
         self._writer.transport.close()
 
@@ -175,7 +178,7 @@ class Isolation:
         self._idle: asyncio.Task[None] | None = None
 
     def execution(self, tools: WorkerServices, claim: Claim) -> Execution:
-        """Return the attempt of ``claim``. The child will execute it."""
+        """Return the attempt of ``claim``, which the child will execute."""
         return IsolatedExecution(tools, claim, self)
 
     async def child(self) -> Child:
@@ -218,7 +221,7 @@ class Isolation:
 class IsolatedExecution(Execution):
     """An attempt that waits for its turn in the child.
 
-    Failures before its start in the child do not count as errors of the run.
+    Failures before the start of the attempt in the child do not count as errors of the run.
     """
 
     def __init__(self, tools: WorkerServices, claim: Claim, isolation: Isolation) -> None:

@@ -15,7 +15,7 @@ from ..support import metrics
 MEASURE_SECONDS: Final = 5.0
 """Minimum time between two measurements, in seconds."""
 MEASURE_TIME_SHARE: Final = 0.02
-"""Maximum share of the time for measurements. Slow measurements are made less often."""
+"""Maximum fraction of the time that measurements may take. If measurements are slow, they are made less often."""
 
 OF_QUEUES: Final = (
     metrics.QUEUED,
@@ -34,7 +34,7 @@ REQUEST_KINDS: Final = {"question": "questions", "approval": "approvals", "step"
 class LeaderMetrics:
     """Sets the gauges of the deployment while ``leading()`` is true.
 
-    On other workers these gauges are missing or NaN. The maximum over all workers is therefore the figure of the leader.
+    On other workers these gauges are missing or NaN. The maximum over all workers is therefore the value of the leader.
     """
 
     def __init__(self, queues: QueueStore, workers: WorkerStore, leading: Callable[[], bool]) -> None:
@@ -88,8 +88,8 @@ class LeaderMetrics:
 def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
     """Set the gauges of queues to a measurement. Return the names of these queues.
 
-    A queue that only clients name is counted under the empty name. ``before``: the names that the previous call returned.
-    Gauges of names that are missing in the measurement are removed.
+    A queue that only runs of clients name is counted under the empty name. ``before``: the names that the previous call
+    returned. If a name is missing in the new measurement, its gauges are removed.
     """
     shown: dict[str, QueueInfo] = {}
     for info in found:

@@ -1,10 +1,10 @@
-"""The rescue: the leader submits the runs that no queue and no live worker holds. Redis lost their jobs, or their worker died.
+"""The rescue: the leader submits runs whose job Redis has lost, and runs of dead workers.
 
 Each pass reads a bounded number of rows. ``lost_tasks.py`` finds runs that a live worker holds but does not execute.
 
-A pass reads the runs of dead workers, the waiting runs that changed last, and a part of the other waiting runs. The next pass
-reads the next part. A round through all parts is a rotation. After an event that may have lost many jobs, the passes make one
-rotation as fast as possible. This rotation is a sweep.
+A pass reads the runs of dead workers, the waiting runs that changed recently, and a part of the other waiting runs. The next
+pass reads the next part. A round through all parts is a rotation. After an event that may have lost many jobs, the passes make
+one rotation as fast as possible. Such a rotation is a sweep.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..support import metrics
 from ..support.batching import each_its_own
 
 MIN_HEAD_AGE: Final = timedelta(seconds=1)
-"""Minimum age of an examined lane head. The job of a younger head may not have reached Redis yet."""
+"""Minimum age of an examined lane head, because the job of a younger head may not have reached Redis yet."""
 MIN_MISSING_SECONDS: Final = 1.0
 """Seconds for which a lane head must be missing from Redis.
 
-MIN_HEAD_AGE does not suffice. When a run ends, the next run of the lane becomes the head and is submitted. The next run may be
-old.
+MIN_HEAD_AGE is not enough: when a run ends, the next run of the lane becomes the head and is submitted then. This next run may
+already be old.
 """
 ORPHANS_PER_PAGE: Final = 1000
 """Number of orphans at which one read of orphans ends."""
@@ -42,22 +42,25 @@ MAX_RESCUES_PER_PASS: Final = 5000
 RECENT_SECONDS: Final = 10.0
 """Maximum age of recent runs at the time of the previous pass. Every pass examines the recent runs.
 
-If a process dies between the commit of a run and the submission of its job, such a pass finds the run early.
+If a process dies between the commit of a run and the submission of its job, the next pass therefore finds the run.
 """
 RECENT_ROWS: Final = 500
-"""Maximum number of recent runs that one pass examines. It bounds the time of a pass after many new runs."""
+"""Maximum number of recent runs that one pass examines. This number bounds the duration of a pass after many new runs."""
 ROTATION_ROWS: Final = 500
-"""Maximum number of other waiting runs that one read examines. It bounds the time of a pass with a long queue."""
+"""Maximum number of other waiting runs that one read examines.
+
+This number bounds the duration of a pass if the queue is long.
+"""
 DEAD_LOCK_SECONDS: Final = 60.0
 """Seconds for which a dead worker may still have locks in Redis after its last heartbeat."""
 SWEEP_SECONDS: Final = 0.25
-"""Maximum seconds of a sweep in one pass. The servers need the rest of the time for other work."""
+"""Maximum seconds of one pass for a sweep. The servers need the other seconds for other work."""
 
 log = structlog.get_logger("runyard.rescue")
 
 
 class MissingWatch:
-    """Tells lost lane heads apart from heads that are being submitted. It keeps the heads that are missing from Redis."""
+    """Keeps the lane heads that are missing from Redis, to distinguish lost heads from heads that are being submitted."""
 
     def __init__(self) -> None:
         self._missing: dict[RunRef, tuple[Job, float]] = {}
@@ -75,7 +78,7 @@ class MissingWatch:
         return [job for job, _ in self._missing.values()]
 
     def lost(self, missing: Iterable[Job], now: float) -> list[RunRef]:
-        """Return the kept runs that were missing for MIN_MISSING_SECONDS. Forget the jobs that Redis now has.
+        """Return the kept runs that have been missing for MIN_MISSING_SECONDS. Drop the jobs that Redis now has.
 
         ``missing``: the kept jobs that are still missing from Redis.
         """
@@ -84,7 +87,7 @@ class MissingWatch:
         return [ref for ref, (_, since) in self._missing.items() if now - since >= MIN_MISSING_SECONDS]
 
     def forget(self, refs: Iterable[RunRef]) -> None:
-        """Forget runs that were submitted or do not wait."""
+        """Drop runs that were submitted or no longer wait."""
         for ref in refs:
             self._missing.pop(ref, None)
 
@@ -99,7 +102,7 @@ class Rotation:
         self._wrapped = False
 
     def sweep(self) -> None:
-        """Begin a sweep. It ends when the rotation is at its present position again."""
+        """Begin a sweep, which ends when the rotation is at its present position again."""
         self.sweeping, self._goal, self._wrapped = True, self.after, False
 
     def advance(self, after: WaitingCursor | None) -> None:
@@ -156,7 +159,7 @@ class Rescue:
         self._sweep_again_at = self._clock() + LANE_LOCK_SECONDS + 1.0
 
     async def step(self) -> None:
-        """Make one pass. After an error of a server, begin a sweep, because Redis may have lost data. Raise the error."""
+        """Make one pass. After an error of a server, begin a sweep, because Redis may have lost data, and raise the error."""
         if self._clock() >= self._sweep_again_at:
             self._sweep_again_at = float("inf")
             self._rotation.sweep()
@@ -174,10 +177,11 @@ class Rescue:
     async def _submit_orphans(self) -> int:
         """Submit the runs of dead workers at once, because no other process submits them. End their cancelled runs.
 
-        The locks of these workers do not count. A dead worker may still reach Redis but not Postgres. It then keeps its locks
-        until it notices its death.
+        The locks of dead workers do not count. A worker that was declared dead may still reach Redis but not Postgres. Such a
+        worker keeps its locks until it notices that it was declared dead.
 
-        Return the number of submitted runs. After MAX_RESCUES_PER_PASS orphans, the next pass examines the other orphans.
+        Return the number of submitted runs. This pass examines about MAX_RESCUES_PER_PASS orphans, and the next pass the
+        others.
         """
         examined = submitted = 0
         while examined < MAX_RESCUES_PER_PASS and self._leading():
@@ -203,13 +207,13 @@ class Rescue:
         lost = self._missing.lost(missing, self._clock())[: max(limit, 0)]
         if not lost:
             return 0
-        # Postgres is read last, because a run that was executed after the earlier pass is also missing from Redis.
+        # Postgres is read last, because a run that a worker has executed in between is also missing from Redis.
         submitted = await self._submit(await self._backend.workers.still_waiting(lost, unchanged=MIN_HEAD_AGE))
         self._missing.forget(lost)
         return submitted
 
     async def _look_at_recent(self) -> None:
-        """Examine the runs that changed in the RECENT_SECONDS before the last pass or after that pass."""
+        """Examine the runs that changed since RECENT_SECONDS before the last pass."""
         began = self._clock()
         page = await self._backend.workers.waiting(
             unchanged=MIN_HEAD_AGE,
@@ -237,7 +241,8 @@ class Rescue:
     async def _missing_jobs(self, waiting: Sequence[Job]) -> list[Job]:
         """Return the jobs of waiting runs that are missing from Redis. The locks of dead workers do not count.
 
-        A dead worker may have taken a job from Redis before it claimed the run. The dead workers are read once per pass.
+        A worker may have taken a job from Redis and died before it claimed the run. The list of dead workers is read once per
+        pass.
         """
         if self._dead is None:
             workers = await self._backend.workers.workers()

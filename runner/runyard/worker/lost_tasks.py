@@ -1,6 +1,6 @@
-"""Detection of lost tasks: the store assigns a run to this worker, but the run has no task in its process (W4).
+"""Detection of lost tasks: the store says that this worker executes a run, but the worker has no task for the run (W4).
 
-Every worker looks for its own lost tasks. ``lost_jobs.py`` submits runs that no worker holds and whose jobs Redis lost.
+Every worker searches for its own lost tasks. ``lost_jobs.py`` submits runs that no worker holds and whose jobs Redis lost.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The leader submits runs that Redis lost (``lost_jobs.py``), admits due runs, applies limits, counts usage, trims the streams,
 and prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the retention times. The store's ``prune``
-selects the data. The verb ``runs.admit`` also applies the deadlines of HITL requests, and fails the runs that did not start by
-their ``expires_at``. Leases and heartbeats do not depend on the duration of a pass.
+selects the data. ``runs.admit`` also applies the deadlines of HITL requests, and fails the runs that did not start by their
+``expires_at``. A long pass does not delay the lease and the heartbeats.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..support.failure_log import FailureLog
 from .lost_jobs import Rescue
 
 PASS_SECONDS: Final = 1.0
-"""Seconds between two passes. The passes of the rescue have about the same interval."""
+"""Seconds between two passes. The rescue also makes a pass about this often."""
 PRUNE_SECONDS: Final = 10.0
-"""Seconds between two prunings if the first pruning deleted everything."""
+"""Seconds until the next pruning, if a pruning has deleted everything that it could."""
 PRUNE_PART_SECONDS: Final = 0.25
-"""Maximum seconds of prunings in one pass. Each pruning is a short transaction."""
+"""Maximum seconds that one pass prunes. Each pruning is a short transaction."""
 LONG_FEED_DELAY_SECONDS: Final = 60.0
-"""Minimum delay of the feed for a log line with the transaction that causes it. Also the seconds between two such lines."""
+"""Minimum delay of the feed for a log line about the transaction that delays it. Also the seconds between two such lines."""
 
 log = structlog.get_logger("runyard.reconciler")
 
@@ -39,8 +39,8 @@ log = structlog.get_logger("runyard.reconciler")
 class Reconciler:
     """The reconciler of one worker.
 
-    ``worker_id`` returns the worker's current id. ``carry_out`` applies the effects of a commit. ``leading`` returns whether
-    the worker leads.
+    The arguments are functions. ``worker_id`` returns the worker's current id. ``carry_out`` applies the effects of a commit.
+    ``leading`` returns whether the worker leads.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Reconciler:
     def hurry(self) -> None:
         """Make a pass at once, and examine all waiting runs.
 
-        Call this method after this worker began to lead or declared a worker dead.
+        Call this method after this worker has begun to lead or has declared a worker dead.
         """
         self._rescue.sweep()
         self._rescue_at = float("-inf")
@@ -112,7 +112,7 @@ class Reconciler:
         return PASS_SECONDS if admitted.next_due is None else min(PASS_SECONDS, max(admitted.next_due, 0.005))
 
     async def _try_trim(self) -> None:
-        """Trim the event streams to their limit. Without free memory in Redis, no run could start."""
+        """Trim the event streams to their limit. If Redis had no free memory, no run could start."""
         if time.monotonic() < self._trim_at:
             return
         self._trim_at = time.monotonic() + PASS_SECONDS * 0.9
@@ -130,11 +130,11 @@ class Reconciler:
         self._streams_dropped = usage.dropped
 
     async def _try_rescue(self) -> None:
-        # A due run makes a pass come earlier. The rescue still examines the same number of runs per second.
+        # A due run can start a pass earlier. The rescue must still examine the same number of runs per second.
         self._rescue_at = time.monotonic() + PASS_SECONDS * 0.9
         try:
             await self._rescue.step()
-        except RunyardError as error:  # Redis may refuse writes: the rest of the pass needs Postgres only
+        except RunyardError as error:  # Redis may refuse writes, but the rest of the pass needs only Postgres
             self._failures["rescue_failed"].failed(error, expected=True, worker_id=self._worker_id())
         else:
             self._failures["rescue_failed"].worked(worker_id=self._worker_id())
@@ -150,7 +150,7 @@ class Reconciler:
     async def _prune(self) -> None:
         """Delete data whose retention has passed, and rows of deleted threads, for PRUNE_PART_SECONDS.
 
-        Later passes continue.
+        Later passes delete the rest.
         """
         began = time.monotonic()
         if began < self._prune_at:

@@ -25,9 +25,9 @@ class RedisOutageReport:
     def __init__(self, heartbeat_state: HeartbeatState) -> None:
         self._state = heartbeat_state
         self._reported: tuple[str, bool] | None = None
-        """The worker, and whether its outage is reported.
+        """The worker's id, and whether Postgres has a report of its outage.
 
-        None before the first report, because the report in Postgres is unknown.
+        None before the first report, because it is unknown whether Postgres has a report.
         """
         self._failures = FailureLog(log, "redis_outage_report_failed")
 
@@ -36,7 +36,7 @@ class RedisOutageReport:
         while True:
             try:
                 await self._look(backend)
-            except Exception as error:  # the heartbeats of the thread continue
+            except Exception as error:  # the thread must continue to send heartbeats
                 self._failures.failed(error, worker_id=self._state.worker_id)
             else:
                 self._failures.worked(worker_id=self._state.worker_id)

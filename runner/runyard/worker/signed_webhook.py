@@ -23,8 +23,8 @@ MAX_RESULT_BYTES: Final = 65_536
 class WebhookRun(BaseModel):
     """The run of an event. ``status``: the status in the event.
 
-    ``result``, ``error``, ``usage`` and ``finished_at`` are null if the run has continued after the event. If the thread is
-    deleted, or if the stored data of the run cannot be decoded, all fields except ``status`` and ``result_omitted`` are null.
+    If the run has continued after the event, ``result``, ``error``, ``usage`` and ``finished_at`` are null. If the thread is
+    deleted, or the stored data of the run cannot be decoded, all fields except ``status`` and ``result_omitted`` are null.
     """
 
     status: Literal["completed", "failed", "cancelled", "dead", "suspended"]
@@ -66,7 +66,7 @@ def body_of(posting: Posting, run: Run | None) -> bytes:
 
 
 def _summary(posting: Posting, run: Run | None) -> JsonObject:
-    """Return a summary of the run. Leave out the data of a run that has continued after the event."""
+    """Return a summary of the run. If the run has continued after the event, leave out the data of its end."""
     status = posting.type.removeprefix("run.")
     still = run.without_tracebacks() if run is not None and run.status == status else None
     large = still is not None and still.result is not None and len(_json(still.result)) > MAX_RESULT_BYTES
@@ -86,7 +86,7 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
 def signed(delivery_id: str, body: bytes, secrets: Iterable[str], now: datetime) -> dict[str, str]:
     """Return the headers of a try. ``now``: the present time, with a time zone.
 
-    ``secrets``: each is ``whsec_`` and a base64 text. The headers have one signature per secret.
+    ``secrets``: secrets of the form ``whsec_`` and a base64 text. The headers have one signature for each secret.
     """
     from standardwebhooks import Webhook  # only the leader needs this package
 

@@ -14,9 +14,9 @@ from ..support import metrics
 
 @dataclass(slots=True)
 class Slot:
-    """One run in a slot. ``again``: a second delivery of the same run.
+    """One run in a slot.
 
-    The worker claims this delivery when the execution ends.
+    ``again``: a second delivery of the same run. The worker claims the run of this delivery when the execution ends.
     """
 
     worker_id: str
@@ -28,8 +28,8 @@ class Slot:
 class Slots:
     """The slots of one worker, at most ``size``.
 
-    A run takes a slot when the worker has taken its job, before the claim in Postgres. While the run has the slot, the
-    heartbeat thread renews the lock of its lane.
+    A run gets a slot when the worker has taken the run's job, before the claim in Postgres. While the run has the slot, the
+    heartbeat thread renews the lock of the run's lane.
     """
 
     def __init__(self, size: int) -> None:
@@ -47,8 +47,8 @@ class Slots:
     def take(self, worker_id: str, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Put ``deliveries`` into slots. Return the deliveries to claim.
 
-        A run with a slot is not claimed a second time. An answer may queue a suspended run again before the task of its attempt
-        has ended. The second delivery then waits until the slot is free.
+        The worker does not claim a run that already has a slot. An answer may queue a suspended run again before the task of
+        its attempt has ended. The second delivery then waits until the slot is free.
         """
         fresh = []
         for delivery in deliveries:
@@ -85,7 +85,8 @@ class Slots:
     def held(self, worker_id: str) -> Sequence[Delivery]:
         """Return the deliveries whose locks ``worker_id`` holds.
 
-        The heartbeat thread calls this method. The method therefore copies the table in one step.
+        The heartbeat thread calls this method while the main loop changes the table. The method therefore copies the table in
+        one step.
         """
         slots = [slot for slot in list(self._slots.values()) if slot.worker_id == worker_id]
         return [slot.again or slot.delivery for slot in slots]

@@ -1,7 +1,7 @@
 """The task guard. A SystemExit or KeyboardInterrupt in a task of an agent ends that task only.
 
-Without the guard, such an exception would leave the event loop, and end the worker with all its runs. The guard does not cover
-callbacks. It does not cover coroutines that a thread outside of the agent's context submits.
+Without the guard, such an exception would leave the event loop, and end the worker with all its runs. The guard covers neither
+callbacks nor coroutines that a thread outside of the agent's context submits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def contain(loop: asyncio.AbstractEventLoop) -> None:
     """Guard the tasks of agents in ``loop``, and the tasks that these tasks start.
 
-    The loop must handle the signals of its process itself. Ctrl-C then never raises KeyboardInterrupt in a task.
+    The loop must handle the signals of its process itself, so that Ctrl-C never raises KeyboardInterrupt in a task.
     """
 
     def task_of(
@@ -30,7 +30,7 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
         if agent is None or not isinstance(work, Coroutine):
             return asyncio.Task(work, loop=loop, context=context, **options)
         task = asyncio.Task(_contained(work, agent), loop=loop, context=context, **options)
-        task.add_done_callback(lambda _: work.close())  # a task cancelled before its start never ran ``work``
+        task.add_done_callback(lambda _: work.close())  # if the task is cancelled before its start, ``work`` never runs
         return task
 
     loop.set_task_factory(task_of)

@@ -1,8 +1,9 @@
 """The webhook dispatcher: the leader sends due deliveries, a bounded number at once, and stores their outcomes.
 
-The dispatcher takes each delivery under a lease. If the dispatcher dies, the next leader sends its unsettled deliveries again
-when their leases end. The store keeps deliveries, leases and tries. A new leader does not know which endpoints are
-unresponsive. ``WebhookPolicy`` (``domain/webhooks.py``) has the number of tries and the first pause. The constants below define
+The dispatcher takes each delivery under a lease. If the dispatcher dies, its deliveries without a stored outcome keep their
+leases. When these leases end, the next leader sends the deliveries again. The store keeps deliveries, leases and tries, but
+not the unresponsive endpoints. A new leader must learn which endpoints are unresponsive. ``WebhookPolicy``
+(``domain/webhooks.py``) has the number of tries and the first pause. The constants below define
 the later pauses.
 """
 
@@ -28,7 +29,7 @@ from ..support.store_retries import patiently
 from .signed_webhook import body_of, signed
 
 POLL_SECONDS: Final = 0.5
-"""Seconds until the next read of the store, after a read that found no due delivery."""
+"""Seconds until the next read of the store, if a read has found no due delivery."""
 MEASURE_SECONDS: Final = 5.0
 """Seconds between two measurements of the oldest waiting delivery."""
 MAX_IN_FLIGHT: Final = 64
@@ -38,11 +39,11 @@ MAX_IN_FLIGHT_PER_ENDPOINT: Final = 8
 MAX_IN_FLIGHT_UNRESPONSIVE: Final = 32
 """Maximum number of deliveries in flight to unresponsive endpoints.
 
-The last try to an unresponsive endpoint got no answer. A delivery to it may occupy its place for a whole timeout. The
-unresponsive endpoints share these places. Each has at least one place.
+An endpoint is unresponsive if the last try got no answer. A delivery to such an endpoint may occupy its place for a whole
+timeout. All unresponsive endpoints share these places, but each endpoint has at least one place.
 """
 MAX_UNRESPONSIVE_KNOWN: Final = 1000
-"""Maximum number of known unresponsive endpoints. The endpoint with the oldest last try is forgotten first."""
+"""Maximum number of known unresponsive endpoints. If there are more, the endpoint with the oldest last try is dropped."""
 BACKOFF_FACTOR: Final = 3.0
 MAX_BACKOFF_SECONDS: Final = 4 * 3600.0
 """Maximum number of seconds between two tries."""
@@ -68,7 +69,7 @@ class WebhookDispatcher:
 
     @property
     def lease(self) -> float:
-        """Seconds after which an unsettled delivery is offered again."""
+        """Seconds after which the store offers a delivery again, if its outcome was not stored."""
         return self._policy.timeout + 2 * LEASE_MARGIN_SECONDS
 
     async def run(self) -> None:
@@ -95,7 +96,7 @@ class WebhookDispatcher:
             if room
             else []
         )
-        # The next read begins after the last endpoint of this read. Every endpoint then gets its turn.
+        # The next read begins after the last endpoint of this read, so that every endpoint gets its turn.
         self._after = max((posting.endpoint for posting in postings), default="") if len(postings) == room else ""
         for posting in postings:
             flight = asyncio.create_task(self._deliver(posting), name=f"webhook {posting.delivery_id}")
@@ -109,7 +110,7 @@ class WebhookDispatcher:
     def _busy(self) -> dict[str, int]:
         """Return the number of occupied places of each endpoint.
 
-        The places that an unresponsive endpoint must not use count as occupied.
+        An unresponsive endpoint may use only some of its places. The other places count as occupied.
         """
         busy = Counter(self._flights.values())
         if self._unresponsive:
@@ -145,7 +146,7 @@ class WebhookDispatcher:
                 log.warning("webhook_delivery_failed", **_names(posting), **result)
 
     async def _outcome(self, posting: Posting) -> DeliveryOutcome:
-        """Make one try. An unexpected error counts as a failed try. Otherwise the delivery would be repeated for ever.
+        """Make one try. An unexpected error counts as a failed try, because the delivery would otherwise be repeated for ever.
 
         Raises BackendUnavailableError.
         """
@@ -160,7 +161,7 @@ class WebhookDispatcher:
     async def _try(self, posting: Posting) -> DeliveryOutcome:
         try:
             check_url(posting.url, "webhook")
-        except InvalidInputError:  # a host program stored the URL. It may contain a secret
+        except InvalidInputError:  # a host program stored the URL, which may contain a secret
             return DeliveryOutcome("failed", error="the stored URL is not valid for a webhook")
         if not posting.versions:
             return DeliveryOutcome("failed", error="the webhook was removed")
@@ -220,7 +221,7 @@ class WebhookDispatcher:
 
 
 def _names(posting: Posting) -> dict[str, str | None]:
-    """Return the fields of ``posting`` for the log. The path of the URL may be a secret, and is left out."""
+    """Return the fields of ``posting`` for the log. The path of the URL is left out, because it may be a secret."""
     return {
         "webhook_delivery_id": posting.delivery_id,
         "tenant": posting.tenant,

@@ -42,15 +42,15 @@ from .slots import Slots
 from .webhook_dispatcher import WebhookDispatcher
 
 INSPECT_SECONDS: Final = 2.0
-"""Seconds between two comparisons of this worker's runs in the store with its tasks."""
+"""Seconds between two checks that each run of this worker in the store has a task."""
 ANNOUNCE_TIMEOUT_SECONDS: Final = 2.0
-"""Maximum seconds of a wait for an answer of a server while the worker shuts down."""
+"""Maximum seconds for which a worker that shuts down waits for an answer of a server."""
 HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
 """Maximum seconds after the grace time until the worker has released its unfinished runs."""
 LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
 """Maximum seconds after the grace time until :meth:`Worker.run` ends, even if servers do not answer."""
 TURN_SECONDS: Final = 0.5
-"""Seconds between two records that the main loop runs. The heartbeat reads these records."""
+"""Seconds between two records of the main loop that it is not blocked. The heartbeat reads these records."""
 
 log = structlog.get_logger("runyard.worker")
 
@@ -65,15 +65,15 @@ class Worker:
     """Serves the agents of ``app`` from ``backend``.
 
     ``queues``: the queues to serve, by default the app's queues. ``slots``: maximum number of runs at once. ``grace``: seconds
-    for which a stopping worker lets its runs continue. Then it releases unfinished runs at their last commit. ``connect``: a
-    function that makes the second, small backend of the heartbeat thread. Without ``connect``, the main loop sends and watches
-    the heartbeats. ``watchdog``: seconds for which user code may block the main loop. Then the worker sends no heartbeats and
-    loses its runs. ``heartbeat_process``: sends the heartbeats while native code holds the interpreter. It needs ``connect``.
-    ``address``: the ``host:port`` of the worker's health server. The worker registers this address. ``retention``: the
-    retention of the data that the leader prunes. ``isolation``: executes runs that need a separate process. Without
-    ``isolation``, this process executes them. ``sender``: sends webhooks while this worker leads. Without ``sender``, this
-    worker sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further loops. They run until the worker has
-    drained. A failed loop is started again.
+    for which a stopping worker lets its runs continue. After this time the worker releases unfinished runs at their last
+    commit. ``connect``: a function that makes a second, small backend for the heartbeat thread. Without ``connect``, the main
+    loop sends and watches the heartbeats. ``watchdog``: seconds for which user code may block the main loop. After this time
+    the worker sends no heartbeats and loses its runs. ``heartbeat_process``: the process that sends the heartbeats while
+    native code holds the interpreter. It needs ``connect``. ``address``: the ``host:port`` of the worker's health server. The
+    worker registers this address. ``retention``: the retention of the data that the leader prunes. ``isolation``: the object
+    that executes runs which need a separate process. Without ``isolation``, this process executes them. ``sender``: the object
+    that sends webhooks while this worker leads. Without ``sender``, this worker sends no webhooks. ``webhooks``: the settings
+    of webhooks. ``loops``: further loops that run until the worker has drained. If a loop fails, the worker starts it again.
     """
 
     def __init__(
@@ -164,15 +164,15 @@ class Worker:
         return self._heartbeat_thread is None or self._heartbeat_thread.alive
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker claims no runs. A claiming worker has none. Any thread may call this method."""
+        """Return the reasons why the worker claims no runs, or an empty list. Any thread may call this method."""
         return ["the worker is draining"] if self.claim_loop.stopping else self._heartbeat_state.troubles()
 
     def drain(self) -> None:
-        """Stop claiming. The worker ends when its last run has ended. There is no time limit."""
+        """Stop claiming. The worker ends when its last run has ended, without a time limit."""
         self.claim_loop.stop()
 
     def stop(self) -> None:
-        """Stop claiming. Let the runs continue for the grace time. Then release the unfinished runs, and end.
+        """Stop claiming. Let the runs continue for the grace time, then release the unfinished runs, and end.
 
         A second call ends the grace time.
         """
@@ -234,8 +234,8 @@ class Worker:
                 failures.failed(error, worker_id=info.worker_id)
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
-                # The answer of an earlier call was lost. The call had registered this id. The leader then declared the silent
-                # id dead.
+                # An earlier call registered this id, but its answer was lost. The leader then declared this id dead, because
+                # nobody sent its heartbeats.
                 info = replace(info, worker_id=new_worker_id())
             else:
                 failures.worked(worker_id=info.worker_id)
@@ -260,7 +260,10 @@ class Worker:
         registration.add_done_callback(self._registrations.discard)
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
-        """Stop the worker if its event writer failed. Its runs would have no events. Other workers take over the runs."""
+        """Stop the worker if its event writer failed, because its runs would have no events.
+
+        Other workers execute the runs then.
+        """
         if not writing.cancelled() and (error := writing.exception()) is not None:
             log.error("event_writer_failed", worker_id=self.worker_id, error=str(error), exc_info=error)
             if not self._stop.is_set():  # a second call would end the grace time
@@ -310,13 +313,13 @@ class Worker:
         await follow_cancel_hints(self.backend.scheduler, self.slots.execution)
 
     async def _follow_notifications(self) -> None:
-        """Admit runs of a host program's transaction when that transaction has committed."""
+        """Admit the runs that a host program has accepted in its transaction, when this transaction has committed."""
         async for effects in self.backend.notifications():
             self.effects_sender.carry_out(effects)
             self.effects_sender.carry_out((await self.backend.runs.admit()).effects)
 
     async def _inspect(self) -> None:
-        """Find runs of this worker without a task, and cancels whose hint was lost."""
+        """Find this worker's runs that have no task, and cancels whose hint was lost."""
         while True:
             await asyncio.sleep(INSPECT_SECONDS)
             worker_id = self.worker_id
@@ -324,9 +327,9 @@ class Worker:
             await stop_cancelled(self.backend.workers, worker_id, self.slots.execution)
 
     async def _drain(self, taking: asyncio.Task[None]) -> None:
-        """Wait until all runs have ended. After :meth:`stop`, wait for the grace time only. Then release the unfinished runs.
+        """Wait until all runs have ended. After :meth:`stop`, wait only for the grace time, then release the unfinished runs.
 
-        ``taking``: the task of the claim loop. After a drain or a stop, it ends when its last claim has returned.
+        ``taking``: the task of the claim loop. After a drain or a stop, this task ends when its last claim has returned.
         """
         await _first(self._finished(taking), self._stop.wait())
         await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
@@ -348,7 +351,7 @@ class Worker:
         await self.backend.workers.leave(self.worker_id)
 
     async def _call_store(self, verb: str, call: Coroutine[Any, Any, object]) -> None:
-        """Call the store while the worker shuts down. The shutdown continues after an error and without an answer."""
+        """Call the store while the worker shuts down. If the call fails or gets no answer, the shutdown continues."""
         task = asyncio.create_task(call, name=f"worker {verb}")
         await asyncio.wait((task,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
         error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE_TIMEOUT_SECONDS:g} s")
@@ -359,7 +362,7 @@ class Worker:
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel ``tasks``. Wait for their ends, at most ANNOUNCE_TIMEOUT_SECONDS, because a task may wait for a server."""
+    """Cancel ``tasks``, and wait until they end. A task may wait for a server, so wait at most ANNOUNCE_TIMEOUT_SECONDS."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=ANNOUNCE_TIMEOUT_SECONDS)
@@ -375,7 +378,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _for_ever(loop: Callable[[], Awaitable[None]], worker_id: Callable[[], str]) -> None:
-    """Run a loop of the worker. Start the loop again after each failure. It then continues when a server is back."""
+    """Run a loop of the worker. Start the loop again after each failure, so that it continues when a server is back."""
     tries = 0
     failures = FailureLog(log, "worker_loop_failed")
     while True:

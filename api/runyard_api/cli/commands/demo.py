@@ -77,7 +77,7 @@ def demo(
         bool, typer.Option("--console", help="Keep the servers and the workers, and serve the console until Ctrl-C.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the console. Another one is taken if it is 0 or in use.")
+        int, typer.Option(min=0, max=65535, help="Port of the console. If it is 0 or in use, any free port is used.")
     ] = 8000,
 ) -> None:
     """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.

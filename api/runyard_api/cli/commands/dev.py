@@ -49,19 +49,25 @@ def dev(
     port: Annotated[
         int,
         typer.Option(
-            envvar="RUNYARD_API_PORT", min=0, max=65535, help="Port of the HTTP API. Another one is taken if it is 0 or in use."
+            envvar="RUNYARD_API_PORT",
+            min=0,
+            max=65535,
+            help="Port of the HTTP API. If it is 0 or in use, any free port is used.",
         ),
     ] = 8000,
     reset: Annotated[bool, typer.Option("--reset", help="Delete the data in .runyard/ first.")] = False,
     configured: Annotated[
-        bool, typer.Option("--configured", help="Use the servers of the environment, also on other machines, without asking.")
+        bool,
+        typer.Option(
+            "--configured", help="Use the servers that the environment names, even on other machines, without a question."
+        ),
     ] = False,
 ) -> None:
     """Serve an app and the HTTP API on private servers. The command migrates the schema. Data stays in .runyard/.
 
     If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set in the environment, the servers that they name are used instead.
-    Servers of other machines need --configured, or the answer yes, because `dev` migrates their schema and serves their runs
-    with this app. A COMMAND after `--` runs beside the workers. `dev` ends when this command ends.
+    If these servers are on other machines, `dev` asks first, unless --configured is given. It migrates their schema and serves
+    their runs with this app. A COMMAND after `--` runs beside the workers. `dev` ends when this command ends.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()

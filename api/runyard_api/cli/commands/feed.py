@@ -24,8 +24,8 @@ def feed(
 ) -> None:
     """Print the feed: ended and suspended runs, stored messages, forked threads and deleted threads.
 
-    The command starts at the oldest kept entry, or after --cursor. With --json, each line has the cursor that continues after
-    this line.
+    The command starts at the oldest stored entry, or after --cursor. With --json, each line has a cursor, which continues
+    after this line.
     """
 
     def show(entry: FeedEntry) -> None:

@@ -29,7 +29,7 @@ def fork(
     repair: Annotated[bool, typer.Option("--repair", help="Close the tool calls that are open at the cut.")] = False,
     title: Annotated[str | None, typer.Option(help="Title of the new thread.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag as key=value; may be repeated.")] = None,
-    metadata: Annotated[str | None, typer.Option(help="JSON object that the new thread has as extra.fork.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="JSON object to store as extra.fork of the new thread.")] = None,
     keep_usage: Annotated[bool, typer.Option("--keep-usage", help="Continue the usage totals of the source.")] = False,
     agent: options.Agent = None,
     message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
@@ -95,17 +95,20 @@ def fork_many(
     context: typer.Context,
     source: Source,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT...]", help="The messages to try, each on its own.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[TEXT...]", help="The messages to try. Each is a candidate.", show_default=False),
     ] = None,
     file: Annotated[
         typer.FileText | None, typer.Option("--from", help="File with one message per line, after TEXT. - is standard input.")
     ] = None,
     after: options.After = None,
     threads: Annotated[bool, typer.Option("--threads", help="Run each message on a fork that is kept.")] = False,
-    stop: Annotated[str, typer.Option(help="Stop when all have ended (all) or when one has succeeded (first).")] = "all",
+    stop: Annotated[str, typer.Option(help="Stop when all candidates have ended (all) or one has succeeded (first).")] = "all",
     judge: Annotated[str | None, typer.Option(help="Agent that chooses the best answer.")] = None,
     max_parallel: Annotated[int, typer.Option(min=1, help="Maximum number of messages to try at once.")] = MAX_PARALLEL,
-    run_id: Annotated[str | None, typer.Option(help="Id of the job. A repetition with the same id is the same job.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Id of the job. A repetition with the same id returns the same job.")
+    ] = None,
     agent: options.Agent = None,
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,

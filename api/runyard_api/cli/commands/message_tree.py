@@ -86,7 +86,7 @@ def store(
     parent: Annotated[
         str | None, typer.Option(help=f"Store after this message, on a branch. {ROOT_ID}: store another first message.")
     ] = None,
-    expected_leaf: Annotated[str | None, typer.Option(help="Refuse unless this is the last message.")] = None,
+    expected_leaf: Annotated[str | None, typer.Option(help="Store only if this message is the last one.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Store a message without a run and print its id. The next run sees the message."""
@@ -117,7 +117,9 @@ def regenerate(
     message: Annotated[
         str | None, typer.Option(help="Id of the answer to replace, or of the user message. Default: the newest.")
     ] = None,
-    run_id: Annotated[str | None, typer.Option(help="Id of the run. A repetition with the same id is the same run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Id of the run. A repetition with the same id returns the same run.")
+    ] = None,
     agent: options.Agent = None,
     parallel: Annotated[bool, typer.Option("--parallel", help="Do not wait for other runs.")] = False,
     wait: options.Wait = False,
@@ -125,7 +127,7 @@ def regenerate(
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer a user message again, on a new branch. Print the id of the run, or its answer."""
+    """Answer a user message again, on a new branch. Print the id of the run, or the answer."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -29,16 +29,16 @@ def migrate(
         str | None,
         typer.Option(
             metavar="ROLE",
-            help="Role of the workers and API processes. It gets the rights that they need, and loses other grants.",
+            help="Role of the workers and API processes. The role gets the rights that it needs, and loses all others.",
         ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="List what would be applied, and change nothing.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="As --plan, and exit with 5 if the schema lacks something that this version has.")
+        bool, typer.Option("--check", help="Like --plan, but exit with 5 if the schema lacks a part that this version needs.")
     ] = False,
 ) -> None:
     """Create or upgrade the schema, and list the applied files. The command can be repeated. Workers of the previous version
-    may run meanwhile."""
+    may run at the same time."""
     url = deployment.target(context).url or deployment.target(context).locate().url
     scheme = url.partition(":")[0]
     if scheme not in (*POSTGRES, *TABLES):

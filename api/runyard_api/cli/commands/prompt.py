@@ -19,10 +19,14 @@ def prompt(
     context: typer.Context,
     thread: options.ThreadArg,
     text: Annotated[str | None, typer.Argument(help="The message. Without it the run continues from the last message.")] = None,
-    run_id: Annotated[str | None, typer.Option(help="Id of the run. A repetition with the same id is the same run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Id of the run. A repetition with the same id returns the same run.")
+    ] = None,
     agent: options.Agent = None,
     queue: Annotated[str | None, typer.Option(help="Queue in which the run waits.")] = None,
-    parent: Annotated[str | None, typer.Option(help=f"Continue from this message, on a branch. {ROOT_ID}: begin anew.")] = None,
+    parent: Annotated[
+        str | None, typer.Option(help=f"Continue from this message, on a branch. {ROOT_ID}: begin a new tree.")
+    ] = None,
     parallel: Annotated[
         bool, typer.Option("--parallel", help="Run on a branch of its own, without waiting for other runs.")
     ] = False,
@@ -82,7 +86,7 @@ def respond(
     context: typer.Context,
     thread: options.ThreadArg,
     answer: Annotated[str | None, typer.Argument(help="The answer, as JSON or as text.")] = None,
-    request: Annotated[str | None, typer.Option(help="Id of the request. Default: the only one that is open.")] = None,
+    request: Annotated[str | None, typer.Option(help="Id of the request. Default: the only pending request.")] = None,
     response_id: Annotated[
         str | None, typer.Option(help="Id of the answer. A repetition with the same id changes nothing.")
     ] = None,
@@ -132,7 +136,7 @@ def signal(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Send a signal to a thread. A run that waits for it continues. Otherwise the signal stays until a run waits for it."""
+    """Send a signal to a thread. A run that waits for the signal continues. Without such a run, the thread keeps the signal."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -173,7 +177,7 @@ def cancel(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the messages of the run in the conversation.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Cancel a run. The run stores nothing more."""
+    """Cancel a run. After this command, the run stores no messages."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -18,7 +18,7 @@ def api(
     context: typer.Context,
     host: Annotated[str | None, typer.Option(envvar="RUNYARD_API_HOST", help="Address to listen on.")] = None,
     port: Annotated[
-        int | None, typer.Option(envvar="RUNYARD_API_PORT", min=0, max=65535, help="Port to listen on. 0: a free one.")
+        int | None, typer.Option(envvar="RUNYARD_API_PORT", min=0, max=65535, help="Port to listen on. 0: any free port.")
     ] = None,
     auth: Annotated[
         str | None,

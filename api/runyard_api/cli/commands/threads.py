@@ -96,7 +96,7 @@ def show(
 def update(
     context: typer.Context,
     thread: options.ThreadArg,
-    agent: Annotated[str | None, typer.Option(help="Agent of later prompts that name none.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent for later prompts that name no agent.")] = None,
     title: Annotated[str | None, typer.Option(help="Title of the thread.")] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -23,7 +23,7 @@ def usage(
     agent: options.Agent = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show the usage of the tenant's runs by the day of their end, in UTC. Only --json lists days without a run."""
+    """Show the usage of the tenant's runs by the day on which they ended, in UTC. Only --json lists days without a run."""
 
     async def go() -> UsageReport:
         async with deployment.connect(context) as client:

@@ -29,7 +29,7 @@ def add(
     url: Annotated[str, typer.Argument(help="URL to send events to, http or https.", show_default=False)],
     events: Annotated[
         list[str] | None,
-        typer.Option("--event", help=f"Event to send: {', '.join(FEED_TYPES)}; may be repeated. Default: all of runs."),
+        typer.Option("--event", help=f"Event to send: {', '.join(FEED_TYPES)}; may be repeated. Default: all events of runs."),
     ] = None,
     all_tenants: Annotated[
         bool, typer.Option("--all-tenants", help="Send the events of every tenant, not only of this one.")
@@ -173,7 +173,7 @@ def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool)
 @app.command()
 def deliveries(
     context: typer.Context,
-    failed: Annotated[bool, typer.Option("--failed", help="List only deliveries that failed for good.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="List only failed deliveries, which are not tried again.")] = False,
     pending: Annotated[bool, typer.Option("--pending", help="List only deliveries that are not sent yet.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,

@@ -24,7 +24,7 @@ def worker(
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(envvar="RUNYARD_QUEUES", help="Queues to serve, separated by commas. Default: those of the agents."),
+        typer.Option(envvar="RUNYARD_QUEUES", help="Queues to serve, separated by commas. Default: the agents' queues."),
     ] = None,
     arq_queues: ArqQueues = None,
     grace: Annotated[

@@ -20,9 +20,7 @@ from ..view.output import escape
 
 app = typer.Typer(help="List and drain workers, and print their stacks.", no_args_is_help=True)
 
-WorkerArg = Annotated[
-    str, typer.Argument(help="Id of the worker, or a part of it that no other worker has.", show_default=False)
-]
+WorkerArg = Annotated[str, typer.Argument(help="Id of the worker, or a part that only this id contains.", show_default=False)]
 
 _STYLE = {
     "live": "green",
