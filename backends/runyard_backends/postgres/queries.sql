@@ -90,7 +90,7 @@ SELECT x.created, x.effects, $2::text AS thread_id, (x.signal).* FROM runyard.se
 -- name: append
 -- Append messages to an attempt's run. Return the stored messages.
 SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
-FROM runyard.append($1, $2, $3, $4::runyard.new_message[], $5)
+FROM runyard.append_v2($1, $2, $3, $4::runyard.new_message[], $5, $6)
 
 -- name: start_step
 -- Begin a step. Return the step's row if the step is finished or an earlier attempt began it, else no row.
@@ -98,7 +98,7 @@ SELECT step_key, done, result, fence, outcome FROM runyard.start_step($1, $2, $3
 
 -- name: finish_step
 -- Record the result of a step.
-SELECT runyard.finish_step($1, $2, $3, $4, $5)
+SELECT runyard.finish_step_v2($1, $2, $3, $4, $5, $6)
 
 -- name: complete
 -- Complete the runs of attempts. Return one row per attempt: the end of its run, or the refusal.

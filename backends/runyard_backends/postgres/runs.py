@@ -149,12 +149,13 @@ class PostgresRunStore:
         """Return the steps, the HITL requests and the waits that the run has stored, and whether they started the attempt."""
         return codec.ledger(await self.db.one("ledger", attempt.thread_key, attempt.run_id, attempt.fence))
 
-    async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+    async def append(
+        self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1, usage: Usage | None = None
+    ) -> list[Message]:
         """Store messages of the run under the attempt's fence and return them (I3). ``first_event``: the number of the event of
-        the first message. Raises StaleFenceError, CancelRequestedError."""
-        rows = await self.db.rows(
-            "append", attempt.thread_key, attempt.run_id, attempt.fence, codec.many(list(messages)), first_event
-        )
+        the first message. ``usage``: the usage of the run so far. Raises StaleFenceError, CancelRequestedError."""
+        held = (attempt.thread_key, attempt.run_id, attempt.fence)
+        rows = await self.db.rows("append", *held, codec.many(list(messages)), first_event, codec.usage_json(usage))
         return codec.messages(rows, thread_key=attempt.thread_key)
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
@@ -163,11 +164,11 @@ class PostgresRunStore:
         row = await self.db.row("start_step", attempt.thread_key, attempt.run_id, attempt.fence, key)
         return codec.step(row) if row else None
 
-    async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
-        """Record the result of the step ``key``."""
+    async def finish_step(self, attempt: AttemptToken, key: str, result: Any, *, usage: Usage | None = None) -> None:
+        """Record the result of the step ``key``. ``usage``: the usage of the run so far."""
         check_value(result, "result")
-        packed = codec.pack(result)
-        await self.db.row("finish_step", attempt.thread_key, attempt.run_id, attempt.fence, key, packed)
+        held = (attempt.thread_key, attempt.run_id, attempt.fence)
+        await self.db.row("finish_step", *held, key, codec.pack(result), codec.usage_json(usage))
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         """Complete runs in one transaction. The result for a refused completion is an error. ``wait``: seconds to wait for a

@@ -1243,7 +1243,13 @@ FUNCTION runyard.choose_default_agent() RETURNS trigger;
 -- functions/append.sql --------------------------------------------------------------------------------------------------------
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged.
+-- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged. used: the usage of
+-- the run so far, or NULL. The record of the run gets the larger amounts, so that a repeated and a late call change nothing.
+FUNCTION runyard.append_v2(
+    thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer, used jsonb
+) RETURNS SETOF runyard.messages;
+
+-- Append messages without their usage. Workers of older releases call this function.
 FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages;
 
@@ -2372,7 +2378,11 @@ FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 -- began it. A repetition of this call after a lost reply also returns no row.
 FUNCTION runyard.start_step(thread_key bigint, run_id text, with_fence bigint, step text) RETURNS SETOF runyard.steps;
 
--- Record the result of a step. A result that is already recorded stays unchanged.
+-- Record the result of a step. A result that is already recorded stays unchanged. used: as for append_v2.
+FUNCTION runyard.finish_step_v2(thread_key bigint, run_id text, with_fence bigint, step text, value bytea, used jsonb)
+RETURNS void;
+
+-- Record the result of a step without its usage. Workers of older releases call this function.
 FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void;
 
 -- functions/store_message.sql -------------------------------------------------------------------------------------------------
@@ -2540,6 +2550,9 @@ FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
 
 -- Return the sum of two usages. If one of them is damaged, return `a`. An error would stop every verb that adds to a damaged usage.
 FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb;
+
+-- Return the larger amounts of two usages, or `a` if `b` is NULL. If `a` is damaged, return it, as add_usage does.
+FUNCTION runyard.most_usage(a jsonb, b jsonb) RETURNS jsonb;
 
 -- Return a number of a usage. A value that is no number or is too large counts as 0. An error would stop the leader, which counts the runs
 -- of every tenant.

@@ -1,8 +1,10 @@
 -- Appending messages to a run.
 
--- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged.
-CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
-RETURNS SETOF runyard.messages
+-- Append messages to an attempt's run. Return the stored messages. A message that is stored already stays unchanged. used: the usage of
+-- the run so far, or NULL. The record of the run gets the larger amounts, so that a repeated and a late call change nothing.
+CREATE OR REPLACE FUNCTION runyard.append_v2(
+    thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer, used jsonb
+) RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     seen bigint;
@@ -19,12 +21,20 @@ BEGIN
     t := got.t; r := got.r;
     IF t.next_seq > seen THEN
         UPDATE runyard.threads x SET next_seq = t.next_seq, updated_at = now() WHERE x.thread_key = t.thread_key;
-        UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id,
-               has_tools = r.has_tools, progressed = true
-        WHERE accept_no = r.accept_no;
     END IF;
+    UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools,
+           progressed = progressed OR t.next_seq > seen, usage = runyard.most_usage(r.usage, used)
+    WHERE accept_no = r.accept_no AND (t.next_seq > seen OR used IS NOT NULL);
     RETURN QUERY SELECT m.* FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
         JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place;
+END $$;
+
+-- Append messages without their usage. Workers of older releases call this function.
+CREATE OR REPLACE FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
+RETURNS SETOF runyard.messages
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY SELECT m.* FROM runyard.append_v2(thread_key, run_id, with_fence, messages, first_event, NULL) m;
 END $$;
 
 -- Insert messages of a run after its last message. Skip messages that the run has already: such a call is a repetition after a lost reply.

@@ -19,8 +19,9 @@ BEGIN
     WHERE NOT runyard.steps.done;
 END $$;
 
--- Record the result of a step. A result that is already recorded stays unchanged.
-CREATE OR REPLACE FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void
+-- Record the result of a step. A result that is already recorded stays unchanged. used: as for append_v2.
+CREATE OR REPLACE FUNCTION runyard.finish_step_v2(thread_key bigint, run_id text, with_fence bigint, step text, value bytea, used jsonb)
+RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     got record;
@@ -32,5 +33,13 @@ BEGIN
     INSERT INTO runyard.steps (accept_no, step_key, done, fence, result, started_at, ended_at)
     VALUES (r.accept_no, step, true, with_fence, value, NULL, now())
     ON CONFLICT (accept_no, step_key) DO UPDATE SET done = true, result = value, fence = with_fence, ended_at = now() WHERE NOT runyard.steps.done;
-    UPDATE runyard.runs SET progressed = true WHERE accept_no = r.accept_no AND NOT progressed;
+    UPDATE runyard.runs SET progressed = true, usage = runyard.most_usage(r.usage, used)
+    WHERE accept_no = r.accept_no AND (NOT progressed OR used IS NOT NULL);
+END $$;
+
+-- Record the result of a step without its usage. Workers of older releases call this function.
+CREATE OR REPLACE FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, step text, value bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM runyard.finish_step_v2(thread_key, run_id, with_fence, step, value, NULL);
 END $$;
