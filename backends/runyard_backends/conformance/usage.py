@@ -18,6 +18,9 @@ pytestmark = pytest.mark.asyncio
 
 USED = Usage(requests=2, input_tokens=30, output_tokens=4, cost=0.25, seconds=1.5)
 OTHER = Usage(requests=1, input_tokens=5, output_tokens=1, cost=0.5, seconds=0.25)
+PEAK = Usage(requests=2, input_tokens=30, output_tokens=4, cost=0.5, seconds=1.5)
+"""The larger amounts of USED and OTHER."""
+WORSE = Usage(requests=-1)
 WRONG = ErrorInfo(code="x", message="x")
 
 
@@ -31,6 +34,12 @@ async def total(world: World, agent: str | None = None) -> UsageTotal:
     """Return the totals of all days."""
     await world.count()
     return (await asked(world, agent)).total
+
+
+async def thread_usage(world: World) -> Usage:
+    thread = await world.threads.thread(T)
+    assert thread is not None
+    return thread.usage
 
 
 def of(runs: int, *used: Usage) -> UsageTotal:
@@ -74,6 +83,45 @@ class TestUsage:
         await world.finish(await world.take("r1"), said("done"), usage=OTHER)
         assert (await world.run("r1")).usage == USED + OTHER + OTHER
         assert await total(world) == of(1, USED, OTHER, OTHER)
+
+    async def test_usage_counts_with_the_messages_and_steps_of_an_attempt(self, world: World) -> None:
+        """A call raises the usage of the run to the amounts that it states. A repeated and a late call change nothing."""
+        attempt = await world.start("r1")
+        message = said("a")
+        for stated, counted in ((OTHER, OTHER), (USED, PEAK), (OTHER, PEAK)):
+            await world.runs.append(attempt, [message], first_event=2, usage=stated)
+            assert (await world.run("r1")).usage == counted
+        for _ in range(2):
+            await world.runs.finish_step(attempt, "s", 1, usage=USED + OTHER)
+            assert (await world.run("r1")).usage == USED + OTHER
+        await world.runs.finish_step(attempt, "s2", 1)
+        await world.runs.append(attempt, [said("b")], first_event=3)
+        for call in (
+            world.runs.append(attempt, [said("c")], usage=WORSE),
+            world.runs.finish_step(attempt, "s3", 1, usage=WORSE),
+        ):
+            with pytest.raises(errors.InvalidInputError):
+                await call
+        assert await world.texts() == ["hi", "a", "b"]
+        await world.bury()
+        await world.finish(await world.take("r1", worker="v"), said("done"), usage=OTHER)
+        assert await total(world) == of(1, USED, OTHER, OTHER)
+        assert await thread_usage(world) == (await world.run("r1")).usage == USED + OTHER + OTHER
+
+    @pytest.mark.parametrize("ends", ["cancelled", "kept", "dead"])
+    async def test_usage_of_a_lost_attempt_counts_if_no_other_follows(self, world: World, ends: str) -> None:
+        attempt = await world.start("r1")
+        await world.runs.append(attempt, [said("a")], first_event=2, usage=USED)
+        if ends == "dead":
+            await world.bury()
+            await world.crash("r1", 2)
+        else:
+            await world.runs.cancel(T, "r1", keep=ends == "kept")
+            await world.bury()
+        await world.claim("r1", worker="last")
+        assert (await world.run("r1")).status == ("dead" if ends == "dead" else "cancelled")
+        assert await total(world) == of(1, USED)
+        assert await thread_usage(world) == (USED if ends == "kept" else Usage())
 
     @pytest.mark.parametrize("verb", ["complete", "fail", "suspend", "release", "release from outside"])
     async def test_usage_of_a_cancelled_attempt_counts(self, world: World, verb: str) -> None:

@@ -293,6 +293,12 @@ def _use(run: RunState, usage: Usage | None) -> None:
         run.run.usage = run.run.usage + check_usage(usage)
 
 
+def raise_usage(run: RunState, usage: Usage | None) -> None:
+    """Raise the usage of a run to ``usage``, the usage so far. A repeated and a late call change nothing."""
+    if usage is not None:
+        run.run.usage = run.run.usage.at_least(usage)
+
+
 def checked(write: Write) -> Write:
     """Return the write with a copy of its extra. Raises InvalidInputError if a part of the write is invalid."""
     check_value(write.result, "result")

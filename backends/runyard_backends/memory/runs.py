@@ -24,7 +24,7 @@ from runyard.errors import (
     ThreadNotFoundError,
     WorkerDeadError,
 )
-from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_uuid
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_usage, check_uuid
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
@@ -182,15 +182,23 @@ class MemoryRunStore:
         received = frozenset(r.request.request_id for r in asked if r.received_by == attempt.fence)
         return Ledger(steps.without_answers(run), requests, waited, received, before == "suspended", before == "retried")
 
-    async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+    async def append(
+        self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1, usage: Usage | None = None
+    ) -> list[Message]:
         thread, run = execution.writer(self.db, attempt)
-        return tree.copies(execution.append(self.db, thread, run, messages, first_event))
+        check_usage(usage or Usage())
+        stored = execution.append(self.db, thread, run, messages, first_event)
+        execution.raise_usage(run, usage)
+        return tree.copies(stored)
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
         return steps.start(execution.writer(self.db, attempt)[1], attempt, key, self.db.now())
 
-    async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
-        steps.finish(execution.writer(self.db, attempt)[1], attempt, key, result, self.db.now())
+    async def finish_step(self, attempt: AttemptToken, key: str, result: Any, *, usage: Usage | None = None) -> None:
+        _, run = execution.writer(self.db, attempt)
+        check_usage(usage or Usage())
+        steps.finish(run, attempt, key, result, self.db.now())
+        execution.raise_usage(run, usage)
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         results: list[Ended | Exception] = []

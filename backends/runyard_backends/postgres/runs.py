@@ -143,10 +143,12 @@ class PostgresRunStore:
         """Return the steps, the HITL requests and the waits that the run has stored, and whether they started the attempt."""
         return codec.ledger(await self.db.one("ledger", attempt.thread_key, attempt.run_id, attempt.fence))
 
-    async def append(self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1) -> list[Message]:
+    async def append(
+        self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1, usage: Usage | None = None
+    ) -> list[Message]:
         """Store messages of the run under the attempt's fence and return them (I3). ``first_event``: the number of the event of
-        the first message. Raises StaleFenceError, CancelRequestedError."""
-        rows = await self._interim(codec.new_messages(attempt, messages, first_event))
+        the first message. ``usage``: the usage of the run so far. Raises StaleFenceError, CancelRequestedError."""
+        rows = await self._interim(codec.new_messages(attempt, messages, first_event, usage))
         return codec.messages([row for row in rows if row["seq"] is not None], thread_key=attempt.thread_key)
 
     async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
@@ -155,9 +157,9 @@ class PostgresRunStore:
         (row,) = await self._interim(codec.step_start(attempt, key))
         return codec.step(row) if row["step_key"] is not None else None
 
-    async def finish_step(self, attempt: AttemptToken, key: str, result: Any) -> None:
-        """Record the result of the step ``key``."""
-        await self._interim(codec.step_result(attempt, key, result))
+    async def finish_step(self, attempt: AttemptToken, key: str, result: Any, *, usage: Usage | None = None) -> None:
+        """Record the result of the step ``key``. ``usage``: the usage of the run so far."""
+        await self._interim(codec.step_result(attempt, key, result, usage))
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         """Complete runs in one transaction. The result for a refused completion is an error. ``wait``: seconds to wait for a

@@ -1075,7 +1075,7 @@ CREATE TABLE runyard.candidates (
 );
 
 -- One write. messages: to append. start_key: the step to start, or NULL. finish_key and result: the finished step, or NULL.
--- first_event: the number of the first message's event.
+-- first_event: the number of the first message's event. usage: the usage of the run so far, or NULL.
 CREATE TYPE runyard.interim_write AS (
     thread_key bigint,
     run_id text,
@@ -1084,7 +1084,8 @@ CREATE TYPE runyard.interim_write AS (
     first_event integer,
     start_key text,
     finish_key text,
-    result bytea
+    result bytea,
+    usage jsonb
 );
 
 -- The outcome of a write. place: the number of the write in its batch, from 1. refused: the reason for which nothing of the write was
@@ -1273,9 +1274,10 @@ FUNCTION runyard.choose_default_agent() RETURNS trigger;
 FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messages runyard.new_message[], first_event integer)
 RETURNS SETOF runyard.messages;
 
--- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`.
+-- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`. used: the usage of the run so
+-- far, or NULL. The record of the run gets the larger amounts, so that a repeated and a late call change nothing.
 FUNCTION runyard.add_messages(
-    t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, message_bytes bigint
+    t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, used jsonb, message_bytes bigint
 ) RETURNS runyard.messages[];
 
 -- Insert messages of a run after its last message. Skip messages that the run has already: such a call is a repetition after a lost reply.
@@ -1910,8 +1912,7 @@ FUNCTION runyard.graph_put_writes(
 
 -- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
 -- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
--- a locked thread. After this time the writes of the thread are refused as locked. If patience is NULL, the session's limit applies, and the
--- call fails after it.
+-- a locked thread. After this time the writes of the thread are refused as locked.
 FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written;
 
 -- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
@@ -2127,6 +2128,16 @@ FUNCTION runyard.free(permits text[]) RETURNS jsonb;
 -- was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of tenants without a run in the
 -- line. The leader calls this function.
 FUNCTION runyard.review_limits() RETURNS jsonb;
+
+-- functions/plain_appends.sql -------------------------------------------------------------------------------------------------
+-- The plain path of appends: write_interim stores the usual appends of a batch together, in few statements (plain_runs.sql). It stores all
+-- other writes one by one, with the same result.
+--
+-- A plain write appends messages with new ids, and is the only write for its thread in the batch. The attempt may write.
+
+-- Store the plain writes. Return one row per stored write. The function locks the threads of all writes. message_bytes: the size limit of a message. patience: as in write_interim.
+FUNCTION runyard.append_plain(writes runyard.interim_write[], message_bytes bigint, patience integer)
+RETURNS SETOF runyard.interim_written;
 
 -- functions/plain_runs.sql ----------------------------------------------------------------------------------------------------
 -- The plain path: accept_many, claim and complete process the usual runs of a batch together, in few statements. A statement for 32 runs
@@ -2442,8 +2453,8 @@ FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 -- finished or another attempt began it. A repetition of this call after a lost reply also returns NULL.
 FUNCTION runyard.begin_step(r runyard.runs, step text) RETURNS runyard.steps;
 
--- Record the result of a step of the locked run r. A result that is already recorded stays unchanged.
-FUNCTION runyard.end_step(r runyard.runs, step text, value bytea) RETURNS void;
+-- Record the result of a step of the locked run r. A result that is already recorded stays unchanged. used: as for add_messages.
+FUNCTION runyard.end_step(r runyard.runs, step text, value bytea, used jsonb) RETURNS void;
 
 -- Begin a step of an attempt's run. Return no row if this attempt may execute the step. Workers of older releases, whose writes are not
 -- batched, call this function.
@@ -2617,6 +2628,9 @@ FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
 
 -- Return the sum of two usages. If one of them is damaged, return `a`. An error would stop every verb that adds to a damaged usage.
 FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb;
+
+-- Return the larger amounts of two usages, or `a` if `b` is NULL. If `a` is damaged, return it, as add_usage does.
+FUNCTION runyard.most_usage(a jsonb, b jsonb) RETURNS jsonb;
 
 -- Return a number of a usage. A value that is no number or is too large counts as 0. An error would stop the leader, which counts the runs
 -- of every tenant.

@@ -108,7 +108,10 @@ class LocalAttemptStore:
         """Return the total usage in the messages of the thread's other runs."""
         return sum((m.usage for m in self.messages[: self.before] if m.usage is not None), start=Usage())
 
-    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+    async def run_usage(self) -> Usage:
+        return Usage()
+
+    async def append(self, messages: Sequence[Message], *, first_event: int, usage: Usage | None = None) -> list[Message]:
         own = [message.model_copy(update={"run_id": self._run_id}) for message in messages]
         await self._local_thread.append(own)
         self.messages += own
@@ -121,7 +124,7 @@ class LocalAttemptStore:
         await self._local_thread.save_step(self._run_id, Step(key, done=False))
         return None
 
-    async def finish_step(self, key: str, result: Any) -> None:
+    async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None:
         await self._local_thread.save_step(self._run_id, Step(key, done=True, result=result))
 
 

@@ -98,23 +98,16 @@ class ModelRequest(Generic[Output]):
 
 
 async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None) -> ModelAnswer[Output]:
-    """Send ``request`` as a step of the run.
-
-    The step records the answer. All attempts together count the request's usage once.
-    """
-    made: JsonObject | None = None
+    """Send ``request`` as a step of the run. The step records the answer. The usage of the request is counted once."""
 
     async def model() -> JsonObject:
-        nonlocal made
         made = await request.make(ctx)
+        ctx.usage_meter.add_message(Message.model_validate(made["message"]))
         return made
 
     recorded = await ctx.step(model, key=key)
     message = Message.model_validate(recorded["message"], extra="ignore")
-    if made is not None:
-        ctx.usage_meter.add_message(message)
-    else:
-        ctx.usage_meter.found(message.usage, message.id)
+    ctx.usage_meter.found(message.usage, message.id)
     if message.tool_calls:
         return ModelAnswer(message)
     return ModelAnswer(message, TypeAdapter(request.output_type).validate_python(recorded["output"]))

@@ -41,6 +41,10 @@ class Usage(StrictModel):
             seconds=self.seconds + other.seconds,
         )
 
+    def at_least(self, other: Usage) -> Usage:
+        """Return the larger amount of each field."""
+        return Usage(**{name: max(getattr(self, name), getattr(other, name)) for name in Usage.model_fields})
+
 
 def check_usage(usage: Usage) -> Usage:
     """Return ``usage`` if every amount is from 0 to less than 2**63. Otherwise raise :class:`InvalidInputError`."""

@@ -36,7 +36,9 @@ class AttemptStore(Protocol):
 
     ``graphs``: the checkpoints of graphs, or None if the attempt has none.
 
-    ``thread_usage``: the usage of the thread's completed runs, and of cancelled runs that kept their messages.
+    ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
+    ``run_usage``: the usage in the run's record. ``append`` and ``finish_step`` raise that usage to ``usage``, the usage of the
+    run so far, in the same commit. None leaves the record unchanged.
     """
 
     durable: bool
@@ -47,9 +49,10 @@ class AttemptStore(Protocol):
     async def context(self) -> list[Message]: ...
     async def ledger(self) -> Ledger: ...
     async def thread_usage(self) -> Usage: ...
-    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]: ...
+    async def run_usage(self) -> Usage: ...
+    async def append(self, messages: Sequence[Message], *, first_event: int, usage: Usage | None = None) -> list[Message]: ...
     async def start_step(self, key: str) -> Step | None: ...
-    async def finish_step(self, key: str, result: Any) -> None: ...
+    async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None: ...
 
 
 class FencedAttemptStore:
@@ -66,7 +69,7 @@ class FencedAttemptStore:
         """``of_tenant``: the backend, bound to the tenant of the run."""
         self.graphs: AttemptGraphs | None = AttemptGraphs(of_tenant.graphs, attempt)
         self._runs = runs
-        self._threads = of_tenant.threads
+        self._of_tenant = of_tenant
         self.children: Children | None = Children(of_tenant, attempt)
         self._attempt = attempt
         self._thread_id = thread_id
@@ -78,17 +81,21 @@ class FencedAttemptStore:
         return await patiently(lambda: self._runs.ledger(self._attempt))
 
     async def thread_usage(self) -> Usage:
-        thread = await patiently(lambda: self._threads.thread(self._thread_id))
+        thread = await patiently(lambda: self._of_tenant.threads.thread(self._thread_id))
         return thread.usage if thread is not None else Usage()
 
-    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
-        return await patiently(lambda: self._runs.append(self._attempt, messages, first_event=first_event))
+    async def run_usage(self) -> Usage:
+        run = await patiently(lambda: self._of_tenant.runs.run(self._thread_id, self._attempt.run_id))
+        return run.usage if run is not None else Usage()
+
+    async def append(self, messages: Sequence[Message], *, first_event: int, usage: Usage | None = None) -> list[Message]:
+        return await patiently(lambda: self._runs.append(self._attempt, messages, first_event=first_event, usage=usage))
 
     async def start_step(self, key: str) -> Step | None:
         return await patiently(lambda: self._runs.start_step(self._attempt, key))
 
-    async def finish_step(self, key: str, result: Any) -> None:
-        await patiently(lambda: self._runs.finish_step(self._attempt, key, result))
+    async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None:
+        await patiently(lambda: self._runs.finish_step(self._attempt, key, result, usage=usage))
 
 
 class ProbeAttemptStore:
@@ -113,12 +120,15 @@ class ProbeAttemptStore:
     async def thread_usage(self) -> Usage:
         return Usage()
 
-    async def append(self, messages: Sequence[Message], *, first_event: int) -> list[Message]:
+    async def run_usage(self) -> Usage:
+        return Usage()
+
+    async def append(self, messages: Sequence[Message], *, first_event: int, usage: Usage | None = None) -> list[Message]:
         self.written += messages
         return list(messages)
 
     async def start_step(self, key: str) -> Step | None:
         return None
 
-    async def finish_step(self, key: str, result: Any) -> None:
+    async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None:
         return None

@@ -187,7 +187,12 @@ class RunContext(Parking):
         return await self._write(self._attempt_store.start_step(key))
 
     async def _finish_step(self, key: str, value: JsonValue) -> None:
-        await whole(self._write(self._attempt_store.finish_step(key, value)))
+        await whole(self._record_step(key, value))
+
+    async def _record_step(self, key: str, value: JsonValue) -> None:
+        async with self._lock:
+            with self.usage_meter.recording() as usage:
+                await self._write(self._attempt_store.finish_step(key, value, usage=usage))
 
     def in_tool(self, call_id: str) -> AbstractContextManager[None]:
         """Execute the tool call ``call_id`` in the current task, as a step with its own idempotency key.
@@ -333,9 +338,11 @@ class RunContext(Parking):
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
             self._calls.clear()
-            self._committed = None  # a driver's timer may keep this object alive for minutes
-            used, asked = self.usage_meter.uncounted, list(self._requests.values())
-            return Remainder(self._held, extra, used, asked, signal, self.result, list(self._waits.open.values()))
+            self._committed = None  # for minutes, a driver's timer may hold this object by the context of a task
+            await self._settle_usage()
+            asked, meter = list(self._requests.values()), self.usage_meter
+            waits = list(self._waits.open.values())
+            return Remainder(self._held, extra, meter.uncounted, asked, signal, self.result, waits, meter.used)
 
     async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
         self._check_parking("a probe cannot ask a human; use an agent that does not ask")

@@ -254,13 +254,13 @@ class Execution:
         attempt_store = FencedAttemptStore(runs, of_tenant, self.attempt, self.record.thread_id)
         while True:
             result = await self._call(attempt_store, self._claim.extra, ledger)
-            self._used += result.left.usage or Usage()
+            self._used += result.left.used or Usage()
             ended = await self._end(result)
             if ended is None or ended.status is not RunStatus.RUNNING:
                 return ended
             # The answer came while the question was being stored. Continue in the same attempt.
-            if result.left.usage is not None:
-                self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.usage})
+            if result.left.used is not None:
+                self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.used})
             ledger = await patiently(lambda: runs.ledger(self.attempt))
             self._answers.announce(ledger)
 
@@ -302,7 +302,7 @@ class Execution:
             task.cancel()
             await asyncio.wait((task,), timeout=CLEANUP_SECONDS)
         left = await context.remainder()
-        self.trace.count(left.usage)
+        self.trace.count(left.used)
         task.add_done_callback(discard_outcome)
         if timed_out:
             return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
@@ -385,7 +385,7 @@ class Execution:
         if error is not None and not stopped.done():
             trace = logged_traceback(error, self._keep)
             log.warning("probe_failed", agent=spec.name, probe_id=run.run_id, error=str(error), **trace)
-        if (used := result.left.usage) is not None:
+        if (used := result.left.used) is not None:
             self._used += used
             self._probes.add(run.run_id, used)
         return ProbeAnswer([*attempt_store.written, *result.left.messages], error, result.left.result, used or Usage())

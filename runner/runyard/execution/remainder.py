@@ -14,7 +14,10 @@ from .control_signals import ControlSignal
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The uncommitted part of a context. The executor writes it with the attempt's end."""
+    """The uncommitted part of a context. The executor writes it with the attempt's end.
+
+    ``usage``: the usage to add to the run's. ``used``: the whole usage of the attempt. A part of it may be committed.
+    """
 
     messages: list[Message]
     extra: JsonObject | None
@@ -23,6 +26,7 @@ class Remainder:
     signal: ControlSignal | None
     result: JsonValue = None
     waits: list[Wait] = field(default_factory=list)
+    used: Usage | None = None
 
     @classmethod
     def nothing(cls) -> Self:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -195,7 +195,8 @@ class Transcript:
     async def _append(self, messages: list[Message]) -> None:
         reservation = self._stream.reserve(len(messages))
         try:
-            stored = await self._write(self._attempt_store.append(messages, first_event=reservation.first))
+            with self.usage_meter.recording() as usage:
+                stored = await self._write(self._attempt_store.append(messages, first_event=reservation.first, usage=usage))
         except BaseException:
             reservation.drop()
             raise
@@ -203,6 +204,12 @@ class Transcript:
         self._held = []
         if self._committed is not None:
             self._committed += stored
+
+    async def _settle_usage(self) -> None:
+        """After a write without an answer, read whether the run's record has the usage of that write."""
+        if self.usage_meter.in_doubt:
+            with suppress(BackendUnavailableError):  # the store will not answer the end of the attempt either
+                self.usage_meter.settle(await self._attempt_store.run_usage())
 
     async def _write(self, operation: Awaitable[T]) -> T:
         try:

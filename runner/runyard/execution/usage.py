@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ..domain.messages import Message, Usage, check_usage, model_name
+from ..errors import BackendUnavailableError
 
 _NONE: Final = Usage()
 
 
 class UsageMeter:
-    """The usage of one attempt, which is written with the attempt's end.
+    """The usage of one attempt. It is written with the messages and the results of steps, and with the attempt's end.
 
-    ``written``: the usage in the run's record. ``uncounted``: the usage to add to this record, or None. ``on_used``: a
-    function that is called with usage of this attempt and the name of its model. The name is the empty text if it is unknown.
+    ``written``: the usage in the run's record at the start of the attempt. ``used``: the usage of the attempt, or None.
+    ``uncounted``: the part of it that the record lacks, or None. ``in_doubt``: whether the store did not answer a write of
+    usage. ``on_used`` is called with usage of this attempt and the name of its model. An unknown name is the empty text.
 
-    A crashed attempt may have stored messages and steps whose usage is not in the record. The next attempt reads these
-    messages and steps, and adds their usage.
+    A crashed attempt of an older release may have stored messages and steps without adding their usage to the record. The next
+    attempt that reads these messages and steps adds their usage.
     """
 
     def __init__(self, written: Usage, on_used: Callable[[Usage, str], None] | None = None) -> None:
+        self.used: Usage | None = None
         self.uncounted: Usage | None = None
+        self.in_doubt = False
         self._on_used = on_used
-        self._written = written
+        self._written = self._recorded = written
         self._found = self._made_up = _NONE
         self._seen: set[str] = set()
 
@@ -53,11 +58,36 @@ class UsageMeter:
             self._made_up += missing
             self._add(missing)
 
+    @contextmanager
+    def recording(self) -> Iterator[Usage | None]:
+        """Yield the usage of the run so far for a write, or None if the record has it. One such block is executed at a time."""
+        uncounted, self.uncounted = self.uncounted, None
+        total = self._recorded + uncounted if uncounted is not None else None
+        try:
+            yield total
+        except BaseException as error:
+            self.in_doubt = self.in_doubt or isinstance(error, BackendUnavailableError)
+            self.uncounted = _sum(uncounted, self.uncounted)
+            raise
+        if total is not None:
+            self._recorded, self.in_doubt = total, False
+
+    def settle(self, recorded: Usage) -> None:
+        """End a doubt. ``recorded``: the usage in the run's record."""
+        missing = less(_sum(self._recorded, self.uncounted) or _NONE, recorded)
+        self.uncounted = missing if missing != _NONE else None
+        self._recorded, self.in_doubt = recorded, False
+
     def _add(self, usage: Usage) -> None:
         check_usage(usage)
-        self.uncounted = usage if self.uncounted is None else check_usage(self.uncounted + usage)
+        check_usage(_sum(self.used, usage) or _NONE)
+        self.used, self.uncounted = _sum(self.used, usage), _sum(self.uncounted, usage)
 
 
 def less(usage: Usage, other: Usage) -> Usage:
     """Return ``usage`` minus ``other``, field by field. Negative differences become 0."""
     return Usage(**{name: max(0, getattr(usage, name) - getattr(other, name)) for name in Usage.model_fields})
+
+
+def _sum(usage: Usage | None, other: Usage | None) -> Usage | None:
+    return usage + other if usage is not None and other is not None else usage or other

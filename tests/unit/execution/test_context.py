@@ -5,6 +5,7 @@ import copy
 import gc
 import weakref
 from contextvars import copy_context
+from typing import Any
 
 import pytest
 
@@ -331,10 +332,10 @@ async def test_a_cancelled_agent_does_not_tear_a_commit(lab: Lab, monkeypatch: p
     committing, go_on = asyncio.Event(), asyncio.Event()
     append = lab.backend.runs.append
 
-    async def slow(attempt: AttemptToken, messages: list[Message], *, first_event: int = 1) -> list[Message]:
+    async def slow(attempt: AttemptToken, messages: list[Message], **fields: Any) -> list[Message]:
         committing.set()
         await go_on.wait()
-        return await append(attempt, messages, first_event=first_event)
+        return await append(attempt, messages, **fields)
 
     monkeypatch.setattr(lab.backend.runs, "append", slow)
 
@@ -359,10 +360,10 @@ async def test_a_refused_commit_of_a_cancelled_agent_is_not_reported_as_forgotte
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["message"]))
     append = lab.backend.runs.append
 
-    async def slow(attempt: AttemptToken, messages: list[Message], *, first_event: int = 1) -> list[Message]:
+    async def slow(attempt: AttemptToken, messages: list[Message], **fields: Any) -> list[Message]:
         committing.set()
         await go_on.wait()
-        return await append(attempt, messages, first_event=first_event)
+        return await append(attempt, messages, **fields)
 
     monkeypatch.setattr(lab.backend.runs, "append", slow)
 

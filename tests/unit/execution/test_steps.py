@@ -203,10 +203,10 @@ async def test_a_step_whose_function_returned_is_recorded_although_the_agent_is_
     recording, go_on = asyncio.Event(), asyncio.Event()
     finish_step = lab.backend.runs.finish_step
 
-    async def slow(attempt: AttemptToken, key: str, result: object) -> None:
+    async def slow(attempt: AttemptToken, key: str, result: object, **fields: Any) -> None:
         recording.set()
         await go_on.wait()
-        await finish_step(attempt, key, result)
+        await finish_step(attempt, key, result, **fields)
 
     monkeypatch.setattr(lab.backend.runs, "finish_step", slow)
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from runyard.domain.size_limits import check_value
-from runyard.models import Message
+from runyard.models import Message, Usage
 from runyard.ports.refs import AttemptToken
 
 from ...codec.message_rows import NewMessage, many
 from ...codec.values import Row, pack
+from .attempt_writes import usage_json
 
 
 class InterimWrite(NamedTuple):
@@ -24,11 +25,16 @@ class InterimWrite(NamedTuple):
     start_key: str | None = None
     finish_key: str | None = None
     result: bytes | None = None
+    usage: str | None = None
 
 
-def new_messages(attempt: AttemptToken, messages: Sequence[Message], first_event: int) -> InterimWrite:
-    """Encode the append of ``messages``. Raises InvalidInputError if a message cannot be stored."""
-    return InterimWrite(attempt.thread_key, attempt.run_id, attempt.fence, many(messages), first_event)
+def new_messages(
+    attempt: AttemptToken, messages: Sequence[Message], first_event: int, usage: Usage | None = None
+) -> InterimWrite:
+    """Encode the append of ``messages``. ``usage``: the usage of the run so far. Raises
+    InvalidInputError if a message cannot be stored."""
+    held = (attempt.thread_key, attempt.run_id, attempt.fence)
+    return InterimWrite(*held, many(messages), first_event, usage=usage_json(usage))
 
 
 def step_start(attempt: AttemptToken, key: str) -> InterimWrite:
@@ -36,10 +42,12 @@ def step_start(attempt: AttemptToken, key: str) -> InterimWrite:
     return InterimWrite(attempt.thread_key, attempt.run_id, attempt.fence, [], 1, start_key=key)
 
 
-def step_result(attempt: AttemptToken, key: str, result: Any) -> InterimWrite:
-    """Encode the result of the step ``key``. Raises InvalidInputError if it cannot be stored."""
+def step_result(attempt: AttemptToken, key: str, result: Any, usage: Usage | None = None) -> InterimWrite:
+    """Encode the result of the step ``key``. ``usage``: the usage of the run so far. Raises InvalidInputError
+    if the result cannot be stored."""
     check_value(result, "result")
-    return InterimWrite(attempt.thread_key, attempt.run_id, attempt.fence, [], 1, finish_key=key, result=pack(result))
+    held = (attempt.thread_key, attempt.run_id, attempt.fence)
+    return InterimWrite(*held, [], 1, finish_key=key, result=pack(result), usage=usage_json(usage))
 
 
 def by_write(rows: Sequence[Row], count: int) -> list[list[Row]]:

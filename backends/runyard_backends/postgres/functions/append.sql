@@ -11,12 +11,13 @@ BEGIN
     got := runyard.lock_run(thread_key, run_id);
     PERFORM runyard.refuse_write(got.r, with_fence);
     RETURN QUERY SELECT m.* FROM unnest(
-        runyard.add_messages(got.t, got.r, messages, first_event, runyard.limit_of('message_bytes'))) m;
+        runyard.add_messages(got.t, got.r, messages, first_event, NULL, runyard.limit_of('message_bytes'))) m;
 END $$;
 
--- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`.
+-- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`. used: the usage of the run so
+-- far, or NULL. The record of the run gets the larger amounts, so that a repeated and a late call change nothing.
 CREATE OR REPLACE FUNCTION runyard.add_messages(
-    t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, message_bytes bigint
+    t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, used jsonb, message_bytes bigint
 ) RETURNS runyard.messages[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -28,10 +29,10 @@ BEGIN
     t := got.t; r := got.r;
     IF t.next_seq > seen THEN
         UPDATE runyard.threads x SET next_seq = t.next_seq, updated_at = now() WHERE x.thread_key = t.thread_key;
-        UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id,
-               has_tools = r.has_tools, progressed = true
-        WHERE accept_no = r.accept_no;
     END IF;
+    UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools,
+           progressed = progressed OR t.next_seq > seen, usage = runyard.most_usage(r.usage, used)
+    WHERE accept_no = r.accept_no AND (t.next_seq > seen OR used IS NOT NULL);
     RETURN ARRAY(
         SELECT m FROM unnest(messages) WITH ORDINALITY n(message_id, role, payload, calls, results, place)
         JOIN runyard.messages m ON m.message_id = n.message_id AND m.branch_id = r.branch_id ORDER BY n.place);

@@ -20,7 +20,8 @@ BEGIN
         END LOOP;
         IF cardinality(stored) = cardinality(writes) THEN RETURN; END IF;
     END IF;
-    FOR w IN SELECT x.* FROM unnest(writes) WITH ORDINALITY x(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, place)
+    FOR w IN SELECT x.* FROM unnest(writes) WITH ORDINALITY
+                 x(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, usage, place)
              WHERE x.place <> ALL (stored) ORDER BY x.thread_key, x.place LOOP
         done := NULL;
         done.place := w.place;
@@ -35,8 +36,10 @@ BEGIN
             patience := patience / 2; -- many locked threads take twice the time of one
         END IF;
         IF done.refused IS NULL THEN
-            IF w.finish_key IS NOT NULL THEN PERFORM runyard.end_step(got.r, w.finish_key, w.result); END IF;
-            IF w.messages <> '{}' THEN done.messages := runyard.add_messages(got.t, got.r, w.messages, w.first_event, message_bytes); END IF;
+            IF w.finish_key IS NOT NULL THEN PERFORM runyard.end_step(got.r, w.finish_key, w.result, w.usage); END IF;
+            IF w.messages <> '{}' OR w.usage IS NOT NULL AND w.finish_key IS NULL THEN
+                done.messages := runyard.add_messages(got.t, got.r, w.messages, w.first_event, w.usage, message_bytes);
+            END IF;
             IF w.start_key IS NOT NULL THEN done.step := runyard.begin_step(got.r, w.start_key); END IF;
         END IF;
         RETURN NEXT done;

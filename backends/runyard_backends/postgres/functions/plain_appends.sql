@@ -14,9 +14,9 @@ BEGIN
     locked := runyard.lock_threads(ARRAY(SELECT w.thread_key FROM unnest(writes) w), patience);
     FOR done IN
         WITH plain AS MATERIALIZED (
-            SELECT w.place, w.messages, cardinality(w.messages) AS many, w.fence || '-' AS prefix, w.first_event, r.*, t.next_seq
+            SELECT w.place, w.messages, w.usage, cardinality(w.messages) AS many, w.fence || '-' AS prefix, w.first_event, r.*, t.next_seq
             FROM (SELECT v.*, count(*) OVER (PARTITION BY v.thread_key) AS same FROM unnest(writes) WITH ORDINALITY
-                      v(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, place)) w
+                      v(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, usage, place)) w
             CROSS JOIN LATERAL (
                 SELECT x.accept_no, x.thread_key, x.run_id, x.branch_id, coalesce(x.last_message_id, x.base_id) AS before FROM runyard.runs x
                 WHERE x.thread_key = w.thread_key AND x.run_id = w.run_id AND x.fence = w.fence AND x.status = 'running'
@@ -39,7 +39,7 @@ BEGIN
             UPDATE runyard.threads t SET next_seq = p.next_seq + p.many, updated_at = now() FROM plain p WHERE t.thread_key = p.thread_key
         ), run AS (
             UPDATE runyard.runs r SET first_seq = coalesce(r.first_seq, p.next_seq), last_seq = p.next_seq + p.many - 1,
-                last_message_id = (p.messages[p.many]).message_id, progressed = true, has_tools = r.has_tools OR EXISTS (
+                last_message_id = (p.messages[p.many]).message_id, progressed = true, usage = runyard.most_usage(r.usage, p.usage), has_tools = r.has_tools OR EXISTS (
                     SELECT 1 FROM unnest(p.messages) m WHERE m.calls IS NOT NULL OR m.results IS NOT NULL)
             FROM plain p WHERE r.accept_no = p.accept_no
         )

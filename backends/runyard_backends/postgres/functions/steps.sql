@@ -16,14 +16,15 @@ BEGIN
     RETURN earlier;
 END $$;
 
--- Record the result of a step of the locked run r. A result that is already recorded stays unchanged.
-CREATE OR REPLACE FUNCTION runyard.end_step(r runyard.runs, step text, value bytea) RETURNS void
+-- Record the result of a step of the locked run r. A result that is already recorded stays unchanged. used: as for add_messages.
+CREATE OR REPLACE FUNCTION runyard.end_step(r runyard.runs, step text, value bytea, used jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO runyard.steps (accept_no, step_key, done, fence, result, started_at, ended_at)
     VALUES (r.accept_no, step, true, r.fence, value, NULL, now())
     ON CONFLICT (accept_no, step_key) DO UPDATE SET done = true, result = value, fence = r.fence, ended_at = now() WHERE NOT runyard.steps.done;
-    UPDATE runyard.runs SET progressed = true WHERE accept_no = r.accept_no AND NOT progressed;
+    UPDATE runyard.runs SET progressed = true, usage = runyard.most_usage(r.usage, used)
+    WHERE accept_no = r.accept_no AND (NOT progressed OR used IS NOT NULL);
 END $$;
 
 -- Begin a step of an attempt's run. Return no row if this attempt may execute the step. Workers of older releases, whose writes are not
@@ -48,5 +49,5 @@ DECLARE
 BEGIN
     got := runyard.lock_run(thread_key, run_id);
     PERFORM runyard.refuse_write(got.r, with_fence);
-    PERFORM runyard.end_step(got.r, step, value);
+    PERFORM runyard.end_step(got.r, step, value, NULL);
 END $$;

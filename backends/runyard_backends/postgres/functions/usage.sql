@@ -12,6 +12,16 @@ BEGIN
         FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
 END $$;
 
+-- Return the larger amounts of two usages, or `a` if `b` is NULL. If `a` is damaged, return it, as add_usage does.
+CREATE OR REPLACE FUNCTION runyard.most_usage(a jsonb, b jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN b IS NULL OR a @? 'strict $.* ? (@.type() != "number")' OR jsonb_typeof(a) <> 'object' THEN a
+        WHEN a IS NULL THEN b
+        ELSE (
+        SELECT jsonb_object_agg(k, greatest((a->>k)::numeric, (b->>k)::numeric)) FROM (SELECT jsonb_object_keys(a || b) k) keys) END;
+END $$;
+
 -- Return a number of a usage. A value that is no number or is too large counts as 0. An error would stop the leader, which counts the runs
 -- of every tenant.
 CREATE OR REPLACE FUNCTION runyard.amount(usage jsonb, name text) RETURNS numeric

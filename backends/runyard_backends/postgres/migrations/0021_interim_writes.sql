@@ -1,7 +1,7 @@
 -- The writes of an attempt before its last write: messages, starts of steps, and results of steps.
 
 -- One write. messages: to append. start_key: the step to start, or NULL. finish_key and result: the finished step, or NULL.
--- first_event: the number of the first message's event.
+-- first_event: the number of the first message's event. usage: the usage of the run so far, or NULL.
 CREATE TYPE runyard.interim_write AS (
     thread_key bigint,
     run_id text,
@@ -10,7 +10,8 @@ CREATE TYPE runyard.interim_write AS (
     first_event integer,
     start_key text,
     finish_key text,
-    result bytea
+    result bytea,
+    usage jsonb
 );
 
 -- The outcome of a write. place: the number of the write in its batch, from 1. refused: the reason for which nothing of the write was
