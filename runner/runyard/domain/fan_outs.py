@@ -38,7 +38,8 @@ class Candidate(StrictModel):
     deleted. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``: the text of the last assistant
     message. ``messages``: the messages that the candidate added. ``stop_reason``: None until the candidate has ended.
     ``error``: the cause of a failure. ``usage``: of the candidate alone. ``omitted``: ``["messages"]`` if the first messages
-    are left out, because all of them would exceed the size of a page.
+    of a candidate with a thread are left out, because all of them would exceed the size of a page. The answer of a probe is
+    never cut.
     """
 
     model_config = ConfigDict(frozen=True)
