@@ -81,7 +81,7 @@ def _candidate(
     thread_id = candidate_id(job.thread_id, job.run_id, number) if job.threads and began else None
     status = status_of(job, record, run)
     found = Candidate(number=number, status=status, thread_id=thread_id, usage=usage_of(record, run))
-    size = CANDIDATE_BYTES
+    size, fields = CANDIDATE_BYTES, dict[str, object]()
     if record is not None and record.outcome is not None and record.value is not None:
         answer = _ANSWERS.validate_python({"text": "", "messages": [], **record.value}, extra="ignore")
         fields = {"text": answer.text, "messages": answer.messages, "stop_reason": answer.stop_reason, "error": answer.error}

@@ -106,3 +106,5 @@ async def test_f15_candidates_of_a_fan_out(world: World, threads: bool) -> None:
     assert [[len(one.text) for one in page] for page in found] == [[7000] * a_page] * (6 // a_page) + [[BYTES * 2], [5]]
     assert [one.number for page in found for one in page] == list(range(len(sizes)))
     assert [one.omitted for page in found for one in page] == [[]] * 6 + [["messages"] if threads else [], []]
+    large = next(one for page in found for one in page if len(one.text) == BYTES * 2)
+    assert len(large.messages) == 1

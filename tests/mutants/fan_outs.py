@@ -209,9 +209,4 @@ FAN_OUTS: Final[tuple[Mutant, ...]] = (
         "IF cut THEN", "IF false THEN",
         "tests/conformance/test_page_bytes.py", "-k", "candidates_of_a_fan_out",
     ),
-    mutant(
-        "the content of a deleted run is shown", READS,
-        "AND x.run_id = ids[n] AND x.emptied_at IS NULL;", "AND x.run_id = ids[n];",
-        POSTGRES, "-k", "deleted_run_of_a_candidate",
-    ),
 )  # fmt: skip

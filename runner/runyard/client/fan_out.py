@@ -136,13 +136,15 @@ class FanOutCalls(RunCalls):
     async def candidates(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Candidate]:
         """Return a page of the candidates of a fan-out, in the order of the messages (F15).
 
-        Call this method while the job is live or after its end. A page ends at about 8 MiB, and may therefore have fewer
-        candidates than ``limit``. The ``next`` of the last page is None.
+        ``limit``: at most 1,000. A page ends at about 8 MiB, so that it may have fewer candidates. Only a page whose ``next``
+        is None is the last. The answer of a probe is never cut. The messages of a candidate with a thread are cut to the size
+        of a page, and :attr:`Candidate.omitted` says so.
 
-        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, InvalidCursorError,
-        ResultExpiredError.
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out or for another ``limit``,
+        InvalidCursorError, ResultExpiredError.
         """
-        return await self.backend.fan_outs.candidates(thread_id, run_id, PageRequest(limit=limit, cursor=cursor))
+        page = PageRequest(limit=limit, cursor=cursor, most=MAX_CANDIDATES)
+        return await self.backend.fan_outs.candidates(thread_id, run_id, page)
 
     async def _whole(self, candidate: Candidate) -> Candidate:
         """Return the candidate with the messages that its page omits."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..domain.events import STREAM_ENDS, Event
-from ..domain.fan_outs import Candidate, FanOutProgress
+from ..domain.fan_outs import MAX_CANDIDATES, Candidate, FanOutProgress
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
 from ..domain.runs import ErrorInfo, Run
@@ -137,7 +137,7 @@ class RunHandle:
 
     async def candidates(self, *, limit: int = 100, cursor: str | None = None) -> Page[Candidate]:
         """Return a page of the candidates of a fan-out. See :meth:`Client.candidates`."""
-        page = PageRequest(limit=limit, cursor=cursor)
+        page = PageRequest(limit=limit, cursor=cursor, most=MAX_CANDIDATES)
         return await self._client.backend.fan_outs.candidates(self.thread_id, self.run_id, page)
 
     def stream(self, last_event_id: str | None = None) -> AsyncGenerator[Event]:

@@ -33,12 +33,13 @@ JUDGE: Final = "judge"
 class Candidate(StrictModel):
     """One message of a fan-out with its answer.
 
-    ``number``: the index of the message. ``status``: ``queued`` if the candidate has not begun or waits for a worker,
-    ``parked`` if its run is suspended. A candidate that had not begun when the job ended is ``cancelled``. A candidate whose
-    thread was deleted is ``cancelled`` too. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``:
-    the text of the last assistant message. ``messages``: the messages that the candidate added. ``stop_reason``: None until
-    the candidate has ended. ``error``: the cause of a failure. ``usage``: the usage of this candidate alone. ``omitted``:
-    ``["messages"]`` if the first messages are left out, because all of them would exceed the size of a page.
+    ``number``: the index of the message. ``status``: ``queued`` if it was not begun, or waits for a worker. ``parked`` if its
+    run is suspended. ``cancelled`` also for a candidate that was not begun before the job ended, and for one whose thread was
+    deleted. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``: the text of the last assistant
+    message. ``messages``: the messages that the candidate added. ``stop_reason``: None until the candidate has ended.
+    ``error``: the cause of a failure. ``usage``: of the candidate alone. ``omitted``: ``["messages"]`` if the first messages
+    of a candidate with a thread are left out, because all of them would exceed the size of a page. The answer of a probe is
+    never cut.
     """
 
     model_config = ConfigDict(frozen=True)

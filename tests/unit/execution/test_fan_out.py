@@ -13,7 +13,7 @@ from runyard.app import App
 from runyard.domain.derived_ids import candidate_id, first_prompt_id
 from runyard.domain.fan_outs import JUDGE, Candidate, key_of
 from runyard.domain.states import RunStatus
-from runyard.errors import BackendUnavailableError
+from runyard.errors import BackendUnavailableError, InvalidInputError
 from runyard.events.writer import EventWriter
 from runyard.execution.context import RunContext
 from runyard.execution.executor import Execution, WorkerServices
@@ -244,6 +244,14 @@ class Died(BaseException):
 
 async def die(*_: object) -> None:
     raise Died
+
+
+async def test_f15_a_page_has_at_most_as_many_candidates_as_a_fan_out(jobs: Jobs) -> None:
+    await jobs.accept("a")
+    for call in (jobs.client.candidates("t", "job", limit=1001), jobs.client.handle("t", "job").candidates(limit=1001)):
+        with pytest.raises(InvalidInputError):
+            await call
+    assert len((await jobs.client.candidates("t", "job", limit=1000)).items) == 1
 
 
 class TestUsage:

@@ -77,9 +77,7 @@ def candidate(row: Row) -> Message:
 
 def fan_out(thread_id: str, run_id: str, row: Row) -> FanOutState:
     """Decode the job of a fan-out."""
-    return FanOutState(
-        thread_id, run_id, row["total"], row["threads"], RunStatus(row["status"]), row["fence"], _usage(row["usage"])
-    )
+    return FanOutState(thread_id, run_id, row["total"], row["threads"], RunStatus(row["status"]), row["fence"], _usage(row))
 
 
 def candidate_records(row: Row) -> list[CandidateRecord]:
@@ -91,13 +89,13 @@ def candidate_records(row: Row) -> list[CandidateRecord]:
 def _record(row: Row) -> CandidateRecord:
     value = unpack(row["value"]) if row["value"] is not None else None
     outcome = recorded_outcome(row["outcome"], value)
-    return CandidateRecord(row["number"], row["fence"], outcome, _usage(row["usage"]), row["size"], value)
+    return CandidateRecord(row["number"], row["fence"], outcome, _usage(row), row["size"], value)
 
 
 def started_runs(row: Row) -> dict[str, CandidateRun]:
     """Decode the runs that a job has started, by thread id. Their messages are not read."""
     runs = (dict(zip(_RUN, record, strict=True)) for record in row["runs"])
-    return {run["of_thread"]: CandidateRun(RunStatus(run["status"]), _usage(run["usage"])) for run in runs}
+    return {run["of_thread"]: CandidateRun(RunStatus(run["status"]), _usage(run)) for run in runs}
 
 
 def candidate_runs(row: Row, threads: Sequence[str]) -> dict[str, CandidateRun]:
@@ -117,9 +115,9 @@ def _run(thread_id: str, records: Iterator[Any]) -> CandidateRun:
         for message in made:
             message.run_status = status
     cut = bool(rows) and rows[-1][len(_OUTCOME) - 1]
-    return CandidateRun(status, _usage(run["usage"]), error_info(run["error"]), made, cut)
+    return CandidateRun(status, _usage(run), error_info(run["error"]), made, cut)
 
 
 @named("usage")
-def _usage(text: str | None) -> Usage:
-    return Usage.model_validate(from_json(text), extra="ignore") if text else Usage()
+def _usage(row: Row) -> Usage:
+    return Usage.model_validate(from_json(row["usage"]), extra="ignore") if row["usage"] else Usage()
