@@ -6,6 +6,7 @@ import pytest
 
 from runyard.domain.states import RunStatus
 from runyard.models import ErrorInfo
+from runyard.ports.scheduling import requirement
 
 from .world import T, World, said
 
@@ -36,7 +37,8 @@ class TestVersions:
         await world.suspended("r1")
         await world.runs.respond(1, thread_id=T)
         before = await world.run("r1")
-        assert (await world.claim("r1", worker="two")).outcome == "other_version"
+        claim = await world.claim("r1", worker="two")
+        assert (claim.outcome, claim.requires) == ("other_version", requirement(before.agent, "1"))
         assert await world.run("r1") == before
         await world.workers.leave("w")
         await world.workers.leave("one")

@@ -123,7 +123,8 @@ class TestWorkers:
         await world.hire("readers", agents={"reader": "default"})
         await world.accept("r1", agent="writer")
         before = await world.run("r1")
-        assert (await world.claim("r1", worker="readers")).outcome == "unserved"
+        claim = await world.claim("r1", worker="readers")
+        assert (claim.outcome, claim.requires) == ("unserved", "writer")
         assert await world.run("r1") == before and (await world.runs.attempts(T, "r1")).items == []
         await world.take("r1", worker="writers")
         await world.accept("r1", thread="u")
@@ -141,7 +142,10 @@ class TestWorkers:
         await world.accept("r1", agent="writer")
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves agent writer"
         await world.hire("any")
-        assert await world.runs.explain(T, "r1") == "waiting for a free worker"
+        waits = "not serve it; waiting for a free worker that serves it"
+        assert await world.runs.explain(T, "r1") == f"worker readers does {waits}"
+        await world.hire("clerks", agents={"clerk": "default"})
+        assert await world.runs.explain(T, "r1") == f"worker clerks and 1 other do {waits}"
 
     async def test_a_fork_job_needs_no_agent(self, world: World) -> None:
         """R12: A fork job needs no agent, because the worker forks without an agent."""

@@ -13,7 +13,7 @@ from runyard.models import AttemptInfo, ErrorInfo, Message, Usage, check_usage
 from runyard.ports.commands import Write
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Claim, Ended
-from runyard.ports.scheduling import Effects
+from runyard.ports.scheduling import Effects, requirement
 
 from . import agents, crash_count, hitl_answers, lanes, limits, tree, waits
 from .state import Branch, Database, Entry, RunState, ThreadState, copy_run, job
@@ -88,8 +88,10 @@ def _start(
     before = r.app_version if r.attempt else None
     if not worker.leaves(r):
         agents.name_agent(thread, run, worker)
+    if worker.leaves(r):
+        return Claim(ref, "other_version", requires=requirement(r.agent, before), effects=limits.leave_line(db, run))
     if not worker.takes(r):
-        return Claim(ref, "other_version" if worker.leaves(r) else "unserved", effects=limits.leave_line(db, run))
+        return Claim(ref, "unserved", requires=requirement(r.agent), effects=limits.leave_line(db, run))
     first = run.branch is None and r.kind == "prompt"
     if first and r.input is not None and (error := tree.id_error(thread, r.input.id, run.id)) is not None:
         info = ErrorInfo(code=error.code, message=error.message)

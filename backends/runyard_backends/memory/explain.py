@@ -71,7 +71,10 @@ def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[
         most = limits.limit_of(db, name, subject)
         return "limited", {"permit": f"{name.removeprefix('running_per_')} {subject}", "most": most}
     nobody, facts = _nobody(db, run)
-    return nobody or "next", facts or _blocked([worker for worker in _fitting(db, run) if worker.redis_outage is None])
+    if nobody:
+        return nobody, facts
+    blocked = _blocked([worker for worker in _fitting(db, run) if worker.redis_outage is None])
+    return "next", blocked | _lacking(db, run)
 
 
 def _blocked(workers: Sequence[WorkerInfo]) -> dict[str, Any]:
@@ -112,6 +115,14 @@ def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
 def _fitting(db: Database, run: RunState) -> list[WorkerInfo]:
     """Return the live workers that may claim the run: they have its agent, and do not leave it to another version."""
     return [worker for worker in _serving(db, run.run.queue) if worker.takes(run.run)]
+
+
+def _lacking(db: Database, run: RunState) -> dict[str, Any]:
+    """Return the first of the live workers of the run's queue that do not serve its agent, and the number of the others. Return {}
+    if there are none."""
+    r = run.run
+    lacking = sorted(w.worker_id for w in _serving(db, r.queue) if r.kind != "fork" and not w.serves(r.agent))
+    return {"lacking": lacking[0], "others_lacking": len(lacking) - 1} if lacking else {}
 
 
 def _paused(db: Database, queue: str) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class MemoryScheduler:
             self._jobs[job.id] = _Waiting(replace(job, delay=0.0), due, self._next())
         else:
             known.due = min(known.due, due)
+            known.job = replace(known.job, requires=job.requires)
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -79,28 +80,28 @@ class MemoryScheduler:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _wait(self, worker_id: str, queues: Sequence[str], timeout: float) -> None:
+    async def _wait(self, worker_id: str, queues: Sequence[str], timeout: float, has: Collection[str]) -> None:
         """Wait until a job of ``queues`` is due or :meth:`end_wait` is called for the worker, for at most ``timeout``
         seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         async with self._changed:
-            while not self._due(queues) and worker_id not in self._ended_waits and loop.time() < end:
+            while not self._due(queues, has) and worker_id not in self._ended_waits and loop.time() < end:
                 later = [w.due for w in self._jobs.values() if w.job.queue in queues]
                 left = min([end - loop.time(), *((due - self.now()).total_seconds() for due in later)])
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), max(left, 0.001))
         self._ended_waits.discard(worker_id)
 
-    def _due(self, queues: Sequence[str]) -> list[_Waiting]:
+    def _due(self, queues: Sequence[str], has: Collection[str]) -> list[_Waiting]:
         now = self.now()
-        due = [w for w in self._jobs.values() if w.due <= now and w.job.queue in queues]
+        due = [w for w in self._jobs.values() if (w.due <= now or w.job.requires in has) and w.job.queue in queues]
         return sorted(due, key=lambda w: (PRIORITIES.index(w.job.priority), w.due, w.number))
 
-    def _by_turns(self, queues: Sequence[str]) -> Iterator[_Waiting]:
+    def _by_turns(self, queues: Sequence[str], has: Collection[str]) -> Iterator[_Waiting]:
         """Yield the due jobs. The queue that was served longest ago comes first. The tenants of a queue take turns. A tenant
         without due jobs loses its turn. A tenant whose first job becomes due gets the last turn."""
-        due = self._due(queues)
+        due = self._due(queues, has)
         waiting = {(w.job.queue, w.job.tenant): None for w in sorted(due, key=lambda w: w.number)}
         for gone in [name for name in self._turns if name[0] in queues and name not in waiting]:
             del self._turns[gone]
@@ -111,18 +112,21 @@ class MemoryScheduler:
             due.remove(following)
             yield following
 
-    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
+    async def claim(
+        self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
+    ) -> list[Delivery]:
         """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues``, and lock their lanes. A job
-        of a locked lane is due again when the lock expires."""
+        of a locked lane is due again when the lock expires. A job that requires one of ``has`` counts as due."""
         if wait > 0:
-            await self._wait(worker_id, queues, wait)
+            await self._wait(worker_id, queues, wait, has)
         taken: list[Delivery] = []
-        for waiting in self._by_turns(queues):
+        for waiting in self._by_turns(queues, has):
             if len(taken) >= limit:
                 break
             job, lock = waiting.job, self._locks.get(waiting.job.lane_key)
             if lock and lock.until > self.now() and lock.run_id != job.run_id:
                 waiting.due = lock.until
+                waiting.job = replace(job, requires=None)
                 continue
             del self._jobs[job.id]
             delivery = Delivery(job, self._next())

@@ -18,7 +18,7 @@ from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
-from runyard.ports.scheduling import EVENTS_PER_READ, Effects, OutsideEvent
+from runyard.ports.scheduling import EVENTS_PER_READ, Effects, OutsideEvent, requirement
 from runyard.support.batching import each_its_own
 from runyard.support.locked_batching import LockedBatcher
 
@@ -110,6 +110,10 @@ class PostgresRunStore:
             claim.leaf_id = row["leaf_id"]
             claim.takeover = row["takeover"]
             claim.version_before = row["version_before"]
+        elif claim.outcome == "unserved":
+            claim.requires = requirement(row["agent"])
+        elif claim.outcome == "other_version":
+            claim.requires = requirement(row["agent"], row["version_before"])
         return claim
 
     async def _end_corrupted(self, claim: Claim, row: codec.Row, error: DataCorruptedError) -> Claim:

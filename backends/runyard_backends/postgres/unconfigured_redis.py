@@ -30,7 +30,9 @@ class NoScheduler:
         """Raise BackendUnavailableError. The caller logs the error, and the reconciler submits the jobs."""
         raise _missing()
 
-    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
+    async def claim(
+        self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
+    ) -> list[Delivery]:
         raise _missing()
 
     async def end_wait(self, worker_id: str) -> None:

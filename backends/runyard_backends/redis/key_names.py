@@ -7,6 +7,7 @@ key                                       type    contents
 ``<ns>:{0}:later:<queue>``                zset    id of an offered job that is not due → due time, in ms of the server's clock
 ``<ns>:{0}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
 ``<ns>:{0}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
+``<ns>:{0}:offered:<queue>``              string  exists while delayed jobs of the queue may be offered to workers; expires
 ``<ns>:{0}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
 ``<ns>:{0}:wait:<lane key>``              hash    id of a job that waits for the lane's lock → its queue; expires
 ``<ns>:{0}:wake:<queue>``                 list    tokens that wake idle workers
@@ -28,6 +29,9 @@ key                                       type    contents
 ``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
 ``<ns>:{0}:cancel``                       channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
+
+Delayed jobs of a queue that are offered to the workers with a requirement (``lua/submit.lua``) are also in ``due``, ``turns``
+and ``wake`` of the name ``<queue>\\n<requirement>``. These keys expire.
 
 The leader looks up the jobs of waiting runs again and again. The keys of a queue expire within a day after its last look-up of
 a job in them (``lua/turns.lua``). The keys of ended runs are removed.
@@ -74,6 +78,11 @@ class Keys:
 
     def wake(self, queue: str) -> str:
         return f"{self.prefix(0)}wake:{queue}"
+
+    def wake_offer(self, queue: str, requirement: str) -> str:
+        """Return the key of the tokens for delayed jobs of ``queue`` that are offered to workers that fulfil ``requirement``.
+        ``offers`` in ``lua/turns.lua`` makes the same name."""
+        return self.wake(f"{queue}\n{requirement}")
 
     def end_wait(self, worker_id: str) -> str:
         return f"{self.prefix(0)}end_wait:{worker_id}"

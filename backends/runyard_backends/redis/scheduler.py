@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from itertools import islice, starmap
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -33,6 +34,8 @@ LANE_POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting worker looks for jobs without being woken."""
 END_WAIT_MS: Final = 5000
 """Milliseconds for which a call of end_wait is kept for a worker that is not waiting."""
+OFFERS_THAT_WAKE: Final = 1000
+"""Maximum number of pairs of queue and requirement whose offers wake a worker. The worker finds other offers when it looks."""
 UNKNOWN_ENVELOPE_DELAY_MS: Final = 10_000
 """Milliseconds until a job that this version cannot decode is due again."""
 
@@ -70,8 +73,11 @@ class RedisScheduler:
         await self._server.call_after(self._queued(jobs), self._submissions(jobs))
         return [None] * len(jobs)
 
-    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]:
-        """Take up to ``limit`` due jobs of ``queues``, and lock their lanes. Tenants and queues take turns.
+    async def claim(
+        self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
+    ) -> list[Delivery]:
+        """Take up to ``limit`` due jobs of ``queues``, and lock their lanes. Tenants and queues take turns. ``has``: the
+        requirements that the worker fulfils. Delayed jobs that are offered to such workers take turns with the due jobs.
 
         ``wait``: maximum seconds to wait before the claim. The wait takes at most LANE_POLL_SECONDS. It ends earlier if a
         submission wakes this worker or :meth:`end_wait` is called. It also ends at the due time of the next job that the
@@ -86,10 +92,14 @@ class RedisScheduler:
         self._turn += 1
         pause = self._pause(queues, wait)
         first = self._turn % max(len(queues), 1)
-        looked_at = (*queues[first:], *queues[:first])  # another queue comes first in each claim
-        call = Call(script("claim"), self._prefix, (worker_id, limit, self._lock_ms, *looked_at))
+        looked_at = (len(queues), *queues[first:], *queues[:first])  # another queue comes first in each claim
+        offers_first = self._turn // max(len(queues), 1) % 2
+        start = self._turn % max(len(has), 1)
+        called_with = (worker_id, limit, self._lock_ms, offers_first, *looked_at, *has[start:], *has[:start])
+        call = Call(script("claim"), self._prefix, called_with)
         if pause > 0:
-            wake = [self._keys.end_wait(worker_id), *map(self._keys.wake, queues)]
+            offers = islice(((queue, each) for queue in queues for each in has), OFFERS_THAT_WAKE)
+            wake = [self._keys.end_wait(worker_id), *map(self._keys.wake, queues), *starmap(self._keys.wake_offer, offers)]
             reply = await self._server.pop_and_call(wake, pause, call)
         else:
             [reply] = await self._server.call(call)
@@ -173,7 +183,7 @@ class RedisScheduler:
         value = b"%b|%b|%d" % (worker_id.encode(), run, token)
         await self._server.call(
             Call(script("release"), self._prefix, (lane, value)),
-            Call(script("submit"), self._prefix, (id_, payload, queue, "", UNKNOWN_ENVELOPE_DELAY_MS, "")),
+            Call(script("submit"), self._prefix, (id_, payload, queue, "", UNKNOWN_ENVELOPE_DELAY_MS, "", "")),
         )
 
     def _queued(self, jobs: Sequence[Job]) -> list[Call]:
@@ -183,7 +193,7 @@ class RedisScheduler:
     def _submissions(self, jobs: Sequence[Job]) -> list[Call]:
         def args(job: Job) -> tuple[Any, ...]:
             delay = -1 if job.over else max(0, int(job.delay * 1000))
-            return job.id, encode(job), job.queue, job.priority, delay, job.tenant
+            return job.id, encode(job), job.queue, job.priority, delay, job.tenant, job.requires or ""
 
         return [call for _, call in self._calls("submit", jobs, args)]
 

@@ -27,6 +27,7 @@ SENTENCES: Final = {
     "no_version": "waiting for a worker of version {version}; workers of queue {queue} run {versions}",
     "no_redis": "waiting for Redis, which the workers of queue {queue} have not reached since {redis_since}: {redis_error}",
     "next": "waiting for a free worker",
+    "next_of_some": "{lacking} not serve it; waiting for a free worker that serves it",
     "running": "running on worker {worker_id}, attempt {attempt}",
     "external": "running outside any worker",
     "orphaned": "lost its worker {worker_id}",
@@ -59,6 +60,8 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     - ``nobody``, for ``orphaned``: the reason why no worker can take the run, or None. The reason is ``no_worker``,
       ``no_agent``, ``no_version`` or ``no_redis``, and its facts are added. If the queue is paused, the facts of ``paused``
       are added.
+    - ``lacking``, for ``next``: the first by id of the queue's live workers that do not serve the run's agent.
+      ``others_lacking``: the number of the others.
     - ``blocked_for`` (seconds) and ``blocked_at`` (file and line): the main loop of the run's worker is blocked. For a queued
       run, the main loops of all workers that could take the run are blocked.
     """
@@ -68,7 +71,11 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     known |= {"version": run.app_version, "versions": ", ".join(versions)}
     known |= {"served": served_words(known.get("agent"))}
     known |= {name: moment(known[name]) for name in TIMES if known.get(name) is not None}
-    parts = [SENTENCES[known.get("wait") or reason].format(**known)]
+    key = known.get("wait") or reason
+    if reason == "next" and known.get("lacking"):
+        key = "next_of_some"
+        known["lacking"] = _lacking(known["lacking"], known.get("others_lacking") or 0)
+    parts = [SENTENCES[key].format(**known)]
     if reason == "ended" and run.error:
         parts[0] += f": {run.error.headline}"
     if reason == "running" and run.crash_count >= MAX_CRASHES - 1:
@@ -91,3 +98,10 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     if run.damaged:
         parts.append(f"its {', '.join(run.damaged)} cannot be read (data_corrupted)")
     return "; ".join(parts)
+
+
+def _lacking(worker_id: str, others: int) -> str:
+    """Return the beginning of a sentence about workers that do not serve an agent."""
+    if not others:
+        return f"worker {worker_id} does"
+    return f"worker {worker_id} and {others} {'other' if others == 1 else 'others'} do"

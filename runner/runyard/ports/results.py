@@ -63,9 +63,9 @@ class Claim:
     - ``skipped``: another transaction holds the thread. Submit the job again.
     - ``busy``: a live worker executes the run.
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
-    - ``other_version``: another version of the app began the run, and this worker leaves the run to that version. Submit the
-      job later.
-    - ``unserved``: this worker does not have the run's agent. Submit the job later.
+    - ``other_version``: this worker leaves the run to the version of the app that began the run. ``requires`` is set. Submit
+      the job later.
+    - ``unserved``: this worker does not have the run's agent. ``requires`` is set. Submit the job later.
     - ``behind``: the run is not the head of its lane.
     - ``ended``, ``suspended``: the status of the run. ``unknown``: the run does not exist.
 
@@ -87,6 +87,7 @@ class Claim:
     retry_in: float | None = None
     takeover: bool = False
     version_before: str | None = None
+    requires: str | None = None
     effects: Effects = field(default_factory=Effects)
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from ..domain.agent_names import is_agent, namespace_of
 from ..domain.events import Event
 from ..domain.runs import Priority, RunKind
 from ..domain.size_limits import JsonObject
@@ -69,8 +70,9 @@ class Job:
 
     ``delay``: seconds until the run is due. ``ready_at``: the earliest time at which the run could start, in seconds since 1970
     by the store's clock. ``queued``: the event to write when the job is submitted, or None if an attempt has begun since the
-    run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. If so, a submission removes the
-    job from its queue.
+    run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. The submission of such a job
+    removes it from its queue. ``requires``: what the last worker of the job lacks (:func:`requirement`). Workers that have it
+    may take the job during the delay.
     """
 
     thread_key: int
@@ -84,6 +86,7 @@ class Job:
     ready_at: float | None = field(default=None, compare=False)
     queued: Event | None = field(default=None, compare=False)
     over: bool = field(default=False, compare=False)
+    requires: str | None = field(default=None, compare=False)
 
     @property
     def ref(self) -> RunRef:
@@ -100,6 +103,15 @@ class Job:
     def id(self) -> str:
         """The arq job id: ``<lane key>:<run id>``."""
         return f"{self.lane_key}:{self.run_id}"
+
+
+def requirement(agent: str | None, version: str | None = None) -> str:
+    """Return the name of what a run requires of its worker: the agent, and the version of the app if it is given.
+
+    Names of agents and versions have printable characters only. Two requirements therefore never have the same name.
+    """
+    name = agent if is_agent(agent) else f"{namespace_of(agent)}/"
+    return name if version is None else f"{name}\n{version}"
 
 
 def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event:
@@ -168,14 +180,16 @@ class Scheduler(Protocol):
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
     ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. After the locks of these jobs expire, the reconciler submits the jobs again. ``missing_jobs`` returns the jobs
-    that the scheduler does not have. A job is not missing if its run holds the lane's lock, or if a worker is about to get the
-    job. Locks of the workers ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim``, and
-    loses no job.
+    call took. The reconciler submits them again after their locks expire. ``has``: the requirements that the worker fulfils. It
+    also gets jobs of ``queues`` that are not due and require one of them. ``missing_jobs`` returns the jobs that the scheduler
+    does not have. The run of a missing job does not hold the lane's lock, and no worker is about to get the job. Locks of the
+    workers ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
-    async def claim(self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0) -> list[Delivery]: ...
+    async def claim(
+        self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
+    ) -> list[Delivery]: ...
     async def end_wait(self, worker_id: str) -> None: ...
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None: ...

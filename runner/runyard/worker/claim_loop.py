@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from ..app import App
+from ..domain.agent_names import namespace_of
 from ..errors import BackendUnavailableError, LockedError, RunyardError, WorkerDeadError
 from ..execution.executor import Execution, WorkerServices
 from ..execution.retries import UNSERVED_RETRY_SECONDS
 from ..execution.run_meter import waited
 from ..ports.refs import RunRef
 from ..ports.results import Claim, Ended
-from ..ports.scheduling import Delivery, Effects, Job
+from ..ports.scheduling import Delivery, Effects, Job, requirement
 from ..support import metrics
 from ..support.batching import each_its_own
 from ..support.failure_log import FailureLog
@@ -97,6 +99,7 @@ class ClaimLoop:
         self._slots = slots
         self._effects_sender = effects_sender
         self._queues = queues
+        self._has: list[str] = []
         self._paused: frozenset[str] = frozenset()
         self._on_dead = on_dead
         self._dispatch = dispatch
@@ -114,6 +117,7 @@ class ClaimLoop:
     def open(self, worker_id: str) -> None:
         """Start to take deliveries as ``worker_id``, an id that the store knows."""
         self.worker_id = worker_id
+        self._has = _requirements(self._tools.app)
         self._registered.set()
 
     def close(self) -> None:
@@ -177,7 +181,7 @@ class ClaimLoop:
         worker_id = self.worker_id
         self._waiting = worker_id if wait else None
         try:
-            deliveries = await self._scheduler.claim(worker_id, queues, limit, wait)
+            deliveries = await self._scheduler.claim(worker_id, queues, limit, wait, has=self._has)
         finally:
             self._waiting = None
         await self._claim(worker_id, deliveries)
@@ -275,9 +279,9 @@ class ClaimLoop:
         elif claim.outcome == "paused":
             self._give_back(delivery.job.ref, claim.effects, PAUSED_RETRY_SECONDS)
         elif claim.outcome == "other_version":
-            self._give_back(delivery.job.ref, claim.effects, jittered(OTHER_VERSION_RETRY_SECONDS))
+            self._give_back(delivery.job.ref, claim.effects, jittered(OTHER_VERSION_RETRY_SECONDS), claim.requires)
         elif claim.outcome == "unserved":
-            self._give_back(delivery.job.ref, claim.effects, jittered(UNSERVED_RETRY_SECONDS))
+            self._give_back(delivery.job.ref, claim.effects, jittered(UNSERVED_RETRY_SECONDS), claim.requires)
         else:
             self._give_back(delivery.job.ref, claim.effects)
 
@@ -310,13 +314,13 @@ class ClaimLoop:
             except BackendUnavailableError as error:  # the reconciler submits the run again
                 log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
 
-    def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None) -> None:
-        """Release a delivery whose run was not claimed.
+    def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None, requires: str | None = None) -> None:
+        """Give back an unclaimed delivery. ``delay``: seconds until its job is due again, or None to drop the job.
 
-        ``delay``: seconds until its job is due again, or None to drop the job.
+        ``requires``: what this worker lacks. Workers that have it may take the job during the delay.
         """
         slot = self._slots.leave(ref)
-        jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay)]
+        jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay, requires=requires)]
         if slot.again is not None:
             self._effects_sender.give_back(slot.worker_id, slot.again)
             jobs = jobs or [replace(slot.again.job, delay=0.0)]
@@ -337,6 +341,12 @@ class ClaimLoop:
                 raise
         finally:
             self._pause = None
+
+
+def _requirements(app: App) -> list[str]:
+    """Return the requirements that a worker of ``app`` fulfils."""
+    default = [] if app.default is None else [f"{namespace_of(app.default.name)}/"]
+    return [requirement(name, version) for version in (None, app.version) for name in (*app.agents, *default)]
 
 
 def _count(delivery: Delivery, claim: Claim, span: Span) -> None:

@@ -461,6 +461,67 @@ async def test_job_of_a_run_that_ended_is_offered_no_more(any_scheduler: Schedul
     assert [delivery.job.tenant for delivery in await any_scheduler.claim("w", QUEUES, 9)] == ["b"]
 
 
+async def test_a_job_that_is_put_back_is_offered_to_workers_that_fulfil_its_requirement(any_scheduler: Scheduler) -> None:
+    """R12: during the delay, and to no other worker. Each job is taken once, in the order of priority, by turns of tenants."""
+    jobs = [
+        Job(1, "r", tenant="a", priority="low"),
+        Job(2, "r", tenant="a"),
+        Job(3, "r", tenant="a", priority="high"),
+        Job(4, "r", tenant="b"),
+    ]
+    await any_scheduler.submit(jobs)
+    held = await any_scheduler.claim("clerks", QUEUES, 9, has=["clerk"])
+    back = [replace(job, delay=30.0, requires="seller") for job in jobs]
+    for delivery, job in zip(sorted(held, key=lambda each: each.job.thread_key), back, strict=True):
+        await any_scheduler.release("clerks", [delivery], [job])
+    for queues, has in ((QUEUES, ["clerk"]), (["other"], ["seller"]), (QUEUES, [])):
+        assert await any_scheduler.claim("clerks", queues, 9, has=has) == []
+    assert await any_scheduler.missing_jobs(jobs) == []
+    taken = [
+        delivery.job.thread_key
+        for _ in range(5)
+        for delivery in await any_scheduler.claim("sellers", QUEUES, 1, has=["clerk", "seller"])
+    ]
+    assert sorted(taken) == [1, 2, 3, 4] and [key for key in taken if key < 4] == [3, 2, 1] and taken.index(4) < 2
+    assert await any_scheduler.missing_jobs(jobs) == []
+
+
+async def test_offers_take_turns_with_due_jobs(scheduler: RedisScheduler) -> None:
+    """R12: neither the jobs that were put back nor the due jobs of the queue wait for all of the others."""
+    back = [Job(n, "r", delay=30.0, requires="seller") for n in range(10)]
+    await scheduler.submit([*back, *(Job(n, "r") for n in range(10, 20))])
+    taken = [(await scheduler.claim("w", QUEUES, 1, has=["seller"]))[0].job.thread_key for _ in range(20)]
+    assert sorted(taken) == [*range(20)]
+    assert 3 <= sum(key < 10 for key in taken[:10]) <= 7
+
+
+async def test_an_offer_wakes_a_worker_that_fulfils_the_requirement(
+    server: RedisServer, redis_url: str, scheduler: RedisScheduler, somebody_waits: SomebodyWaits, long_waits: None
+) -> None:
+    """R12: at once, although the job is not due."""
+    waiting = asyncio.create_task(scheduler.claim("sellers", QUEUES, 9, wait=2 * BOUND, has=["seller"]))
+    await somebody_waits(server)
+    other = RedisServer(redis_url)
+    await RedisScheduler(other, RedisEventLog(other)).submit([Job(1, "r", delay=30.0, requires="seller")])
+    async with asyncio.timeout(BOUND):
+        assert [delivery.job.thread_key for delivery in await waiting] == [1]
+    await other.close()
+
+
+async def test_offers_that_nobody_takes_are_bounded_and_expire(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """A2: nobody fulfils the requirement. The jobs themselves wait on."""
+    jobs = [Job(n, "r", delay=30.0, requires="nobody") for n in range(1100)]
+    await scheduler.submit(jobs)
+    prefix = server.keys.prefix(0)
+    due = f"{prefix}due:14:default\nnobody:"
+    assert await server.command("ZCARD", due) == 1000
+    for key in (due, f"{prefix}turns:default\nnobody", f"{prefix}wake:default\nnobody", f"{prefix}offered:default"):
+        assert 0 < await server.command("PTTL", key) <= 30_000
+    assert await scheduler.missing_jobs(jobs) == []
+    await scheduler.submit([replace(job, over=True) for job in jobs])
+    assert await scheduler.claim("w", QUEUES, 9, has=["nobody"]) == []
+
+
 async def test_a_queue_that_nobody_serves_leaves_nothing_behind(server: RedisServer, scheduler: RedisScheduler) -> None:
     """A2: a queue name of a caller takes memory of Redis only while runs wait in the queue."""
     jobs = [Job(n, "r", queue=f"invented{n}", tenant="t", delay=n % 2 * 60.0) for n in range(100)]

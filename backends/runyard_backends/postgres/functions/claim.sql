@@ -100,12 +100,12 @@ BEGIN
     IF r.attempt > 0 THEN
         c.version_before := r.app_version;
         IF claimant.on_version_mismatch = 'wait' AND r.app_version <> claimant.app_version THEN
-            c.outcome := 'other_version'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
+            c.outcome := 'other_version'; c.run := r; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
         END IF;
     END IF;
     IF NOT runyard.is_agent(r.agent) THEN got := runyard.name_agent(t, r, claimant); t := got.t; r := got.r; END IF;
     IF r.kind <> 'fork' AND NOT runyard.serves(claimant, r.agent) THEN
-        c.outcome := 'unserved'; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
+        c.outcome := 'unserved'; c.run := r; c.effects := runyard.merge_effects(c.effects, runyard.leave_line(r)); RETURN c;
     END IF;
     first := r.kind = 'prompt' AND r.snapshot_tip IS NULL;
     holder := CASE WHEN first THEN runyard.holder_of(t.thread_key, r.input_id) END;

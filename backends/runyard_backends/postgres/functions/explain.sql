@@ -69,7 +69,9 @@ BEGIN
             reason := 'limited'; facts := jsonb_build_object('permit', run.waits_for_permit, 'most', runyard.limit_of_permit(run.waits_for_permit));
         ELSE
             reason := coalesce(nobody, 'next');
-            facts := missing || coalesce((SELECT runyard.blocked_facts(w) FROM unnest(reaching) w ORDER BY w.blocked_since NULLS FIRST LIMIT 1), '{}');
+            facts := missing || coalesce((SELECT runyard.blocked_facts(w) FROM unnest(reaching) w ORDER BY w.blocked_since NULLS FIRST LIMIT 1), '{}')
+                || (SELECT jsonb_build_object('lacking', min(w.worker_id COLLATE "C"), 'others_lacking', count(*) - 1) FROM unnest(serving) w
+                    WHERE run.kind <> 'fork' AND NOT runyard.serves(w, run.agent));
         END IF;
     END IF;
     facts := facts || jsonb_build_object('workers', (

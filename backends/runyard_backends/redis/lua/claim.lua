@@ -8,9 +8,13 @@ release of the lock makes it due at once. A job that is put back does not use up
 lock only if another worker holds it for the same run. Without this rule, a holder that cannot reach Postgres could renew the
 lock for ever, although the run has a new worker. A worker never takes over the lock of a run that it executes itself.
 
+A delayed job with a requirement is offered to the workers that fulfil the requirement (submit.lua). Such a job stays among the
+delayed jobs of its queue until a worker has taken it. The due jobs and the offered jobs come first by turns.
+
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     worker id (without "|"), maximum number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lock in ms (LANE_LOCK_SECONDS,
-         runyard/ports/scheduling.py), then the queues in the order of service
+         runyard/ports/scheduling.py), 1 if the offered jobs come first, number of queues, the queues in the order of service,
+         then the requirements that the worker fulfils
 Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
 -- allow-oom
@@ -20,7 +24,9 @@ local BOUND = 1000   -- maximum number of jobs with a locked lane that one call 
 local PART = 500     -- maximum number of jobs that are taken out of a queue at once
 
 local prefix, worker, limit, lock_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local offered_first, last_queue = ARGV[4] == '1', 5 + tonumber(ARGV[5])
 local claimed, scanned, out = 0, 0, {-1}
+local home = nil -- the queue of the jobs that are taken; offered jobs are taken out of another queue
 local time, put_back = nil, {} -- the server's time once it was read; the queues to which a job was put back
 
 -- Return the server's time in ms.
@@ -70,7 +76,7 @@ end
 
 -- Lock the lanes of jobs that were taken out of a queue. Add the jobs to `out` whose lanes the worker has locked. Put back the
 -- other jobs.
-local function take(queue, ids)
+local function take(ids)
   local names, taken, waits = {}, {}, {}
   for i, id in ipairs(ids) do
     names[i] = prefix .. 'job:' .. id
@@ -83,10 +89,10 @@ local function take(queue, ids)
       token = token + 1
       if locked(lock, run, token) then
         local n = #out
-        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, payloads[i], string.format('%.0f', token), queue
+        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, payloads[i], string.format('%.0f', token), home
         taken[#taken + 1], waits[#waits + 1] = names[i], prefix .. 'wait:' .. lane
       else
-        wait_for(lock, lane, queue, id)
+        wait_for(lock, lane, home, id)
       end
     end
   end
@@ -138,7 +144,11 @@ local function serve(queue, tenant, alone)
     end
     scanned = scanned + #ids
     if #ids > 0 then
-      take(queue, ids)
+      if queue ~= home then
+        redis.call('ZREM', prefix .. 'later:' .. home, unpack(ids))
+        redis.call('ZREM', due_jobs(prefix, home, tenant), unpack(ids))
+      end
+      take(ids)
     end
     if #ids < wanted then
       return true
@@ -149,6 +159,7 @@ end
 
 -- Serve a queue. Return ms until its next job is due (0: a job is due), nil if it has no job.
 local function serve_queue(queue)
+  home = queue
   local later = first_later(queue)
   local moved = later and later <= now()
   if moved then
@@ -163,13 +174,47 @@ local function serve_queue(queue)
   return later and math.max(0, math.ceil(later - now()))
 end
 
-local waits = {}
-for q = 4, #ARGV do
-  waits[q] = serve_queue(ARGV[q])
+local served, waits = {}, {} -- the queues, and ms until the next job of each is due
+
+local function serve_queues()
+  for q = 6, last_queue do
+    served[#served + 1] = ARGV[q]
+    waits[ARGV[q]] = serve_queue(ARGV[q])
+  end
 end
 
-for q = 4, #ARGV do
-  local next_due, wake = waits[q], prefix .. 'wake:' .. ARGV[q]
+-- Serve the jobs that are offered to workers like this one.
+local function serve_offered()
+  for q = 6, last_queue do
+    home = ARGV[q]
+    for r = last_queue + 1, #ARGV do
+      local queue = offers(home, ARGV[r])
+      served[#served + 1] = queue
+      waits[queue] = not take_turns(prefix, queue, has_room, serve) and 0 or nil
+    end
+  end
+end
+
+-- Return true if a job of the queues may be offered to workers with some requirement.
+local function may_be_offered()
+  local marks = {}
+  for q = 6, last_queue do
+    marks[#marks + 1] = prefix .. 'offered:' .. ARGV[q]
+  end
+  return #marks > 0 and #ARGV > last_queue and redis.call('EXISTS', unpack(marks)) > 0
+end
+
+local any_offered = may_be_offered()
+if any_offered and offered_first then
+  serve_offered()
+end
+serve_queues()
+if any_offered and not offered_first then
+  serve_offered()
+end
+
+for _, queue in ipairs(served) do
+  local next_due, wake = waits[queue], prefix .. 'wake:' .. queue
   if next_due and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then
     -- This worker has the maximum number of jobs. Wake another worker for the rest.
     if redis.call('LLEN', wake) == 0 then

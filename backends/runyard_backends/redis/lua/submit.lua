@@ -1,14 +1,18 @@
 --[[
 Offer jobs of one shard to the workers. A repeated call has no effect. A job that is offered already keeps its position among
 the due jobs, or the earlier of the two due times. A delayed job waits in later:<queue> until make_due (claim.lua) moves it to
-the due jobs.
+the due jobs. Workers that fulfil the requirement of a delayed job may take the job during the delay (claim.lua). This offer is
+only a short cut. It expires, and it is not made if too many jobs are offered already.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     per job: id, payload, queue, priority, delay in ms (-1: the run ended; withdraw the offer), tenant
+ARGV     per job: id, payload, queue, priority, delay in ms (-1: the run ended; withdraw the offer), tenant,
+         requirement of a delayed job or ''
 Returns  nothing
 ]]
 -- include turns.lua
 local TOKENS = 100    -- maximum number per queue; few are enough, because a claim that leaves due jobs adds a token
+local OFFERED = 30000 -- ms for which a delayed job is offered; longer than the delay of a job that a worker has put back
+local OFFERS = 1000   -- maximum number of delayed jobs that are offered per queue, requirement and tenant
 local HORIZON = 2000  -- ms between two claims of a waiting worker; a job that is due sooner needs a token
 
 local prefix = KEYS[1]
@@ -56,7 +60,23 @@ local function add_tokens(wake, count)
   end
 end
 
-for i = 1, #ARGV, 6 do
+-- Offer a delayed job to workers that fulfil its requirement, and wake one of them. A claim that leaves such jobs wakes the next.
+local function offer(queue, id, tenant, priority, requirement)
+  local offered, mark = offers(queue, requirement), prefix .. 'offered:' .. queue
+  local due, wake = due_jobs(prefix, offered, tenant), prefix .. 'wake:' .. offered
+  if redis.call('ZCARD', due) < OFFERS then
+    enter(prefix, offered, id, tenant, priority)
+  end
+  if redis.call('LLEN', wake) == 0 then
+    redis.call('RPUSH', wake, '1')
+  end
+  redis.call('SET', mark, '1', 'PX', OFFERED)
+  for _, key in ipairs({due, prefix .. 'turns:' .. offered, wake}) do
+    redis.call('PEXPIRE', key, OFFERED)
+  end
+end
+
+for i = 1, #ARGV, 7 do
   local id, queue, priority, delay, tenant = ARGV[i], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
   if delay >= 0 then
     redis.call('SET', prefix .. 'job:' .. id, ARGV[i + 1], 'PX', string.format('%.0f', delay + KEPT))
@@ -67,6 +87,9 @@ for i = 1, #ARGV, 6 do
     enter(prefix, queue, id, tenant, priority)
   else
     put_off(queue, id, tenant, delay)
+    if ARGV[i + 6] ~= '' then
+      offer(queue, id, tenant, priority, ARGV[i + 6])
+    end
   end
   if delay >= 0 and delay <= HORIZON then
     wanted[queue] = (wanted[queue] or 0) + 1

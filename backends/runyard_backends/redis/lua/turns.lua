@@ -9,7 +9,7 @@ Among jobs of one priority, the job that became due first comes first.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
-Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `look_again`, `enter`, `take_turns` and `owner_of`
+Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `offers`, `look_again`, `enter`, `take_turns` and `owner_of`
 ]]
 -- Maximum ms for which a job and its queue are kept after the leader's last look-up of the job. The minimum is half of it.
 local KEPT = 86400000
@@ -29,6 +29,12 @@ end
 -- two pairs of queue and tenant could otherwise have the same key.
 local function due_jobs(prefix, queue, tenant)
   return prefix .. 'due:' .. #queue .. ':' .. queue .. ':' .. tenant
+end
+
+-- Return the name of the queue in which the delayed jobs of `queue` with a requirement are offered to workers that fulfil it. Names
+-- of clients contain no line break.
+local function offers(queue, requirement)
+  return queue .. '\n' .. requirement
 end
 
 -- A cache of facts about the queues, so that the call reads each fact once. By key of due jobs: true if the tenant is in the
