@@ -20,6 +20,9 @@ PYTHON ?= $(shell for need in sys,venv,ensurepip sys; do for name in $(PYTHONS);
 export PIP_ONLY_BINARY ?= :all:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Empty: Python stores compiled modules, also where the environment forbids that. The tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Arguments for pytest, e.g. `make test ARGS='-k fork -x'`.
 ARGS ?=
 TEST_SECONDS ?= 2400

@@ -1,10 +1,11 @@
 """Servers and databases for every kind of test. Fixtures start what they need on first use: unit tests start nothing."""
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,3 +262,14 @@ def pytest_configure(config: pytest.Config) -> None:
     narrowed = any(getattr(config.option, name, None) for name in NARROWING)
     if whole and not narrowed and not hasattr(config, "workerinput"):  # with xdist only the controller sees every report
         config.pluginmanager.register(EveryFolderRuns())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude what the collection makes from garbage collections: a million objects that live until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -116,7 +116,6 @@ async def api(postgres_url: str) -> AsyncIterator[FastAPI]:
     before = gc.get_threshold()
     settle()  # as an API process does; the tests' own objects are nothing that a body could be blamed for
     yield asgi_app(client, auth="off", settings=limits)
-    gc.unfreeze()
     gc.set_threshold(*before)
     await backend.close()
 

@@ -1,4 +1,4 @@
-"""The suite's own guard: a folder that runs nothing fails the run."""
+"""The suite's own guards: a folder that runs nothing fails the run, and a group of tests runs in one process."""
 
 import subprocess
 import sys
@@ -6,6 +6,16 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 SHARED = ("conftest.py", "support/fleet.py", "support/forked.py")
+GROUP = """
+import os
+import pathlib
+import pytest
+
+@pytest.mark.xdist_group("together")
+@pytest.mark.parametrize("n", range(4))
+def test_it(n):
+    pathlib.Path(os.environ["PYTEST_XDIST_WORKER"]).touch()
+"""
 
 
 def suite(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -40,3 +50,11 @@ def test_a_chosen_part_may_leave_folders_out(tmp_path: Path) -> None:
     make_suite(tmp_path)
     assert suite(tmp_path, "tests/full").returncode == 0
     assert suite(tmp_path, "-k", "one").returncode == 0
+
+
+def test_a_group_runs_in_one_process(tmp_path: Path) -> None:
+    """Groups share what is expensive to start, and keep tests apart that would disturb each other."""
+    (tmp_path / "test_it.py").write_text(GROUP)
+    result = suite(tmp_path, "-n", "2", "--dist", "loadgroup")
+    assert "4 passed" in result.stdout
+    assert len(list(tmp_path.glob("gw*"))) == 1

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -198,9 +199,15 @@ def commands_in(text: str) -> Iterator[tuple[str, list[str]]]:
                 yield line, words
 
 
+@cache
+def program() -> typing.Any:
+    """The command line, made once: typer takes half a second."""
+    return typer.main.get_command(app)
+
+
 def known(words: list[str]) -> typing.Any:
     """The command that ``words`` name; fails if there is none."""
-    command = typer.main.get_command(app)
+    command = program()
     for word in words:
         inner = getattr(command, "commands", None)
         if inner is None:
@@ -212,6 +219,6 @@ def known(words: list[str]) -> typing.Any:
 
 
 def every_command() -> Iterator[list[str]]:
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in program().commands.items():
         inner = getattr(command, "commands", None)
         yield from ([name, each] for each in inner) if inner else [[name]]

@@ -30,6 +30,7 @@ def rules() -> list[str]:
     return [number for _, number, _ in ROW.findall(RULES.read_text(encoding="utf-8"))]
 
 
+@cache
 def letters() -> set[str]:
     return set(HEADING.findall(RULES.read_text(encoding="utf-8")))
 
@@ -46,6 +47,8 @@ def prose_of(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return text
+    if not any(cited(text)) and not IN_A_NAME.search(text):
+        return ""
     tree = ast.parse(text)
     statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
     parts = [node.value for node in statements if isinstance(node, ast.Constant) and isinstance(node.value, str)]
@@ -54,7 +57,11 @@ def prose_of(path: Path) -> str:
             parts.append(named.group(1).replace("_", " ").upper())
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Violation":
             parts.append(ast.literal_eval(node.args[0]))
-    parts += [token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT]
+    if any(
+        cited("\n".join(re.findall("#.*", text)))
+    ):  # perhaps in a comment; most files are spared the tokenizer, which is slow
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        parts += [token.string for token in tokens if token.type == tokenize.COMMENT]
     return "\n".join(parts)
 
 

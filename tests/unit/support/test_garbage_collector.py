@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 import gc
-import weakref
-from collections.abc import Iterator
+import subprocess
+import sys
 
 import pytest
 
-from runyard.support.garbage_collector import FULL_COLLECTION_MESSAGES, MIN_MESSAGES, held_back, settle
+from runyard.support.garbage_collector import FULL_COLLECTION_MESSAGES, MIN_MESSAGES, held_back
 
+PROGRAM = """
+import sys
+import weakref
+from runyard.support.garbage_collector import held_back, settle
 
 class Cycle:
-    def __init__(self) -> None:
+    def __init__(self):
         self.me = self
 
+messages, loads = map(int, sys.argv[1:3])
+if sys.argv[3] == "a process that serves":
+    settle()
+left = []
+for _ in range(loads):
+    with held_back(messages):
+        made = [Cycle() for _ in range(messages)]
+    left += [weakref.ref(one) for one in made[:1]]
+    del made
+assert sum(one() is not None for one in left) < loads / 2
+"""
 
-@pytest.fixture(params=["a program", "a process that serves"])
-def process(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = gc.get_threshold()
-    if request.param == "a process that serves":
-        settle()
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
 
-
-@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("process", ["a program", "a process that serves"])
 @pytest.mark.parametrize(("messages", "loads"), [(3, 40_000), (MIN_MESSAGES, 3 * FULL_COLLECTION_MESSAGES // MIN_MESSAGES)])
-def test_garbage_between_two_loads_is_found(messages: int, loads: int) -> None:
-    """Whether threads are short or long: cycles of a worker that only loads are gone without anybody's asking."""
-    left = []
-    for _ in range(loads):
-        with held_back(messages):
-            made = [Cycle() for _ in range(messages)]
-        left += [weakref.ref(one) for one in made[:1]]
-        del made
-    assert sum(one() is not None for one in left) < loads / 2
+def test_garbage_between_two_loads_is_found(process: str, messages: int, loads: int) -> None:
+    """Whether threads are short or long: cycles of a worker that only loads are gone without anybody's asking.
+
+    In a process of its own, which has few objects. The process of the tests has a million that are frozen.
+    """
+    subprocess.run([sys.executable, "-c", PROGRAM, str(messages), str(loads), process], timeout=60, check=True)
 
 
 def test_the_collector_is_as_it_was() -> None:
