@@ -1,4 +1,4 @@
-"""Pages of candidates of fan-outs, for the stores. A candidate on a thread has its messages there."""
+"""Pages of candidates of fan-outs, for all stores. If a candidate has a thread, its messages are on this thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runyard.ports.stores import RunStore, ThreadStore
 from . import cursors
 
 CANDIDATE_BYTES = 512
-"""The bytes of a candidate in a page, beside its messages or its record."""
+"""Estimated bytes of a candidate in a page, without its messages or its record."""
 
 _ANSWERS = TypeAdapter(ForkOnceResult)
 
@@ -50,9 +50,9 @@ async def page_of_candidates(
     stores: tuple[ThreadStore, RunStore],
     budget: int,
 ) -> Page[Candidate]:
-    """Return the page with the candidates ``numbers``, which ends earlier at about ``budget`` bytes.
+    """Return a page of the candidates ``numbers``. The page ends early if it reaches about ``budget`` bytes.
 
-    ``records``: those of ``numbers``. The value of a record is None if it does not fit in the page.
+    ``records``: the records of the candidates ``numbers``. A record that does not fit into the page is None.
     """
     known = {record.number: record for record in records}
     items: list[Candidate] = []
@@ -97,7 +97,7 @@ async def _candidate(
 
 
 async def _written(thread_id: str, stores: tuple[ThreadStore, RunStore], budget: int) -> tuple[dict[str, object], int]:
-    """Return the fields of a candidate that its run on the thread has, and the size of its messages."""
+    """Return the fields of a candidate that come from its run on a thread. Also return the size of its messages."""
     threads, runs = stores
     run = await runs.run(thread_id, first_prompt_id(thread_id))
     if run is None or not run.ended:

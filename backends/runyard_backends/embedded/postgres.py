@@ -29,8 +29,8 @@ class EmbeddedPostgres(EmbeddedServer):
     `data_dir/cluster` is a link to this directory.
 
     durable: False turns fsync and synchronous commits off. A crash of the machine can then lose data, which does not matter in
-    tests. If `durable` is False and `data_dir` is None, the files are in memory if there is room. max_connections: the maximum
-    number of connections that the server accepts.
+    tests. If `durable` is False and `data_dir` is None, the files are in memory, provided that it has enough space.
+    max_connections: the maximum number of connections that the server accepts.
     """
 
     name = "Postgres"
@@ -51,8 +51,8 @@ class EmbeddedPostgres(EmbeddedServer):
     @property
     def _area(self) -> Path:
         """The directory of the cluster, which the server's user can access. It contains `data`, owned by the server's user. It
-        also contains `install` if a copy of the install is needed. The directory itself belongs to this process's user, so that
-        the server's user cannot replace `data` or `install`."""
+        also contains `install` if a copy of the install is needed. The directory itself belongs to this process's user. The
+        server's user can therefore not replace `data` or `install`."""
         return (self.home / "cluster").resolve()
 
     def _user(self) -> tuple[int | None, int | None]:

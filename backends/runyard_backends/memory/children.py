@@ -1,4 +1,4 @@
-"""Children: runs that an attempt of another run started, and for which the other run waits."""
+"""Children. A child is a run that an attempt of another run (the parent) started. The parent waits for its children."""
 
 from __future__ import annotations
 

@@ -278,8 +278,8 @@ class MemoryRunStore:
         return Changed(copy_run(run.run), effects)
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
-        tool calls, and of the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text for the error results of the run's open tool calls, and for
+        the run's last message (H8)."""
         words = check_json(aborted(reason), "reason")
         thread = self.db.get(self.tenant, thread_id)
         effects = lanes.admit_thread(self.db, thread)
