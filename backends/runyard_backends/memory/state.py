@@ -53,8 +53,8 @@ class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
     Only copies in a prefix have the other fields. They are set when the copy is made. ``completion``: the completion number of
-    the message's run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the thread's extra
-    when the copy was made.
+    the message's run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the extra at that
+    time.
     """
 
     owner: int

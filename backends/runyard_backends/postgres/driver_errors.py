@@ -30,7 +30,7 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 _DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait after a deadlock before the statement is repeated. In this time, other statements get the locks."""
+"""Seconds between a deadlock and the repetition of the statement. In this time, the other statements get the locks."""
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
@@ -39,8 +39,8 @@ REFUSED = "RY000"
 
 
 def translate(error: BaseException) -> RunyardError | None:
-    """Return runyard's error for an error of the driver. Return None for an error that shows a defect. The caller raises such
-    an error unchanged."""
+    """Return runyard's error for an error of the driver. Return None for any other error, which shows a defect. The caller
+    raises such an error unchanged."""
     match error:
         case asyncpg.PostgresError() if error.sqlstate == REFUSED:
             return from_dict({"code": error.hint, "message": error.args[0], "details": json.loads(error.detail or "{}")})

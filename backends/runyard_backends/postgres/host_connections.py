@@ -36,7 +36,7 @@ from .driver_errors import REFUSED, translated
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 0.5
-"""Seconds until a cancel of a statement is repeated. A cancel that reaches Postgres between two statements has no effect."""
+"""Seconds until a cancel of a statement is repeated. If a cancel reaches Postgres between two statements, it has no effect."""
 ACCEPTED: Final = (
     "an open connection of asyncpg or psycopg 3, a connection or a session of SQLAlchemy with one of these drivers, "
     "or django.db.connection with psycopg 3"
@@ -106,8 +106,8 @@ def _psycopg_sync(connection: Any, calls: Calls) -> tuple[bool, Row]:
 
 
 def _cancel(connection: Any) -> None:
-    """Cancel the statement of a connection of psycopg. Errors are ignored, because the loss of the server also ends the
-    statement."""
+    """Cancel the statement of a connection of psycopg. Errors are ignored: if the server is lost, its statement has also
+    ended."""
     import psycopg
 
     with suppress(psycopg.Error):

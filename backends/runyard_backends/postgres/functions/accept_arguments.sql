@@ -62,8 +62,8 @@ EXCEPTION WHEN invalid_text_representation THEN
     RETURN false;
 END $$;
 
--- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish a large integer from a large floating-point
--- number. This function therefore refuses both.
+-- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish large integers from large
+-- floating-point numbers. This function therefore refuses both.
 CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

@@ -1,8 +1,9 @@
 -- The candidates of fan-outs: their messages, and the records of their job. runyard/domain/fan_outs.py has the keys of the steps.
--- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one.
+-- runs.candidates has the messages of a small fan-out. For a large fan-out, the field `batch` of runs.fork names its stored
+-- messages.
 
--- Store a page of the messages of a large fan-out, from the number `first` on. A repetition changes nothing, and neither does a page of a
--- batch that a job has taken.
+-- Store a page of the messages of a large fan-out, from the number `first` on. If the page is already stored, or if a job has
+-- taken the batch, change nothing.
 CREATE OR REPLACE FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -16,7 +17,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile.
+-- Give the batch of a fan-out to the run of its request. Refuse if the leader has removed pages in the meantime.
 CREATE OR REPLACE FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -36,7 +37,8 @@ BEGIN
     DELETE FROM runyard.candidates c USING gone g WHERE c.batch = g.batch;
 END $$;
 
--- Delete pages that no request took within an hour after the last of them, because their client stopped. Return their number.
+-- Delete the pages of clients that stopped. If no request has taken a batch within an hour after its last page, its pages are
+-- deleted. Return their number.
 CREATE OR REPLACE FUNCTION runyard.prune_candidates(most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -82,8 +84,9 @@ BEGIN
     ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence, started_at = now() WHERE NOT runyard.steps.done;
 END $$;
 
--- Record the ends of candidates and of the judge. The first record of each stays. Add the usage of probes and of the judge to that of
--- the job. The usage of a run on a thread is that run's. Raises stale_fence, cancel_requested.
+-- Record the ends of candidates and of the judge. The first record of each stays. Add the usage of probes and of the judge to
+-- the usage of the job. The usage of a run on a thread is not added, because it belongs to that run. Raises stale_fence,
+-- cancel_requested.
 CREATE OR REPLACE FUNCTION runyard.end_candidates(
     thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
 ) RETURNS void

@@ -87,8 +87,9 @@ BEGIN
     RETURN runyard.known_thread(for_tenant, thread_id);
 END $$;
 
--- Delete the content of a run that has ended and is in no context. The run's row stays, so that a repeated request finds it. Keep the
--- messages that a live thread shows through a fork or a branch. When no live thread shows them, another call deletes them.
+-- Delete the content of a run that has ended and is in no context. The run's row stays, so that a repeated request finds it.
+-- Keep messages that a live thread shows through a fork or a branch. When no live thread shows them any more, another call
+-- deletes them.
 CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -57,9 +57,9 @@ BEGIN
 END $$;
 
 -- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
--- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes up to `most` rows of each kind, but the rows of all dead workers.
--- Deliveries have the retention of the feed. Return the largest number of rows that were deleted of one kind. The leader calls this
--- function.
+-- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes up to `most`
+-- rows of each kind, and the rows of all dead workers. Deliveries have the retention of the feed. Return the largest number of
+-- rows that were deleted of one kind. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
