@@ -52,9 +52,8 @@ def wall_clock() -> datetime:
 class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
-    Only copies in a prefix have the other fields. They are set when the copy is made. ``completion``: the completion number of
-    the message's run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the extra at that
-    time.
+    Only copies in a prefix have the other fields, which are set at the copy. ``completion``: the completion number of the run.
+    ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the thread's extra at the copy.
     """
 
     owner: int

@@ -16,8 +16,8 @@ from runyard.models import Run
 from .arq_codec import CANCELLED, JobOutcome
 
 TEXT_BYTES: Final = 64 * 2**10
-"""Approximate number of bytes of messages that are read for the text of a result. More are read only if none is an assistant
-message."""
+"""Approximate bytes of messages that are read for the text of a result. If they contain no assistant message, further messages
+are read."""
 
 
 async def outcome_of(client: Client, run: Run) -> JobOutcome:
@@ -28,7 +28,7 @@ async def outcome_of(client: Client, run: Run) -> JobOutcome:
         value: dict[str, Any] = {"thread_id": run.thread_id, "run_id": run.run_id, "status": str(run.status)}
         value |= {"text": result.text or await _earlier_text(client, result), "value": result.value}
     elif run.error is not None:
-        value = run.error.without_traceback().model_dump(mode="json")  # any producer of the database can read results
+        value = run.error.without_traceback().model_dump(mode="json")  # every producer of the Redis database can read results
     else:
         value = cancelled(run.run_id)
     return JobOutcome(run.status is RunStatus.COMPLETED, value, started, finished, run.attempt)

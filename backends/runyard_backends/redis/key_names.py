@@ -29,8 +29,8 @@ key                                       type    contents
 ``<ns>:{0}:cancel``                       channel hints that the cancellation of a run was requested
 ========================================  ======  =============================================================================
 
-The leader looks up the jobs of waiting runs again and again. The keys of a queue expire within a day after its last look-up of
-a job in them (``lua/turns.lua``). The keys of ended runs are removed.
+The leader looks up the jobs of waiting runs repeatedly. The keys of a queue expire within a day after the leader's last look-up
+of a job in this queue (``lua/turns.lua``). The keys of ended runs are removed.
 
 ``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the thread.
 Outside a cluster, the shard is always 0. ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and

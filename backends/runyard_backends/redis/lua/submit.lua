@@ -1,14 +1,14 @@
 --[[
-Offer jobs of one shard to the workers. A repeated call has no effect. A job that is offered already keeps its position among
-the due jobs, or the earlier of the two due times. A delayed job waits in later:<queue> until make_due (claim.lua) moves it to
-the due jobs.
+Offer jobs of one shard to the workers. A repeated call has no effect. If a job is already offered and due, it keeps its
+position among the due jobs. If it is already offered but not due, it keeps the earlier of the two due times. A delayed
+job waits in later:<queue> until make_due (claim.lua) moves it to the due jobs.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     per job: id, payload, queue, priority, delay in ms (-1: the run ended; withdraw the offer), tenant
 Returns  nothing
 ]]
 -- include turns.lua
-local TOKENS = 100    -- maximum number per queue; few are enough, because a claim that leaves due jobs adds a token
+local TOKENS = 100    -- maximum number per queue; few tokens are enough: a claim that leaves due jobs adds a token
 local HORIZON = 2000  -- ms between two claims of a waiting worker; a job that is due sooner needs a token
 
 local prefix = KEYS[1]
