@@ -43,8 +43,8 @@ class Hold:
             del self._held[self._key]
 
     def until_answered(self, send: Send) -> Send:
-        """Return ``send``, wrapped to release the bytes when the response begins. The end of the response would be too late,
-        because a stream may last long."""
+        """Wrap ``send`` to release the bytes when the response begins. The end of the response would be too late, because a
+        stream may last long."""
 
         async def told(message: Message) -> None:
             self.release()

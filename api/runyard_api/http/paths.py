@@ -1,8 +1,8 @@
 """Ids in paths. An id may be any printable text and may contain slashes.
 
-Servers decode the whole path before they split it. An id with an encoded slash would become two segments. This module keeps the
-slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8. Different ids
-would then become equal. This module refuses such bytes.
+Servers decode the whole path before they split it. An id with an encoded slash would therefore become two segments. This module
+keeps the slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8. Two
+different ids could therefore become equal. This module refuses such bytes.
 """
 
 from __future__ import annotations

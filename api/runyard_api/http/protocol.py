@@ -1,9 +1,9 @@
-"""The protocol of one connection (A2). This class limits bytes that ASGI applications do not see: before, between and around
-requests.
+"""The protocol of one connection (A2). The class limits bytes that ASGI applications do not see. These are bytes before,
+between and around requests.
 
-A timer runs until the head of a request is complete, and again after the response. Bytes that complete no head do not stop the
-timer. Bytes that are no HTTP/1.1 request are refused with one problem document. It is sent after the responses to earlier
-requests. The server then ignores all further bytes of the connection.
+A timer runs until the head of a request is complete, and again after the response. Bytes that do not complete a head do not
+stop the timer. Bytes that are not an HTTP/1.1 request are refused with one problem document. It is sent after the responses to
+earlier requests. The server then ignores all further bytes of the connection.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .settings import ApiSettings
 MAX_PIPELINED: Final = 16
 """Maximum number of requests that wait on a connection for the response to an earlier request."""
 LINGER_SECONDS = 2.0
-"""Seconds for which the server continues to read after an early response. If it closed the connection at once, the client could
-lose the response (RFC 9112, 9.6)."""
+"""Seconds for which the server continues to read after a response that began before the end of the request. If it closed the
+connection at once, the client could lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
-"""Number of connections beyond ``max_connections`` that get a response with the reason. Further connections are closed without
-a response."""
+"""Number of connections beyond ``max_connections`` that are refused with a response. Further connections are closed without a
+response."""
 LINE_END_BYTES: Final = 2
 """Bytes of a line end. A line end follows the size of each chunk, and another one follows the content of the chunk."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
@@ -42,8 +42,7 @@ refusal."""
 class Protocol(HttpToolsProtocol):
     """Limits the time, the bytes and the pipelined requests of a connection. Refuses ambiguous requests.
 
-    When the client disconnects, the request in progress gets the disconnect, even if other requests wait behind it on the
-    connection.
+    When the client disconnects, the request in progress is informed, even if other requests wait behind it on the connection.
     """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
@@ -108,8 +107,8 @@ class Protocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         """Parse ``data``. Raises HttpParserError.
 
-        A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
-        would treat the bytes after the head as the other protocol and lose the body.
+        If a request offers another protocol, it is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
+        would treat the bytes after the head as the other protocol, and the body would be lost.
         """
         while True:
             try:

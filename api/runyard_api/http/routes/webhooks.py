@@ -65,7 +65,7 @@ async def list_webhooks(caller: Administers, limit: Limit = 100, cursor: Cursor 
 
 @router.get(OF_WEBHOOK, **operation(WebhookNotFoundError, s200=(Webhook, "The webhook, without its secret.")))
 async def get_webhook(caller: Administers, webhook_id: WebhookId) -> Response:
-    """Read one webhook. If the receiver has answered 410, `disabled_at` is set, and nothing more is sent."""
+    """Read one webhook. If the receiver has answered 410, `disabled_at` is set, and no more deliveries are sent."""
     found = await caller.client.webhook(webhook_id)
     if found is None:
         raise _no_webhook(webhook_id)
@@ -117,7 +117,7 @@ async def list_webhook_deliveries(
 @router.post(
     "/v1/webhook_deliveries/{delivery_id}/redeliver",
     dependencies=BY_STATE,
-    **operation(WebhookDeliveryNotFoundError, s204=(None, "It is due at once, with the full number of tries.")),
+    **operation(WebhookDeliveryNotFoundError, s204=(None, "The delivery is due at once, with the full number of tries.")),
 )
 async def redeliver_webhook(caller: Administers, delivery_id: DeliveryId) -> Response:
     """Repeat a delivery that failed or arrived, with the same id. For a pending delivery, the response is 404."""

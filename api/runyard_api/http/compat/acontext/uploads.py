@@ -1,4 +1,4 @@
-"""Messages with files. The body is a form with the JSON in the field ``payload``, and with a field for each file.
+"""Messages with files. The body is a form. The field ``payload`` has the JSON, and each file has a field.
 
 Each file becomes base64 data of its part.
 """
