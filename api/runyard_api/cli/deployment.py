@@ -31,8 +31,8 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment that the root options name, or else the environment, the ``runyard dev`` of this folder, or
-        ``.env``. Raises the errors of :func:`runyard.support.location.locate`."""
+        """Return the deployment. The root options name it, or the environment, or the ``runyard dev`` of this folder, or
+        ``.env``, in this order. Raises the errors of :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 
@@ -57,7 +57,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
-    """Return the thread id and the run id that the arguments ``[THREAD] RUN`` of a command name.
+    """Return the thread id and the run id for the arguments ``[THREAD] RUN`` of a command.
 
     A single argument is the id of a run on any thread, or the beginning of such an id. Raises RunNotFoundError,
     RunAmbiguousError.
@@ -71,9 +71,9 @@ async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
 
 
 async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
-    """Return up to ``limit`` items as one page. ``ask``: a function that returns a page for a limit and a cursor.
+    """Return up to ``limit`` items as one page. ``ask``: a function of a limit and a cursor that returns a page.
 
-    Several pages are read if necessary, because a page before the last one may be short or empty.
+    If a page is short or empty, the next page is read, because only a page without a cursor is the last one.
     """
     found: list[T] = []
     while True:

@@ -48,19 +48,25 @@ def dev(
     port: Annotated[
         int,
         typer.Option(
-            envvar="RUNYARD_API_PORT", min=0, max=65535, help="Port of the HTTP API. Another one is taken if it is 0 or in use."
+            envvar="RUNYARD_API_PORT",
+            min=0,
+            max=65535,
+            help="Port of the HTTP API. If the port is 0 or in use, a free port is used.",
         ),
     ] = 8000,
-    reset: Annotated[bool, typer.Option("--reset", help="Delete the data in .runyard/ first.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Before the start, delete the data in .runyard/.")] = False,
     configured: Annotated[
-        bool, typer.Option("--configured", help="Use the servers of the environment, also on other machines, without asking.")
+        bool,
+        typer.Option(
+            "--configured", help="Use the servers that the environment names, also on other machines, without asking."
+        ),
     ] = False,
 ) -> None:
     """Serve an app and the HTTP API on private servers. The command migrates the schema. Data stays in .runyard/.
 
-    If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set in the environment, the servers that they name are used instead.
-    Servers of other machines need --configured, or the answer yes, because `dev` migrates their schema and serves their runs
-    with this app. A COMMAND after `--` runs beside the workers. `dev` ends when this command ends.
+    If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set in the environment, `dev` uses these servers. It migrates their schema
+    and serves their runs with this app. For servers on other machines it asks first, unless --configured is given. A COMMAND
+    after `--` runs beside the workers. `dev` ends when this command ends.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
@@ -101,8 +107,8 @@ def dev(
 
 
 def _server_lines(postgres_url: str, redis_url: str) -> Iterator[str]:
-    """Yield a line about each server. The line has the URL without passwords. It says that the server is private, or names the
-    variable of the URL."""
+    """Yield a line about each server. The line has the URL without passwords. It also says that the server is private, or it
+    names the variable of the URL."""
     named = named_servers()
     for what, variable, url in (("Postgres", location.URL, postgres_url), ("Redis", location.REDIS, redis_url)):
         yield f"{what}: {without_password(url)} ({f'of {variable}' if variable in named else 'private, in .runyard/'})"

@@ -23,8 +23,8 @@ from . import doctor_checks
 from .doctor_checks import Finding
 
 MAX_QUEUES: Final = 1000
-"""Maximum number of checked queues that have no worker, no agent and no pause. They are taken by name. All other queues are
-always checked."""
+"""Maximum number of queues to check that have no worker, have no agent and are not paused. They are read in the order of their
+names. All other queues are checked."""
 MAX_QUEUED_RUNS: Final = 1000
 """Maximum number of queued runs whose agents and versions are compared with the workers."""
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
@@ -98,13 +98,14 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
 
 
 async def of_deployment(client: Client) -> list[Finding]:
-    """Check the workers and the queues, with nothing but a client. Who leads is not known."""
+    """Check the workers and the queues. The leader is not checked, because a client does not know it."""
     workers = await client.workers()
     return [*doctor_checks.of_workers(workers, "a worker" if workers else None), *await _queues(client)]
 
 
 async def _queues(client: Client) -> list[Finding]:
-    """Check all known queues, up to MAX_QUEUES other queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
+    """Check all queues that have a worker, have an agent or are paused, and up to MAX_QUEUES other queues. Also check the
+    newest MAX_QUEUED_RUNS queued runs of the tenant."""
     page = await deployment.gather(
         lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS
     )
@@ -123,7 +124,7 @@ async def _queues(client: Client) -> list[Finding]:
 
 
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:
-    """Return the settings that a worker would have here, without passwords, each with its source."""
+    """Return the settings that a worker on this machine would have, each with its source. Passwords are replaced."""
     shown = []
     for name in Settings.model_fields:
         value, source = getattr(settings, name), _source(settings, name)

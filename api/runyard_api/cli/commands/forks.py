@@ -30,7 +30,7 @@ def fork(
     repair: Annotated[bool, typer.Option("--repair", help="Close the tool calls that are open at the cut.")] = False,
     title: Annotated[str | None, typer.Option(help="Title of the new thread.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag as key=value; may be repeated.")] = None,
-    metadata: Annotated[str | None, typer.Option(help="JSON object that the new thread has as extra.fork.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="JSON object for extra.fork of the new thread.")] = None,
     keep_usage: Annotated[bool, typer.Option("--keep-usage", help="Continue the usage totals of the source.")] = False,
     agent: options.Agent = None,
     message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
@@ -96,7 +96,8 @@ def fork_many(
     context: typer.Context,
     source: Source,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT...]", help="The messages to try, each on its own.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[TEXT...]", help="The messages to try. Each message runs alone.", show_default=False),
     ] = None,
     file: Annotated[
         typer.FileText | None, typer.Option("--from", help="File with one message per line, after TEXT. - is standard input.")

@@ -1,4 +1,4 @@
-"""The command ``migrate``: bring the database's schema up to this version, or list the changes without applying them."""
+"""The command ``migrate``: upgrade the database's schema to this version, or list the changes without applying them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def migrate(
         str | None,
         typer.Option(
             metavar="ROLE",
-            help="Role of the workers and API processes. It gets the rights that they need, and loses other grants.",
+            help="Role of the workers and API processes. It gets the rights that they need. Its other rights are removed.",
         ),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="List what would be applied, and change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="List the changes without applying them.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="As --plan, and exit with 5 if the schema lacks something that this version has.")
+        bool, typer.Option("--check", help="List the changes as --plan does. If there are changes, exit with 5.")
     ] = False,
 ) -> None:
-    """Create or upgrade the schema, and list the applied files. The command can be repeated. Workers of the previous version
-    may run meanwhile."""
+    """Create or upgrade the schema, and list the applied files. You can repeat the command. Workers of the previous version can
+    run during the command."""
     url = deployment.target(context).url or deployment.target(context).locate().url
     scheme = url.partition(":")[0]
     if scheme not in (*POSTGRES, *TABLES):
@@ -103,7 +103,7 @@ def _module(url: str) -> ModuleType:
 
 
 def _show_plan(url: str, *, check: bool) -> None:
-    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if there are any."""
+    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if there is such a file."""
     if url.partition(":")[0] in POSTGRES:
         from runyard_backends.postgres.migrate import plan
 

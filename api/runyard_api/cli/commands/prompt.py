@@ -18,14 +18,16 @@ from ..view import output, waiting
 def prompt(
     context: typer.Context,
     thread: options.ThreadArg,
-    text: Annotated[str | None, typer.Argument(help="The message. Without it the run continues from the last message.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="The message. Without a message, the run continues from the last message.")
+    ] = None,
     run_id: Annotated[str | None, typer.Option(help="Id of the run. A repetition with the same id is the same run.")] = None,
     agent: options.Agent = None,
     queue: Annotated[str | None, typer.Option(help="Queue in which the run waits.")] = None,
-    parent: Annotated[str | None, typer.Option(help=f"Continue from this message, on a branch. {ROOT_ID}: begin anew.")] = None,
-    parallel: Annotated[
-        bool, typer.Option("--parallel", help="Run on a branch of its own, without waiting for other runs.")
-    ] = False,
+    parent: Annotated[
+        str | None, typer.Option(help=f"Continue from this message, on a branch. {ROOT_ID}: begin an empty branch.")
+    ] = None,
+    parallel: Annotated[bool, typer.Option("--parallel", help="Run on a new branch, without waiting for other runs.")] = False,
     priority: Annotated[str, typer.Option(help="Priority: high, normal or low.")] = "normal",
     delay: Annotated[float | None, typer.Option(min=0, help="Seconds until the run is due.")] = None,
     run_at: Annotated[str | None, typer.Option(help="Time at which the run is due, in ISO 8601.")] = None,
@@ -33,7 +35,9 @@ def prompt(
     expires_in: Annotated[float | None, typer.Option(help="Seconds after which the run fails if it has not started.")] = None,
     max_attempts: Annotated[
         int | None,
-        typer.Option(help="Number of errors after which the run fails. Default: retry only temporary errors of a provider."),
+        typer.Option(
+            help="Number of errors after which the run fails. Default: only temporary errors of a provider are retried."
+        ),
     ] = None,
     strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
     wait: options.Wait = False,
@@ -78,7 +82,7 @@ def respond(
     answered_by: Annotated[
         str | None, typer.Option(help="Name of the person who answers. Over HTTP: name of the API key.")
     ] = None,
-    on_behalf_of: Annotated[str | None, typer.Option(help="Name of the person for whom the answer is given.")] = None,
+    on_behalf_of: Annotated[str | None, typer.Option(help="Name of the person on whose behalf the answer is given.")] = None,
     wait: options.Wait = False,
     stream: options.Stream = False,
     wait_timeout: options.WaitTimeout = None,
@@ -120,7 +124,8 @@ def signal(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Send a signal to a thread. A run that waits for it continues. Otherwise the signal stays until a run waits for it."""
+    """Send a signal to a thread. If a run waits for this signal, the run continues. Otherwise the signal is kept until a run
+    waits for it."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -21,9 +21,7 @@ from ..view.output import escape
 
 app = typer.Typer(help="List and drain workers, and print their stacks.", no_args_is_help=True)
 
-WorkerArg = Annotated[
-    str, typer.Argument(help="Id of the worker, or a part of it that no other worker has.", show_default=False)
-]
+WorkerArg = Annotated[str, typer.Argument(help="Id of the worker, or a part that only this id contains.", show_default=False)]
 
 LATE_SECONDS: Final = 3.0
 """Seconds after which a worker without a heartbeat counts as silent."""
@@ -56,7 +54,7 @@ def blocked_words(blocked: BlockedLoop) -> str:
 
 
 def outage_words(outage: RedisOutage) -> str:
-    """Return a phrase with the begin and the reason of an outage of Redis."""
+    """Return a phrase with the start and the reason of an outage of Redis."""
     return f"does not reach Redis since {output.clock(outage.since)}: {outage.reason}"
 
 
@@ -117,13 +115,13 @@ def drain(
     else:
         output.print_line(found.worker_id)
         runs = "runs have" if busy is None else output.count(busy, "run has", "runs have")
-        what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy != 0 else "ends now"
+        what = "has ended" if wait else f"takes no more runs and ends when its {runs} ended" if busy != 0 else "ends now"
         output.notes().print(f"[bright_black]it {what}[/]")
 
 
 @app.command()
 def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
-    """Print the stack of each thread and each task of a worker, even while user code blocks its event loop.
+    """Print the stack of each thread and each task of a worker. This also works while user code blocks its event loop.
 
     The worker needs a port (RUNYARD_METRICS_PORT). By default it sends its stacks only to callers on its own machine.
     RUNYARD_REMOTE_STACKS=true allows callers on other machines. Without a port, `kill -USR1 PID` writes the stacks of the
