@@ -54,9 +54,9 @@ def check_text(encoded: bytes) -> None:
     try:
         found = unquote_to_bytes(encoded).decode()
     except UnicodeDecodeError:
-        raise RequestError("the URL has bytes that are no UTF-8") from None
+        raise RequestError("the URL contains bytes that are not UTF-8") from None
     if "\0" in found:
-        raise RequestError("the URL has a null in it")
+        raise RequestError("the URL contains a NUL character")
 
 
 def _end_of(root: str, path: str) -> int:

@@ -41,4 +41,4 @@ class Principal:
         """Raise ForbiddenError if the principal lacks ``scope``."""
         if not self.has(scope):
             has = ", ".join(sorted(self.scopes)) or "none"
-            raise ForbiddenError(f"this needs the scope {scope}, the key has {has}", scope=scope)
+            raise ForbiddenError(f"this request needs the scope {scope}; the key has {has}", scope=scope)

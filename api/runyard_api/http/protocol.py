@@ -101,7 +101,9 @@ class Protocol(HttpToolsProtocol):
             self._around = max(self._around + len(data) - self._carried, 0)
             if self._around > self._most_bytes:
                 most = self._most_bytes
-                self._refuse(HeadersTooLargeError(f"there are more than {most} bytes around the body's chunks", most=most))
+                self._refuse(
+                    HeadersTooLargeError(f"the chunk sizes and trailers of the body have more than {most} bytes", most=most)
+                )
         self._watch()
 
     def _feed(self, data: bytes) -> None:
@@ -199,15 +201,15 @@ class Protocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise RequestError(f"more than {MAX_PIPELINED} requests on this connection have no answer yet; read answers first")
         if self.parser.get_method() == b"CONNECT":
-            raise RequestError("this server is not a proxy and has no CONNECT")
+            raise RequestError("this server does not support CONNECT, because it is not a proxy")
         version = self.parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise RequestError("this server supports HTTP/1.1 and HTTP/1.0 only")
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or version == "1.1"):
-            raise RequestError(f"a request needs one Host header, this one has {len(hosts)}")
+            raise RequestError(f"a request needs exactly one Host header; this request has {len(hosts)}")
         if hosts and not HOST.fullmatch(hosts[0]):
-            raise RequestError("Host is a name or an address, with an optional port after a colon")
+            raise RequestError("Host must be a name or an address, with an optional port after a colon")
         for name, value in self.headers:
             if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
                 raise RequestError("the only Transfer-Encoding that this server supports is chunked, in HTTP/1.1")

@@ -103,7 +103,7 @@ class Guard:
                 principal = await self.service.gate.admit(request, (await self.service.backend()).keys)
                 self._count(principal.id, scope)
                 if principal.only is not None and scope["method"] != "GET":
-                    raise ForbiddenError("a stream token reads streams and nothing else")
+                    raise ForbiddenError("a stream token can only read streams")
             except RunyardError as error:
                 await problems.send(error, scope, receive, send)
                 return

@@ -131,7 +131,7 @@ class TakenSlot(NamedTuple):
     held: ExitStack
 
     def kept(self) -> StreamSlot:
-        """Return the slot for a stream. The end of the stream then gives the permit back."""
+        """Return the slot for a stream that starts now. The stream returns the permit when it ends."""
         return self.slot._replace(permit=self.held.pop_all())
 
 

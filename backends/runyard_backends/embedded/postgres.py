@@ -86,7 +86,7 @@ class EmbeddedPostgres(EmbeddedServer):
                 link.symlink_to(self._reachable_directory())
         area = self._area
         if area.stat().st_uid != os.geteuid():
-            raise EmbeddedServerError(f"{area} belongs to another user; remove {link} to start afresh")
+            raise EmbeddedServerError(f"{area} belongs to another user; remove {link}, and a new directory is made")
         area.chmod(0o711)
 
     def _reachable_directory(self) -> Path:
@@ -95,7 +95,7 @@ class EmbeddedPostgres(EmbeddedServer):
             if parent.is_dir() and reachable(parent, self._server_user):
                 return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         raise EmbeddedServerError(
-            f"user id {self._server_user.uid}, under which Postgres runs, can reach no temporary directory"
+            f"Postgres runs with user id {self._server_user.uid}, but this user can reach no temporary directory"
         )
 
     def _initdb(self, install: PostgresInstall) -> None:

@@ -306,4 +306,6 @@ def check_something_to_run(thread: ThreadState, run: RunState) -> None:
         last = tree.last_visible(thread, thread.head)
         leaf = last.message if last else None
     if leaf is None or (leaf.role == "assistant" and not leaf.tool_calls):
-        raise NothingToRunError(f"thread {thread.id!r} ends with nothing to answer; give a message", thread_id=thread.id)
+        raise NothingToRunError(
+            f"thread {thread.id!r} has no message at its end to answer; give a message", thread_id=thread.id
+        )

@@ -379,7 +379,7 @@ def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | Non
     if run is None:
         return None
     if run.request is None:
-        raise RunConflictError(f"run id {run.id!r} is an external run's", run_id=run.id, differs=["kind"])
+        raise RunConflictError(f"run id {run.id!r} belongs to an external run", run_id=run.id, differs=["kind"])
     ours, theirs = request.request_hash, run.request.request_hash
     if differs := sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
         message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"

@@ -209,7 +209,7 @@ def _parts(url: str) -> SplitResult:
             _ = urlsplit(f"//{address}").port  # raises ValueError
     except ValueError:
         raise InvalidInputError(
-            f"not a Postgres URL; expected {FORM}, with % and two hexadecimal digits for each / ? # [ ] @ : % in the password",
+            f"not a Postgres URL; expected {FORM}; in the password, write / ? # [ ] @ : % as % and two hexadecimal digits",
             field="url",
         ) from None
     return parts

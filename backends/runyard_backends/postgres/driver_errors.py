@@ -63,7 +63,7 @@ def translate(error: BaseException) -> RunyardError | None:
         case asyncpg.QueryCanceledError():
             return BackendUnavailableError(f"Postgres ended a statement before its reply: {error}")
         case asyncpg.CheckViolationError() if error.constraint_name == "moment_check":
-            return InvalidInputError("a time is from the year 1970 to 9099")
+            return InvalidInputError("a time must be in the years 1970 to 9099")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (

@@ -156,9 +156,8 @@ def _of_psycopg(name: str) -> str:
 
 
 def _of_rows(rows: Sequence[Any]) -> tuple[bool, Row]:
-    """Return True if the run is new, and the row of the run with jsonb as text and times in UTC.
-
-    A codec of the host may have decoded the jsonb, or dropped the offset of times.
+    """Return a pair: True if the run is new, and the row of the run. The row has jsonb as text and times in UTC, although a
+codec of the host may have decoded the jsonb or removed the offset of times.
     """
     accepted, run = rows
     row = {name: _in_utc(value) if isinstance(value, datetime) else value for name, value in run.items()}
@@ -205,8 +204,8 @@ async def _beneath_sqlalchemy(given: Any) -> Any:
 
 def _scoped(given: Any) -> InvalidInputError:
     return InvalidInputError(
-        f"a scoped session is another session in another thread or task; pass the session itself, which a call of the scoped "
-        f"session returns (connection=Session()); got {_name_of(given)}",
+        f"a scoped session is a different session in each thread or task; pass the session itself: connection=Session(); "
+        f"got {_name_of(given)}",
         field="connection",
     )
 

@@ -18,7 +18,7 @@ from runyard.ports.scheduling import Delivery, Job, StreamUsage
 
 def _missing() -> BackendUnavailableError:
     return BackendUnavailableError(
-        "connected without Redis: runs start late and streams lack what is not stored; pass redis= to connect"
+        "connected without Redis: runs start later, and streams have only stored events; pass redis= to connect"
     )
 
 

@@ -101,7 +101,7 @@ def _terms(look: ArqLook) -> JobTerms:
     try:
         run_id = look.id.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError(f"the id of a job is UTF-8, got {brief(str(look.id)[2:-1])}", field="_job_id") from None
+        raise InvalidInputError(f"the id of a job must be UTF-8, got {brief(str(look.id)[2:-1])}", field="_job_id") from None
     due = _due(look)
     expires_in = None
     if look.expires_ms is not None:

@@ -110,9 +110,9 @@ class ArqIntake:
 
 @dataclass(slots=True)
 class Takes:
-    """The limits of one look. ``until``: the time of the event loop after which no further job is accepted. ``locked``: the
-    threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. It contains None if no
-    thread accepts more runs."""
+    """The limits of one look at the queue. ``until``: the time of the event loop after which no further job is accepted.
+    ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. It contains
+    None if no thread accepts more runs."""
 
     until: float
     locked: set[object] = field(default_factory=set)

@@ -216,6 +216,8 @@ def redeliver(
     async def go() -> None:
         async with deployment.connect(context) as client:
             if not await client.redeliver_webhook(delivery_id):
-                raise exit_codes.MissingError(f"no delivery {delivery_id} has failed or arrived, or its webhook was removed")
+                raise exit_codes.MissingError(
+                    f"delivery {delivery_id} does not exist or is pending, or its webhook was removed"
+                )
 
     deployment.wait(go())

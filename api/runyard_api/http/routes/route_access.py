@@ -49,7 +49,9 @@ class Access:
         if self.scope is not None:
             principal.require(self.scope)
         if self.operator and principal.tenant:
-            raise ForbiddenError("this concerns all tenants and needs an admin key that belongs to no tenant", scope=self.scope)
+            raise ForbiddenError(
+                "this request concerns all tenants; use an admin key that belongs to no tenant", scope=self.scope
+            )
 
     async def principal(self, request: Request) -> Principal:
         """Return the principal of ``request``. Raises ForbiddenError."""

@@ -50,7 +50,7 @@ async def create_webhook(caller: Administers, key: Idempotency, body: WebhookReq
     A repetition with the same `Idempotency-Key` returns the same webhook.
     """
     if body.all_tenants and caller.principal.tenant:
-        raise ForbiddenError("all_tenants concerns all tenants and needs a key that belongs to no tenant", scope="admin")
+        raise ForbiddenError("all_tenants needs a key that belongs to no tenant", scope="admin")
     webhook_id = key.id("webhook")
     made = await caller.client.subscribe_webhook(body.url, body.events, all_tenants=body.all_tenants, webhook_id=webhook_id)
     return reply(made, 201, Location=caller.location("webhooks", made.webhook_id), Cache_Control=UNSEEN)
@@ -123,7 +123,8 @@ async def redeliver_webhook(caller: Administers, delivery_id: DeliveryId) -> Res
     """Repeat a delivery that failed or arrived, with the same id. For a pending delivery, the response is 404."""
     if not await caller.client.redeliver_webhook(delivery_id):
         raise WebhookDeliveryNotFoundError(
-            f"no delivery {delivery_id} has failed or arrived, or its webhook was removed or disabled", delivery_id=delivery_id
+            f"delivery {delivery_id} does not exist or is pending, or its webhook was removed or disabled",
+            delivery_id=delivery_id,
         )
     return Response(status_code=204)
 

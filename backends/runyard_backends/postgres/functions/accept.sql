@@ -199,7 +199,7 @@ BEGIN
     SELECT m.role, m.calls INTO leaf FROM runyard.last_visible(view) l JOIN runyard.messages m USING (message_id, seq);
     IF NOT FOUND OR (leaf.role = 'assistant' AND leaf.calls IS NULL) THEN
         PERFORM runyard.refuse('nothing_to_run',
-            format('thread %s ends with nothing to answer; give a message', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
+            format('thread %s has no message at its end to answer; give a message', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
     END IF;
 END $$;
 

@@ -10,7 +10,7 @@ BEGIN
         PERFORM runyard.refuse('invalid_input', format('%s must be 1 to 255 printable characters, got %s', field, coalesce(quote_literal(left(given, 100)), 'NULL')),
                                jsonb_build_object('field', field));
     ELSIF given IN ('.', '..') THEN
-        PERFORM runyard.refuse('invalid_input', format('%s cannot be %L, which is a step in paths; choose another', field, given),
+        PERFORM runyard.refuse('invalid_input', format('%s cannot be %L, because this name has a meaning in URL paths; choose another', field, given),
                                jsonb_build_object('field', field));
     END IF;
 END $$;

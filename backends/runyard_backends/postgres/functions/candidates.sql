@@ -25,7 +25,7 @@ DECLARE
 BEGIN
     UPDATE runyard.candidate_batches b SET accept_no = r.accept_no WHERE b.batch = of_batch AND b.accept_no IS NULL;
     IF NOT FOUND OR (r.fork->'batch'->>'total')::bigint <> (SELECT count(*) FROM runyard.candidates c WHERE c.batch = of_batch) THEN
-        PERFORM runyard.refuse('locked', format('the messages of fan-out %s were removed meanwhile; try again', r.run_id));
+        PERFORM runyard.refuse('locked', format('the messages of fan-out %s were removed during this call; try again', r.run_id));
     END IF;
 END $$;
 

@@ -46,7 +46,7 @@ BEGIN
     ON CONFLICT (thread_key, run_id, wait_id) DO NOTHING;
     IF NOT EXISTS (SELECT 1 FROM runyard.waits w WHERE w.thread_key = parent.thread_key AND w.run_id = parent.run_id AND w.wait_id = q.run_id
                    AND w.name = q.thread_id) THEN
-        PERFORM runyard.refuse('run_conflict', format('run id %s is that of a child of another thread; choose another id', q.run_id),
+        PERFORM runyard.refuse('run_conflict', format('run id %s belongs to a child on another thread; choose another id', q.run_id),
                                jsonb_build_object('run_id', q.run_id, 'differs', jsonb_build_array('thread_id')));
     END IF;
 END $$;

@@ -118,7 +118,7 @@ BEGIN
             OR y.finished_at IS NULL AND ((y.fork->'cut'->>'at_message_id')::uuid = ANY (doomed) OR (y.fork->'cut'->>'at_seq')::bigint = ANY (numbers)))
         ORDER BY y.accept_no LIMIT 1;
         IF FOUND THEN
-            PERFORM runyard.refuse('run_in_use', format('run %s goes on from a message of run %s; cancel or delete that run first', next, run_id),
+            PERFORM runyard.refuse('run_in_use', format('run %1$s continues from a message of run %2$s; first cancel or delete run %1$s', next, run_id),
                                    details || jsonb_build_object('used_by', next));
         END IF;
     END IF;

@@ -11,13 +11,13 @@ DECLARE
     oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
 BEGIN
     IF seen > pg_snapshot_xmax(pg_current_snapshot()) THEN
-        PERFORM runyard.refuse('invalid_cursor', 'the cursor is ahead of this database; it was issued by another one');
+        PERFORM runyard.refuse('invalid_cursor', 'another database issued this cursor');
     END IF;
     IF after_transaction IS NOT NULL AND EXISTS (
         SELECT 1 FROM runyard.pruned p WHERE p.tenant = for_tenant AND (p.transaction, p.position) > (seen, after_position))
     THEN
         PERFORM runyard.refuse('cursor_expired',
-            'entries after this cursor were pruned; read the data of your copy again, then the feed without a cursor');
+            'entries after this cursor were pruned; read all data for your copy again, then read the feed without a cursor');
     END IF;
     RETURN QUERY
         SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at::timestamptz

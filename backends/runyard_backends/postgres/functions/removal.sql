@@ -16,7 +16,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = remove_step.thread_key) THEN
         RETURN false;
     ELSIF examined = 0 THEN
-        PERFORM runyard.refuse('locked', 'another transaction has locked what is left of the deleted thread; it is removed later');
+        PERFORM runyard.refuse('locked', 'another transaction has locked rows of the deleted thread; they are removed later');
     END IF;
     RETURN true;
 END $$;

@@ -135,7 +135,7 @@ BEGIN
     SELECT x.* INTO w FROM runyard.webhooks x WHERE x.webhook_id = add_webhook.webhook_id;
     IF FOUND THEN RETURN w; END IF;
     IF most <= (SELECT count(*) FROM runyard.webhooks x WHERE x.tenant = of_tenant OR of_tenant IS NULL AND x.tenant IS NULL) THEN
-        PERFORM runyard.refuse('too_many_webhooks', format('there are %s webhooks, the most that there may be; remove one', most),
+        PERFORM runyard.refuse('too_many_webhooks', format('there are %s webhooks, which is the maximum; remove one', most),
                                jsonb_build_object('limit', most));
     END IF;
     INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, version)

@@ -24,7 +24,7 @@ def wanted(text: str) -> JsonObject:
     except ValueError as error:
         raise InvalidInputError(f"filter_by_configs is not JSON: {error}", field="filter_by_configs") from None
     if not isinstance(found, dict):
-        raise InvalidInputError("filter_by_configs is a JSON object", field="filter_by_configs")
+        raise InvalidInputError("filter_by_configs must be a JSON object", field="filter_by_configs")
     if _count(found) > MAX_WANTED:
         raise InvalidInputError(f"filter_by_configs has at most {MAX_WANTED} values", field="filter_by_configs")
     return found

@@ -53,7 +53,7 @@ class ForkConversation(BaseModel):
     @classmethod
     def _check_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and "agent" in value:
-            raise ValueError("agent: a fork keeps the agent of its source here; POST /v1/threads/{id}/fork can change it")
+            raise ValueError("agent cannot be changed here; use POST /v1/threads/{id}/fork to fork with another agent")
         return few_fields(value)
 
 
