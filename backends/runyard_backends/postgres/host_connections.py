@@ -157,7 +157,7 @@ def _of_psycopg(name: str) -> str:
 
 def _of_rows(rows: Sequence[Any]) -> tuple[bool, Row]:
     """Return a pair: True if the run is new, and the row of the run. The row has jsonb as text and times in UTC, although a
-codec of the host may have decoded the jsonb or removed the offset of times.
+    codec of the host may have decoded the jsonb or removed the offset of times.
     """
     accepted, run = rows
     row = {name: _in_utc(value) if isinstance(value, datetime) else value for name, value in run.items()}
