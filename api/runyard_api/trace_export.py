@@ -26,7 +26,7 @@ EXPORTER_OF: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_gr
 PACKAGE_OF: Final = {"otlp_proto_http": "'runyard[otel]'", "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc"}
 """The argument of ``pip install`` for each exporter."""
 MAX_ATTRIBUTE_CHARACTERS: Final = 64 * 2**10
-"""Maximum number of characters of an attribute, unless a variable sets another limit. Longer texts are shortened."""
+"""Default for the maximum number of characters of an attribute. Longer texts are shortened."""
 LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 FLUSH_SECONDS: Final = 2.0
 """Seconds that :func:`flush` may take."""
@@ -37,7 +37,7 @@ log = structlog.get_logger("runyard.traces")
 def set_up(service: str, *, content: bool) -> None:
     """Export the traces of this process if OTEL_TRACES_EXPORTER or the endpoint of an OTLP exporter is set.
 
-    A tracer provider that exists already is kept, for example the provider of ``opentelemetry-instrument``. ``service``: the
+    If a tracer provider already exists, for example from ``opentelemetry-instrument``, it is kept. ``service``: the
     name of the service. ``content``: True if the spans of models and tools contain messages, arguments and results.
 
     Raises InvalidInputError for an unknown protocol, or for an exporter that is not installed.

@@ -1,4 +1,4 @@
-"""Pages of candidates of fan-outs, for the stores. A candidate on a thread has its messages there."""
+"""Pages of candidates of fan-outs, for all stores. If a candidate has a thread, its messages are on this thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runyard.ports.results import Page
 from . import cursors
 
 CANDIDATE_BYTES = 512
-"""The bytes of a candidate in a page, beside its messages or its record."""
+"""Estimated bytes of a candidate in a page, without its messages or its record."""
 
 _ANSWERS = TypeAdapter(ForkOnceResult)
 

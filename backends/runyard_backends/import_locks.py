@@ -7,5 +7,5 @@ from runyard.errors import LockedError
 
 
 def taken() -> LockedError:
-    """Return the error of an import that finds the lock held by another import."""
+    """Return the error of an import that could not get the lock, because another import holds it."""
     return LockedError("another import works in this tenant; wait for its end, and import again")

@@ -25,8 +25,8 @@ class Report:
 
     ``outcomes``: the number of threads by outcome. ``imported``: the thread is new in this deployment. ``unchanged``: an
     earlier import has made the thread. ``added``: this import has added messages to a thread of an earlier import. ``refused``:
-    another thread has the id, or the id is invalid. ``failed``: a row cannot be read or stored. The rest of this thread was not
-    imported. ``forks``: the number of threads that became forks.
+    another thread has the id, or the id is invalid. ``failed``: a row cannot be read or stored, and the rest of the thread was
+    not imported. ``forks``: the number of threads that became forks.
     """
 
     dry_run: bool

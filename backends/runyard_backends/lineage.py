@@ -17,11 +17,11 @@ async def ancestors(parent: Callable[[int], Awaitable[tuple[int, Thread] | None]
     """Return the ancestors of a thread, the nearest first, without their large values.
 
     ``parent``: a function that takes a thread's key. It returns the key and the thread of the parent. If the parent is deleted,
-    it returns the nearest ancestor with a message that the thread still shows. This ancestor may be a tombstone of a deleted
-    thread. It returns None for a thread without a known ancestor. ``limit``: the maximum number of ancestors. The page also
-    ends at about 4 MiB. ``next`` is the id of the next ancestor. This ancestor is never deleted, because the next page is read
-    by its id. A page therefore continues over deleted ancestors, even above the limit. The page ends after MAX_DELETED deleted
-    ancestors and then has no ``next``.
+    it returns the nearest ancestor with a message that the thread still shows. This ancestor may be the tombstone of a deleted
+    thread. The function returns None if no ancestor is known. ``limit``: the maximum number of ancestors. The page also ends at
+    about 4 MiB. ``next`` is the id of the next ancestor. The next page is read by this id, so the next ancestor must not be
+    deleted. A page therefore continues over deleted ancestors, even above the limit. After MAX_DELETED deleted ancestors, the
+    page ends without a ``next``.
     """
     found: list[Thread] = []
     deleted, left = 0, PAGE_BYTES // 2

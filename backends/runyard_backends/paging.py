@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def items_of(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
-    """Yield the items of all pages. ``read``: returns the page after a cursor, and the first page for None."""
+    """Yield the items of all pages. ``read``: a function that returns the page after a cursor, or the first page for None."""
     cursor: str | None = None
     while True:
         page = await read(cursor)
@@ -29,8 +29,8 @@ def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], siz
     """Return the page ``asked`` of ``items``. The page has at most ``asked.limit`` items and ``budget`` bytes. An item of more
     than ``budget`` bytes is a page of its own.
 
-    ``key``: returns the name of an item in a cursor. ``size``: returns the bytes of an item. Raises InvalidCursorError if the
-    cursor names no item.
+    ``key``: a function that returns the name of an item for a cursor. ``size``: a function that returns the bytes of an item.
+    Raises InvalidCursorError if the cursor names no item.
     """
     start = 0
     if asked.cursor is not None:

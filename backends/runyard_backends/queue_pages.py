@@ -12,8 +12,8 @@ from . import cursors
 
 
 def names_after(page: PageRequest | None) -> tuple[str, int | None]:
-    """Return the name after which ``page`` begins, and the number of queues to read. The number is one more than the page's
-    limit, or None for all queues.
+    """Return the name after which ``page`` begins, and the number of queues to read. This number is the page's limit plus one.
+    It is None for all queues.
 
     Raises InvalidCursorError.
     """

@@ -9,7 +9,8 @@ from runyard.errors import CapabilityMissingError
 
 
 class Refusal:
-    """The result of a call of a missing part. Awaiting, iterating or entering the result raises ``error``."""
+    """The result of a call of a missing part. It raises ``error`` when the caller awaits it, iterates over it, or enters it
+    with ``async with``."""
 
     def __init__(self, error: CapabilityMissingError) -> None:
         self._error = error

@@ -115,8 +115,8 @@ async def test_without_keys_only_on_loopback(fleet: Fleet) -> None:
 
 async def test_the_command_line_mounts_compatible_apis(fleet: Fleet) -> None:
     """A5: by the option or by the setting; an unknown name is refused before the server listens."""
-    assert "choose of: acontext, events" in runyard(fleet, "api", "--compat", "acontext,nonsense", code=2)
-    assert "choose of: acontext, events" in runyard(fleet, "api", code=2, RUNYARD_API_COMPAT="nonsense")
+    assert "choose from: acontext, events" in runyard(fleet, "api", "--compat", "acontext,nonsense", code=2)
+    assert "choose from: acontext, events" in runyard(fleet, "api", code=2, RUNYARD_API_COMPAT="nonsense")
     key = runyard(fleet, "--tenant", "acme", "keys", "create", "sdk").strip()
     async with api(fleet, "--compat", "acontext") as (one, _), api(fleet, RUNYARD_API_COMPAT="acontext") as (two, _):
 

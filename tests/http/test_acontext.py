@@ -536,7 +536,7 @@ def test_unknown_names_are_refused(client: Client) -> None:
     """A5: and the error lists the names that there are."""
     for names in ("nonsense", "acontext,nonsense", "ACONTEXT", "acontext.messages"):
         settings = ApiSettings(_env_file=None, token_secret=SECRET, compat=names)
-        with pytest.raises(InvalidInputError, match="choose of: acontext, events"):
+        with pytest.raises(InvalidInputError, match="choose from: acontext, events"):
             asgi_app(client, settings=settings)
     twice = ApiSettings(_env_file=None, token_secret=SECRET, compat=" acontext,acontext,")
     assert asgi_app(client, settings=twice.model_copy(update={"compat": ["acontext"]}))

@@ -30,8 +30,8 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment that the root options name, or else the environment, the ``runyard dev`` of this folder, or
-        ``.env``. Raises the errors of :func:`runyard.support.location.locate`."""
+        """Return the deployment. The root options name it, or the environment, or the ``runyard dev`` of this folder, or
+        ``.env``, in this order. Raises the errors of :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 
@@ -56,7 +56,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:
-    """Return the thread id and the run id that the arguments ``[THREAD] RUN`` of a command name.
+    """Return the thread id and the run id for the arguments ``[THREAD] RUN`` of a command.
 
     A single argument is the id of a run on any thread, or the beginning of such an id. Raises RunNotFoundError,
     RunAmbiguousError.

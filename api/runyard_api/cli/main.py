@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
     except UsageError as error:
-        words = _words(error)  # if a command is missing, typer has printed the help, and the message is empty
+        words = _words(error)  # without a command, typer has printed the help, and the message is empty
         return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
         if isinstance(error, AppImportError):
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("the wait timed out; the run continues", Exit.TIMEOUT)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except SystemExit as leaving:  # typer and rich exit in this way if the reader of a pipe has ended, which is no failure
+    except SystemExit as leaving:  # typer and rich exit in this way if the reader of a pipe has ended. This is not a failure.
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
         return Exit.OK

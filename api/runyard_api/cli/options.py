@@ -1,6 +1,6 @@
 """Arguments and options that several commands share.
 
-Settings of a deployment or of a process have an environment variable. Options of a single call have no variable.
+An option that is a setting of a deployment or process has an environment variable. An option of a single call has none.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ Level = Literal["ok", "warn", "fail"]
 MAX_SKEW_SECONDS: Final = 1.0
 """Seconds by which two clocks may differ without a warning."""
 LONG_WAIT_SECONDS: Final = 60.0
-"""Seconds for which the oldest run may be queued without a warning."""
+"""Seconds that the oldest run may be queued without a warning."""
 BESIDE_POOL: Final = 4
-"""Number of connections of a worker besides its pool: two for its heartbeat thread, one for its heartbeat process, one for
-LISTEN."""
+"""Number of connections that a worker has besides its pool. Two are for its heartbeat thread, one is for its heartbeat process,
+and one is for LISTEN."""
 
 
 @dataclass(frozen=True, slots=True)

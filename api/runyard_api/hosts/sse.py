@@ -1,6 +1,6 @@
 """The events of a run as server-sent events, for any web framework.
 
-The stream has the same bytes as a stream of the HTTP API, so that one reader can read both. The ``data`` of an event is the
+The stream has the same bytes as a stream of the HTTP API. One reader can therefore read both. The ``data`` of an event is the
 whole event as JSON.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from runyard import Event, RunHandle
 
 HEARTBEAT_SECONDS: Final = 15.0
-"""Seconds without an event after which a comment is sent, so that proxies keep the connection."""
+"""Seconds without an event after which a comment is sent. Because of the comments, proxies keep the connection."""
 HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 MEDIA_TYPE: Final = "text/event-stream"
 RETRY: Final = b"retry: 1000\n\n"
@@ -51,7 +51,8 @@ async def frames(events: AsyncGenerator[Event], heartbeat: float) -> AsyncGenera
             waiting = asyncio.create_task(_next(events))
             yield frame(event)
     finally:
-        # A separate task closes the source, because Starlette cancels every await of a response whose reader has left.
+        # A separate task closes the source. When the reader of a response has left, Starlette cancels every await of the
+        # response.
         closing = asyncio.create_task(_close(waiting, events))
         _closing.add(closing)
         closing.add_done_callback(_closing.discard)

@@ -1,4 +1,4 @@
-"""Models of responses, as far as :mod:`runyard.models` lacks them."""
+"""Models of responses that :mod:`runyard.models` does not have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class StreamToken(BaseModel):
 
 
 class StreamOf(BaseModel):
-    """The streams that a token opens: the stream of one run. If ``run_id`` is null: all streams of the thread."""
+    """The streams that a token opens. With ``run_id``, it opens the stream of this run. If ``run_id`` is null, it opens all
+    streams of the thread."""
 
     thread_id: str
     run_id: str | None
@@ -65,9 +66,9 @@ class ForkMade(BaseModel):
 
 class RunOutcome(BaseModel):
     """The outcome of a run that ended or was suspended. ``text``: the text of the run's last answer. ``messages``: the messages
-    that the run wrote. ``requests``: the requests that wait for an answer. ``omitted``: the names of shortened lists, which
-    were larger than 8 MiB. A shortened list of messages has only the last messages. A shortened list of requests has only the
-    oldest requests. The earlier messages are on the path to the ``parent_id`` of the first message in the list."""
+    that the run wrote. ``requests``: the requests that wait for an answer. ``omitted``: the names of the lists that were larger
+    than 8 MiB and were shortened. A shortened list of messages has only the last messages. The earlier messages are on the path
+    to the ``parent_id`` of its first message. A shortened list of requests has only the oldest requests."""
 
     run: Run
     text: str = ""
@@ -95,8 +96,8 @@ class ProbeAnswer(BaseModel):
 
 class FanOutAnswer(BaseModel):
     """The outcome of a fan-out. ``results``: the first candidates, in the order of the messages. ``next``: the cursor of the
-    other ones, which the job ``run_id`` has, or null. ``winner``: the number of a candidate. ``verdict``: the answer of the
-    judge. ``usage``: of all candidates and of the judge."""
+    further candidates of the job ``run_id``, or null. ``winner``: the number of a candidate. ``verdict``: the answer of the
+    judge. ``usage``: the usage of all candidates and of the judge."""
 
     run_id: str
     results: list[Candidate]
@@ -135,8 +136,8 @@ class MessagePage(BaseModel):
 
 
 class FormattedMessagePage(BaseModel):
-    """Messages in the format that the request named. One message can be several items, or none. ``message_ids``: for each of
-    ``items``, the id of its message. ``losses``: the values of the messages that the items lack."""
+    """Messages in the format that the request named. A message can have several items, or none. ``message_ids``: for each of
+    ``items``, the id of its message. ``losses``: values of the messages that are missing in the items."""
 
     items: list[JsonObject]
     message_ids: list[str]
@@ -175,7 +176,7 @@ class Agent(BaseModel):
 
     name: str
     queues: list[str]
-    workers: int = Field(description="Number of live workers that serve the agent and do not drain.")
+    workers: int = Field(description="Number of live workers that serve the agent and are not draining.")
     versions: list[str]
 
 
@@ -189,7 +190,7 @@ class Worker(BaseModel):
     worker_id: str
     queues: list[str]
     agents: dict[str, str]
-    default_agent: str | None = Field(description="The agent of runs that name no agent, or null.")
+    default_agent: str | None = Field(description="The agent for runs whose requests name no agent, or null.")
     app_version: str | None
     on_version_mismatch: VersionPolicy
     slots: int
@@ -198,8 +199,8 @@ class Worker(BaseModel):
     silent_for: float | None
     dead_at: datetime | None
     draining: bool
-    blocked: BlockedLoop | None = Field(description="The block of the main loop by user code, or null.")
-    redis_outage: RedisOutage | None = Field(description="Start and reason of an outage of Redis, or null.")
+    blocked: BlockedLoop | None = Field(description="Place and start, if user code blocks the main loop.")
+    redis_outage: RedisOutage | None = Field(description="Start and reason, if the worker does not reach Redis.")
 
     @classmethod
     def of(cls, worker: WorkerInfo) -> Worker:
@@ -315,8 +316,8 @@ class WorkerStacks(BaseModel):
 
 
 class Readiness(BaseModel):
-    """The readiness to serve requests. ``reasons``: the errors that make the server not ready. ``degraded``: errors that only
-    delay runs, for example an unreachable Redis."""
+    """The readiness to serve requests. ``reasons``: the errors because of which the server is not ready. ``degraded``: errors
+    that only delay runs, for example an unreachable Redis."""
 
     ready: bool
     reasons: list[str] = Field(default_factory=list)

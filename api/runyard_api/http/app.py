@@ -87,10 +87,10 @@ ASKED: Final = (
     *("X-Api-Key", "X-Request-Id", "traceparent", "tracestate"),
 )
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
-"""Headers that CORS permits for pages of other origins: ASKED in requests, TOLD in responses."""
+"""Headers that CORS allows for pages of other origins. ASKED are headers of requests, and TOLD headers of responses."""
 FRAMEWORK_TELEMETRY: Final[Any] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Switches off FastAPI's own telemetry. Its spans contain the query, which may contain a token. It also trusts the sampling
-flag of any caller. Versions of FastAPI without telemetry ignore this value."""
+"""Switches off FastAPI's own telemetry. The spans of this telemetry contain the query, which may contain a token. It also
+trusts the sampling flag of any caller. Versions of FastAPI without telemetry ignore this value."""
 LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
 SERVERS: Final = [{"url": "/", "description": "The server of this document."}]
 DESCRIPTION: Final = """\

@@ -1,7 +1,8 @@
 """Authentication of callers (A1): API keys, stream tokens, the host's own function, or no authentication if ``auth`` is off.
 
-The result is a principal. :mod:`runyard_api.http.tenant_client` gives a route only a client that is bound to the principal's
-tenant. :mod:`runyard_api.http.routes.route_access` decides which routes the principal may call.
+The result is a principal. A route gets only a client that is bound to the principal's tenant
+(:mod:`runyard_api.http.tenant_client`). :mod:`runyard_api.http.routes.route_access` decides which routes the principal may
+call.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Gate:
         return await self._own.admit(request)
 
     async def still_admits(self, principal: Principal, keys: KeyStore) -> bool:
-        """Return False if ``principal`` has expired, or if its API key is revoked, has expired or has lost a scope."""
+        """Return False if ``principal`` has expired, or if its API key was revoked, has expired or has lost a scope."""
         if principal.expires is not None and principal.expires <= time.time():
             return False
         if principal.key is None:
@@ -102,8 +103,8 @@ class Gate:
     def issue(self, principal: Principal, thread_id: str, run_id: str | None, lifetime: float) -> tuple[str, float]:
         """Return a stream token and its expiry in seconds of Unix time.
 
-        The token opens the stream of the run, or all streams of the thread if ``run_id`` is None. ``lifetime``: maximum seconds
-        for which the token is valid. The token expires at the latest with ``principal``. Raises ForbiddenError,
+        The token opens the stream of the run. If ``run_id`` is None, it opens all streams of the thread. ``lifetime``: maximum
+        seconds for which the token is valid. The token does not outlive ``principal``. Raises ForbiddenError,
         InvalidInputError.
         """
         principal.require("read")
@@ -141,8 +142,8 @@ class Gate:
         return replace(owner, scopes=READ, only=(claims.thread_id, claims.run_id), expires=claims.expires / 1000)
 
     async def _owner(self, claims: Claims, keys: KeyStore) -> Principal | None:
-        """Return the principal that created a token. Return None if the token's API key is unknown, or if the token was created
-        under another setting of ``auth``."""
+        """Return the principal that created a token. Return None if the token's API key is unknown. Also return None if the
+        token was created with another setting of ``auth``."""
         match claims:
             case ByKey() if self.auth == "keys":
                 return await self._keyring.find(claims.key_id, keys)

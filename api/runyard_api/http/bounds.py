@@ -43,8 +43,8 @@ class Hold:
             del self._held[self._key]
 
     def until_answered(self, send: Send) -> Send:
-        """Return ``send``, wrapped to release the bytes when the response begins. The end of the response would be too late,
-        because a stream may last long."""
+        """Wrap ``send`` to release the bytes when the response begins. The end of the response would be too late, because a
+        stream may last long."""
 
         async def told(message: Message) -> None:
             self.release()
@@ -89,7 +89,7 @@ class Bounds:
         size = sum(len(name) + len(value) for name, value in headers) + len(scope["query_string"])
         if len(headers) > self.settings.max_headers or size > self.settings.max_header_bytes:
             most = f"at most {self.settings.max_headers} headers and {self.settings.max_header_bytes} bytes are allowed"
-            raise HeadersTooLargeError(f"the request has {len(headers)} headers, of {size} bytes with the query; {most}")
+            raise HeadersTooLargeError(f"the request has {len(headers)} headers; with the query they have {size} bytes; {most}")
         declared = dict(headers).get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > self.settings.max_body:
             raise self._too_large()

@@ -1,7 +1,7 @@
-"""Routes of the console, a page in the browser that uses the public HTTP API and nothing else.
+"""Routes of the console. The console is a page in the browser that uses only the public HTTP API.
 
-The files are built from ``api/console`` and are part of the wheel. The page works behind any prefix: its URLs are relative to
-a base that this module computes from the depth of the path. No file needs a key. The page asks for one.
+The files are built from ``api/console`` and are part of the wheel. The page works behind any prefix: its URLs are relative to a
+base, which this module computes from the depth of the path. The files need no key. The page asks the user for a key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
-"""The name of an asset has the hash of its content."""
+"""Value of ``Cache-Control`` for assets. The name of an asset contains the hash of its content."""
 UNBUILT_PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -60,7 +60,7 @@ class File:
 
 
 def is_open(path: str) -> bool:
-    """Return whether ``path`` belongs to the console, whose files need no key."""
+    """Return True if ``path`` belongs to the console. The files of the console need no key."""
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
@@ -72,7 +72,7 @@ async def console(request: Request) -> Response:
 
 @router.get(PREFIX + "/{path:path}")
 async def console_path(request: Request, path: str) -> Response:
-    """Return an asset, or the page for every other path: the page reads its place from its URL. Raises RouteNotFoundError."""
+    """Return an asset. For any other path return the page, which reads its place from its URL. Raises RouteNotFoundError."""
     if not path.startswith(ASSETS):
         return _page(request, "../" * path.count("/") or "./")
     file = _files().get(path)

@@ -17,8 +17,8 @@ from .rates import Buckets
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Principal | None]]
 """A host's own function that authenticates callers. It returns the principal, or None if the caller is unknown (401). It raises
-ForbiddenError to refuse a caller, and BackendUnavailableError if it cannot check callers at the moment. Any other error counts
-as a failure of the caller."""
+ForbiddenError to refuse a caller, and BackendUnavailableError if it cannot check callers at the moment. Any other error of the
+function counts as a failure of the caller."""
 
 MAX_PASSED_CALLERS: Final = 10_000
 """Maximum number of remembered callers that the host's function has accepted."""
@@ -34,8 +34,8 @@ VARYING: Final = frozenset(
 
 
 class Failures:
-    """Failures by address. ``rate``: the allowed failures per second of one address. ``burst``: the allowed failures at once
-    after a pause."""
+    """Failures by address. ``rate``: the failures per second that one address may have. ``burst``: the failures that it may
+    have at once after a pause."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)
@@ -56,7 +56,7 @@ class Failures:
         return address
 
     def give_back(self, address: str) -> None:
-        """Subtract a counted failure. Use it if the caller was valid or could not be checked."""
+        """Subtract a counted failure, because the caller was valid or could not be checked."""
         self._buckets.give_back(address)
 
 
@@ -71,7 +71,7 @@ class OwnScheme:
     async def admit(self, request: HTTPConnection) -> Principal:
         """Return the principal of ``request``. Raises UnauthenticatedError, RateLimitedError.
 
-        A failure is counted after the call, because many valid callers behind one proxy may call at once. All simultaneous
+        A failure is counted only after the call, because many valid callers behind one proxy may call at once. All simultaneous
         failures are counted, even beyond the limit.
         """
         shown = _shown(request)

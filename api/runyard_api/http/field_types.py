@@ -19,8 +19,8 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 YEAR_SECONDS: Final = 365 * 86400.0
 MAX_SEQ: Final = 2**63 - 1
 MAX_CHECKED_ENTRIES: Final = 1000
-"""Maximum number of entries in an object whose names or values are checked. Without the limit, a body could cause millions of
-errors, one for each invalid entry."""
+"""Maximum number of entries in an object whose names or values are checked. Each invalid entry causes an error. Without this
+limit, one body could cause millions of errors."""
 
 ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 
@@ -45,7 +45,7 @@ def _day(value: Any) -> Any:
 
 
 def few(value: Any) -> Any:
-    """Return ``value`` if it has at most MAX_CHECKED_ENTRIES entries, including the entries of nested objects. Raises
+    """Return ``value`` if it has at most MAX_CHECKED_ENTRIES entries. Entries of nested objects count. Raises
     ValueError."""
     waiting, left = [value], MAX_CHECKED_ENTRIES
     while waiting:

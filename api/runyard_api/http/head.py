@@ -8,8 +8,8 @@ from .request_state import state_of
 
 
 class Head:
-    """Calls the route of GET, and sends only the status and the headers of its response. The route finds True in
-    ``state["head"]``."""
+    """Calls the route of GET, and sends only the status and the headers of its response. In the route, ``state["head"]`` is
+    True."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,11 +1,12 @@
-"""The header ``Idempotency-Key``. A POST may have this header in place of the id by which the store recognises a repetition.
+"""The header ``Idempotency-Key``. The store recognises a repeated request by an id. A POST may have this header instead of an
+id.
 
-The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id,
-which the store recognises for as long as the thread exists. The store decides whether a repeated body is the same request. For
+The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id.
+The store recognises this id as long as the thread exists. The store decides whether a repeated body is the same request. For
 runs and forks, it compares hashes (``request_hash`` in :mod:`runyard.ports.commands`, ``postgres/functions/same_request.sql``).
 For messages and answers, it compares the content (``store_message`` in ``postgres/threads.py``, ``postgres/hitl_answers.py``).
 An id in the body takes precedence over the header. Some operations have no id, because the effect of a repetition depends only
-on the state. The API then checks the form of the key, but does not use the key.
+on the state. For these operations, the API checks the form of the key but does not use the key.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .request_state import state_of
 
 MAX_KEY_CHARACTERS: Final = 255
 SAYS: Final = "Any text. The same request with the same key is executed once. An id in the body takes precedence."
-UNUSED: Final = "Accepted and not used. The description of the operation says what a repetition does."
+UNUSED: Final = "Accepted and not used. The description of the operation explains the effect of a repetition."
 
 
 class Key(NamedTuple):
@@ -63,4 +64,5 @@ def _check_one(request: Request) -> None:
 
 Idempotency = Annotated[Key, Depends(_key)]
 BY_STATE: Final = [Depends(_unused)]
-"""Dependencies of a route that does not use the key, because the current state decides the effect of a repetition."""
+"""Dependencies of a route that does not use the key. On such a route, the effect of a repetition depends on the current
+state."""

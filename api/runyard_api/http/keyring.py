@@ -22,7 +22,7 @@ from .failures import Failures
 from .principal import Principal
 
 FOUND_SECONDS: Final = 5.0
-"""Seconds for which a found key is not looked up again. A revoked key is accepted for the same time."""
+"""Seconds for which a found key is not looked up again. During this time, a revoked key is still accepted."""
 NOT_FOUND_SECONDS: Final = 30.0
 """Seconds for which an unknown key is refused without another look-up."""
 MAX_KEYS: Final = 10_000
@@ -61,7 +61,7 @@ class Keyring:
         """Return the principal of a key that this process does not know, or None.
 
         A look-up counts as a failure until the key is found. This also limits simultaneous look-ups. A caller may wait for the
-        look-up of another caller. If the key is not found, the waiting caller counts as a failure too.
+        look-up of another caller. If the key is not found, the waiting caller also counts as a failure.
         """
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)

@@ -47,7 +47,9 @@ class LimitRequest(StrictBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"most": 1000}]})
 
     most: StrictInt = Field(ge=0, lt=2**48, description="The bound, in runs, seconds or bytes.")
-    subject: Name | None = Field(None, description="Tenant or agent of the limit. Null: all without their own limit.")
+    subject: Name | None = Field(
+        None, description="Tenant or agent of the limit. Null: all tenants or agents without their own limit."
+    )
 
 
 class KeyRequest(StrictBody):

@@ -1,8 +1,8 @@
 """Ids in paths. An id may be any printable text and may contain slashes.
 
-Servers decode the whole path before they split it. An id with an encoded slash would become two segments. This module keeps the
-slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8. Different ids
-would then become equal. This module refuses such bytes.
+Servers decode the whole path before they split it. An id with an encoded slash would therefore become two segments. This module
+keeps the slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8. Two
+different ids could therefore become equal. This module refuses such bytes.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def check_text(encoded: bytes) -> None:
     try:
         found = unquote_to_bytes(encoded).decode()
     except UnicodeDecodeError:
-        raise RequestError("the URL has bytes that are no UTF-8") from None
+        raise RequestError("the URL contains bytes that are not UTF-8") from None
     if "\0" in found:
-        raise RequestError("the URL has a null in it")
+        raise RequestError("the URL contains a NUL character")
 
 
 def _end_of(root: str, path: str) -> int:

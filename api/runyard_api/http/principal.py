@@ -14,8 +14,8 @@ class Principal:
 
     ``id``: the name by which rates are counted. ``name``: the name that is stored with answers to HITL requests, by default
     ``id``. ``expires``: the latest end of streams and stream tokens, in seconds of Unix time. A host's own function may set
-    ``expires``. If it is None, only the settings limit a stream. ``only``: the thread id and the run id (or None) of a stream
-    token. The token can read only these streams. ``key``: the digest of the API key of the request, or of the key that created
+    ``expires``. If it is None, only the settings limit a stream. ``only``: for a stream token, the thread id and the run id (or
+    None) of the streams that it can read. ``key``: the digest of the API key of the request, or of the key that created
     the token.
     """
 
@@ -41,4 +41,4 @@ class Principal:
         """Raise ForbiddenError if the principal lacks ``scope``."""
         if not self.has(scope):
             has = ", ".join(sorted(self.scopes)) or "none"
-            raise ForbiddenError(f"this needs the scope {scope}, the key has {has}", scope=scope)
+            raise ForbiddenError(f"this request needs the scope {scope}; the key has {has}", scope=scope)

@@ -36,8 +36,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 ErrorShape: TypeAlias = Callable[[RunyardError, str], Response]
 """A function that returns the response for an error of the request with this id."""
 ERROR_SHAPE: Final = "error_shape"
-"""Key in the state of a request. The value is the :data:`ErrorShape` of the request's errors, if they are not problem
-documents."""
+"""Key in the state of a request. If the request's errors are not problem documents, the value is their :data:`ErrorShape`."""
 EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
     errors.InvalidInputError,
     errors.RequestError,
@@ -161,7 +160,7 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
         pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
         words = str(one["msg"]).removeprefix("Value error, ")
         listed.setdefault((str(where), pointer[:MAX_QUOTED_CHARACTERS]), words[:MAX_QUOTED_CHARACTERS])
-    # Take the alternative of a union that fits best. Its error is at the deepest place.
+    # Of a union, take the error of the alternative that fits best. This is the error at the deepest place.
     best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
     found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]
     first = found[0]
@@ -220,8 +219,7 @@ def _methods(request: Request) -> set[str]:
 
 
 class Refusal(HTTPException):
-    """Carries an error of runyard through code of the framework, because this code passes on only the framework's own
-    exceptions."""
+    """Carries an error of runyard through code of the framework. This code passes on only the framework's own exceptions."""
 
     def __init__(self, error: RunyardError) -> None:
         super().__init__(error.http_status)

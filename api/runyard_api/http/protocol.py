@@ -1,9 +1,9 @@
-"""The protocol of one connection (A2). This class limits bytes that ASGI applications do not see: before, between and around
-requests.
+"""The protocol of one connection (A2). The class limits bytes that ASGI applications do not see. These are bytes before,
+between and around requests.
 
-A timer runs until the head of a request is complete, and again after the response. Bytes that complete no head do not stop the
-timer. Bytes that are no HTTP/1.1 request are refused with one problem document. It is sent after the responses to earlier
-requests. The server then ignores all further bytes of the connection.
+A timer runs until the head of a request is complete, and again after the response. Bytes that do not complete a head do not
+stop the timer. Bytes that are not an HTTP/1.1 request are refused with one problem document. It is sent after the responses to
+earlier requests. The server then ignores all further bytes of the connection.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .settings import ApiSettings
 MAX_PIPELINED: Final = 16
 """Maximum number of requests that wait on a connection for the response to an earlier request."""
 LINGER_SECONDS = 2.0
-"""Seconds for which the server continues to read after an early response. If it closed the connection at once, the client could
-lose the response (RFC 9112, 9.6)."""
+"""Seconds for which the server continues to read after a response that began before the end of the request. If it closed the
+connection at once, the client could lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
-"""Number of connections beyond ``max_connections`` that get a response with the reason. Further connections are closed without
-a response."""
+"""Number of connections beyond ``max_connections`` that are refused with a response. Further connections are closed without a
+response."""
 LINE_END_BYTES: Final = 2
 """Bytes of a line end. A line end follows the size of each chunk, and another one follows the content of the chunk."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
@@ -42,8 +42,7 @@ refusal."""
 class Protocol(HttpToolsProtocol):
     """Limits the time, the bytes and the pipelined requests of a connection. Refuses ambiguous requests.
 
-    When the client disconnects, the request in progress gets the disconnect, even if other requests wait behind it on the
-    connection.
+    When the client disconnects, the request in progress is informed, even if other requests wait behind it on the connection.
     """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
@@ -102,14 +101,16 @@ class Protocol(HttpToolsProtocol):
             self._around = max(self._around + len(data) - self._carried, 0)
             if self._around > self._most_bytes:
                 most = self._most_bytes
-                self._refuse(HeadersTooLargeError(f"there are more than {most} bytes around the body's chunks", most=most))
+                self._refuse(
+                    HeadersTooLargeError(f"the chunk sizes and trailers of the body have more than {most} bytes", most=most)
+                )
         self._watch()
 
     def _feed(self, data: bytes) -> None:
         """Parse ``data``. Raises HttpParserError.
 
-        A request that offers another protocol is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
-        would treat the bytes after the head as the other protocol and lose the body.
+        If a request offers another protocol, it is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
+        would treat the bytes after the head as the other protocol, and the body would be lost.
         """
         while True:
             try:
@@ -200,15 +201,15 @@ class Protocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise RequestError(f"more than {MAX_PIPELINED} requests on this connection have no answer yet; read answers first")
         if self.parser.get_method() == b"CONNECT":
-            raise RequestError("this server is not a proxy and has no CONNECT")
+            raise RequestError("this server does not support CONNECT, because it is not a proxy")
         version = self.parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise RequestError("this server supports HTTP/1.1 and HTTP/1.0 only")
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or version == "1.1"):
-            raise RequestError(f"a request needs one Host header, this one has {len(hosts)}")
+            raise RequestError(f"a request needs exactly one Host header; this request has {len(hosts)}")
         if hosts and not HOST.fullmatch(hosts[0]):
-            raise RequestError("Host is a name or an address, with an optional port after a colon")
+            raise RequestError("Host must be a name or an address, with an optional port after a colon")
         for name, value in self.headers:
             if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
                 raise RequestError("the only Transfer-Encoding that this server supports is chunked, in HTTP/1.1")

@@ -75,7 +75,7 @@ class Rates:
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers about the rate of ``key`` (draft-ietf-httpapi-ratelimit-headers-11).
 
-        ``r`` is the number of requests that may be made at once. ``t`` is the number of seconds until the full burst is
+        ``r`` is the number of requests that are possible at once. ``t`` is the number of seconds until the full burst is
         possible again. If ``r`` is 0, ``t`` is the number of seconds until one request is possible.
         """
         left = self._requests.level(key)

@@ -11,8 +11,8 @@ from typing import Final
 from runyard.domain.size_limits import MAX_VALUES
 
 MAX_BODY_VALUES: Final = 2 * MAX_VALUES
-"""Maximum number of values in one body, including members of lists and objects. The limit is needed because a process cannot
-answer other requests while it checks the values."""
+"""Maximum number of values in one body, including members of lists and objects. While a process checks the values, it cannot
+answer other requests. The number must therefore be limited."""
 OUT_OF_BOUNDS: Final = "body_out_of_bounds"
 """Key in the state of a request. The value is the reason why the body exceeds a bound and was not kept."""
 

@@ -154,7 +154,7 @@ class CreateThread(StrictBody):
 
 
 class UpdateThread(StrictBody):
-    """A change of a thread (RFC 7396). ``agent`` is for later prompts that name no agent. An omitted field stays unchanged.
+    """A change of a thread (RFC 7396). ``agent`` applies to later prompts that name no agent. An omitted field stays unchanged.
     Null clears a field. ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level. A key with null is
     removed."""
 
@@ -185,7 +185,10 @@ class _Execution(StrictBody):
     )
     timeout: StrictFloat | None = Field(None, gt=0, lt=YEAR_SECONDS, description="Maximum seconds of one attempt.")
     expires_in: StrictFloat | None = Field(
-        None, gt=0, le=10 * YEAR_SECONDS, description="Seconds from the due time after which a run fails if it has not started."
+        None,
+        gt=0,
+        le=10 * YEAR_SECONDS,
+        description="Seconds after the due time. If the run has not started by then, it fails.",
     )
     max_attempts: StrictInt | None = Field(
         None,
@@ -278,7 +281,7 @@ class _Stored(StrictBody):
         f"{ROOT_ID}: store another first message.",
     )
     expected_leaf: Uuid | None = Field(
-        None, description="Id of the last message. The request is refused if another one is the last."
+        None, description="Expected id of the last message. If another message is the last one, the request is refused."
     )
 
 
@@ -346,7 +349,7 @@ class Fork(_Cut):
         None, description="First prompt of the new thread. With `wait`, the fork job enqueues it."
     )
     run_id: Id | None = Field(None, description="Run id of the first prompt. Only with `message`.")
-    wait: StrictBool = Field(False, description="Accept a fork job, which forks when the run of the cut has completed.")
+    wait: StrictBool = Field(False, description="Accept a fork job. It makes the fork when the run of the cut has completed.")
     job_id: Id | None = Field(None, description="Run id of the fork job, with `wait`.")
 
 

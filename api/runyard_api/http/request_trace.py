@@ -47,8 +47,9 @@ class RequestSpan:
 def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> Iterator[RequestSpan]:
     """Make a span for a request. The span is the current one inside the ``with`` block.
 
-    A request that already belongs to a span of this process gets no other span. An example is the span of a host that mounts
-    the API. Without a tracer provider, only the caller's context is kept, for the runs that the request accepts.
+    If the request already belongs to a span of this process, it gets no other span. An example is the span of a host that
+    mounts the API. Without a tracer provider, only the caller's context is kept. It is stored with the runs that the request
+    accepts.
     """
     method = scope["method"] if scope["method"] in METHODS else "HTTP"
     if tracing.tracer() is None:
@@ -89,8 +90,8 @@ def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool
 def _sampled_here(method: str) -> bool:
     """Return True if the sampler of this process would record a request without a caller's trace.
 
-    The sampler gets a new random trace id, because a caller could choose an id that a ratio accepts. A provider other than the
-    SDK's has no such sampler. The caller's context then decides.
+    The sampler gets a new random trace id. With its own id, a caller could choose an id that a ratio accepts. A provider other
+    than the SDK's has no such sampler. In this case the caller's context decides.
     """
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind

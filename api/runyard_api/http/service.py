@@ -29,9 +29,9 @@ OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
 class Service:
     """The service of one API process.
 
-    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` closes the backend.
-    ``namespace``: the namespace of the clients, or None for the namespace of the program. The attribute ``clients`` has the
-    clients by tenant, the least recently used first (:func:`runyard_api.http.tenant_client.caller_of`).
+    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` must close the backend. ``namespace``:
+    the namespace of the clients, or None for the namespace of the program. The attribute ``clients`` has the clients by tenant.
+    The least recently used client is first (:func:`runyard_api.http.tenant_client.caller_of`).
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Guard:
                 principal = await self.service.gate.admit(request, (await self.service.backend()).keys)
                 self._count(principal.id, scope)
                 if principal.only is not None and scope["method"] != "GET":
-                    raise ForbiddenError("a stream token reads streams and nothing else")
+                    raise ForbiddenError("a stream token can only read streams")
             except RunyardError as error:
                 await problems.send(error, scope, receive, send)
                 return

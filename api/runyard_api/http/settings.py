@@ -35,10 +35,10 @@ class ApiSettings(EnvFileSettings):
     entries of one page. ``failures_per_second``: rate of invalid keys, tokens and logins of one address in one process.
     ``failure_burst``: most of these failures of one address at once after a pause.
     ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
-    must be the same in every process, and is needed unless ``auth`` is off. While one secret replaces another, give both,
-    comma-separated: the first signs, all verify.
-    ``trust_traceparent``: a caller's ``traceparent`` decides whether its trace is recorded, as far as the sampler of
-    OpenTelemetry follows it. Otherwise the sampler decides as for a request without one (T2).
+    must be the same in every process. It is not needed if ``auth`` is off. To replace a secret, give both secrets,
+    comma-separated: the first signs, and all verify. ``trust_traceparent``: if true, the ``traceparent`` of a caller determines
+    whether its trace is recorded, provided that the sampler of OpenTelemetry follows it. If false, the sampler decides as for a
+    request without this header (T2).
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", extra="ignore")

@@ -1,12 +1,12 @@
 """Event streams (server-sent events). During silence, a stream sends a comment every ``heartbeat`` seconds (``settings.py``).
 
-A reader that reconnects sends the id of its last event as ``Last-Event-ID``. It resumes after this event (``routes/streams.py``
-and ``routes/runs.py``).
+After a reconnect, a reader sends the id of its last event as ``Last-Event-ID``. The stream continues after this event
+(``routes/streams.py`` and ``routes/runs.py``).
 
-One connection to Redis brings the events for all streams of a process (:mod:`runyard_backends.redis.pubsub`). A reader that
-reads nothing delays only its own stream. The process holds a limited number of bytes for this reader, and closes the connection
-after STALLED_SECONDS (E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): they are kept as JSON while a
-stream waits for its reader.
+All streams of a process get their events over one connection to Redis (:mod:`runyard_backends.redis.pubsub`). A reader that
+reads nothing delays only its own stream. The process holds a limited number of bytes for this reader. It closes the reader's
+connection after STALLED_SECONDS (E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): they are kept as JSON
+while a stream waits for its reader.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from runyard.support import metrics
 from .request_state import state_of
 
 STALLED_SECONDS: Final = 60.0
-"""Seconds within which a reader must take the first bytes of a stream, and each comment. After this time, the stream ends."""
+"""Seconds within which a reader must read the first bytes of a stream, and each comment. After this time, the stream ends."""
 TURN_BYTES: Final = 2**13
-"""Bytes that a stream sends before other tasks run. The limit matters if hundreds of streams have events to send at once."""
+"""Bytes that a stream sends before other tasks run. Without this limit, hundreds of streams with events to send could delay all
+other tasks."""
 PIECE_BYTES: Final = 2**16
-"""Bytes that are passed to a connection at once. A large event is in memory once for all readers, plus one piece for each
-reader."""
+"""Bytes that are passed to a connection at once. A large event is in memory once for all readers. In addition, each reader has
+one piece in memory."""
 COMMENT: Final = b": \n\n"
 RETRY: Final = b"retry: 1000\n\n"
 HEADERS: Final = {"X-Accel-Buffering": "no"}
@@ -130,14 +131,14 @@ class TakenSlot(NamedTuple):
     held: ExitStack
 
     def kept(self) -> StreamSlot:
-        """Return the slot for a stream. The end of the stream then gives the permit back."""
+        """Return the slot for a stream that starts now. The stream returns the permit when it ends."""
         return self.slot._replace(permit=self.held.pop_all())
 
 
 class EventStream(Response):
     """Sends ``entries`` until they end or the reader disconnects.
 
-    ``on_left``: called if the reader disconnected before the end. ``place``: the id from which a reader resumes that has
+    ``on_left``: called if the reader disconnected before the end. ``place``: the id from which a reader continues if it has
     received no entry.
     """
 

@@ -87,8 +87,8 @@ class _Record:
 
     @property
     def route(self) -> str:
-        """The template of the path, or empty if no route matched. Metrics have the template as their label, because there are
-        too many paths."""
+        """The template of the path, or empty if no route matched. Metrics have the template as a label, because there are too
+        many different paths."""
         return str(getattr(self.scope.get("route"), "path", ""))
 
     def starts(self, status: int, content_type: str) -> None:

@@ -29,7 +29,7 @@ class Caller:
     root: str
 
     def seat(self) -> StreamSlot:
-        """Return a slot for a stream. The slot raises RateLimitedError if the key has too many streams. The stream ends when
+        """Return a slot for a stream. If the key has too many streams, the slot raises RateLimitedError. The stream ends when
         the caller's key or token becomes invalid."""
         permit = self.service.rates.stream(self.principal.id)
         return StreamSlot(self.service.streams, permit, self._admitted, self.principal.expires)

@@ -1,10 +1,10 @@
-"""Stream tokens (A1). A browser's EventSource cannot send headers and passes the token in the query.
+"""Stream tokens (A1). A browser's EventSource cannot send headers. It passes a token in the query instead.
 
 A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An API
-key or its row is not enough to make a token. A signature for another purpose is no valid token. Tokens do not name an
-algorithm, because there is only one. A token names its creator and the streams that it opens. The rights of the creator are
-looked up at each use. A caller requests a lifetime (``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in
-``settings.py`` limits this lifetime.
+key or its row is therefore not enough to make a token. A signature for another purpose is not a valid token. Tokens do not name
+an algorithm, because there is only one. A token names its creator and the streams that it opens. The rights of the creator are
+looked up at each use. The caller requests a lifetime (``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in
+``settings.py`` is the maximum.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_TOKEN_CHARACTERS: Final = 16_000
 VERSION: Final = 1
 PURPOSE: Final = b"runyard stream token"
 _FORM: Final = re.compile(r"\.?[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
-"""Pattern of a token. It accepts only one text for a signature. Decoders of base64 alone accept several texts for the same
-bytes."""
+"""Pattern of a token. It accepts only one text for each signature. (Decoders of base64 accept several texts for the same
+bytes.)"""
 
 _Id = Annotated[str, AfterValidator(checked_id)]
 _Text = Annotated[str, Field(max_length=1000)]

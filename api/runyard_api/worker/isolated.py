@@ -88,7 +88,7 @@ class Isolated:
             writer.close()
             await writing
         self._say(ChildReply(ended, used))
-        await asyncio.to_thread(trace_export.flush)  # from here on, the worker may kill this process at any time
+        await asyncio.to_thread(trace_export.flush)  # from now on, the worker may kill this process at any time
 
     def _say(self, message: Alive | ChildReply) -> None:
         """Send a message to the worker. Exit this process if the worker has ended."""
@@ -126,7 +126,7 @@ async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the worker gets these signals too, and then sends orders
+        signal.signal(number, signal.SIG_IGN)  # the worker also gets these signals, and then sends orders
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     stream = link.makefile("rb")

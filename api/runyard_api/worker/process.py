@@ -1,4 +1,4 @@
-"""Run a worker in this process: connect, serve until a signal, and exit in time even while user code runs."""
+"""Run a worker in this process. Connect, serve until a signal, and exit in time, even if user code still runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 60.0
 """Maximum seconds for which a starting worker waits for its servers."""
 LINGER_SECONDS: Final = 2.0
-"""Maximum seconds between the end of the worker and the end of its connections and of the tasks and threads of agents."""
+"""Maximum seconds after the end of the worker until its connections, and the tasks and threads of agents, must end."""
 HEARTBEAT_MIN_CONNECTIONS: Final = 1
 HEARTBEAT_MAX_CONNECTIONS: Final = 2
 """Minimum and maximum number of connections of a worker's heartbeat thread to Postgres."""
@@ -117,9 +117,9 @@ async def _run(app: App, settings: Settings, watched: Watched, soon: Callable[[i
 
 
 async def open_backend(connect: Connect) -> Backend:
-    """Return the backend that ``connect`` makes. Wait up to CONNECT_SECONDS until both servers answer, and log the wait.
+    """Return the backend that ``connect`` makes. If the servers do not answer, log this and wait for up to CONNECT_SECONDS.
 
-    Raises BackendUnavailableError after this time. Raises LoginRefusedError without a wait, because a wrong URL stays wrong.
+    Raises BackendUnavailableError after this time. Raises LoginRefusedError at once, because a wrong URL stays wrong.
     """
     failures = FailureLog(log, "server_unavailable")
 
@@ -185,8 +185,8 @@ def _heartbeat_process(settings: Settings) -> HeartbeatProcess | None:
 
 
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return two functions: one connects the backend of the worker, and the other the backend of its heartbeat thread. The
-    second is None for a store without servers."""
+    """Return two functions. The first connects the backend of the worker. The second connects the backend of its heartbeat
+    thread. For a store without servers, the second is None."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_urls.connect(url, tenant=tenant), None
@@ -234,7 +234,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def guard_downloads() -> None:
     """Make this process refuse to download files that messages name by URL (:mod:`runyard.agents.downloads`).
 
-    Agents that are imported later are guarded too.
+    This also covers agents that are imported later.
     """
     if find_spec("pydantic_ai") is None:
         return
@@ -268,7 +268,7 @@ def run_worker(app: App, settings: Settings) -> None:
 
 @contextmanager
 def _ending_soon() -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes an exit status. If the block still runs LINGER_SECONDS after a call of this function, the
+    """Yield a function that takes an exit status. If the block has not ended LINGER_SECONDS after a call of this function, the
     process exits with this status.
 
     When an event loop closes, it waits for every task and thread. Tasks and threads of user code may never end.

@@ -25,7 +25,7 @@ _NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
 """Columns that identify a row in an error."""
 
 _MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline"), "stored_input": ("input",)}
-"""The fields that are decoded from a column, by column. Only columns with differently named fields are listed."""
+"""For each column, the fields that are decoded from it. Only columns whose fields have other names are listed."""
 
 
 def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:

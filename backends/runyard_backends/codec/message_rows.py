@@ -56,8 +56,8 @@ def many(items: Sequence[Message]) -> list[NewMessage]:
 
 
 def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None) -> dict[str, Any]:
-    """Return the content of a message that the store wrote itself: tool results that close open tool calls, or a tombstone.
-    ``note``: the text."""
+    """Return the content of a message that the store itself wrote. It has tool results that close open tool calls, or is a
+    tombstone. ``note``: the text."""
     content: list[dict[str, Any]] = [
         {"type": "tool_result", "call_id": call, "content": note, "is_error": True} for call in results or ()
     ]
@@ -68,7 +68,7 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
 def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
     """Decode messages from a few rows. For many rows use :mod:`..history`.
 
-    ``rows``: rows whose first columns are those of a message, in the order of queries.sql. ``thread``: the ``thread_id`` or the
+    ``rows``: rows that begin with the columns of a message, in the order of queries.sql. ``thread``: the ``thread_id`` or the
     ``thread_key``, for the error. Raises DataCorruptedError with the thread and the message.
     """
     try:

@@ -66,7 +66,8 @@ class TestAbort(TestAbortWithoutWorkers):
         assert await world.context(await world.take("r2")) == [*texts(messages), "r2?"]
 
     async def test_h8_every_store_says_what_an_agent_alone_says(self, world: World) -> None:
-        """H8: Every store writes the texts of :func:`runyard.domain.tool_cycles.abort_messages`."""
+        """H8: The last messages of an abort have the texts of :func:`runyard.domain.tool_cycles.abort_messages` in every
+        store."""
         await self.waiting(world, "r1", call("a", "b"), result("b"))
         before = await world.messages(leaf=(await world.leaves())[0].message_id)
         await world.runs.abort_pending(T, "why")
@@ -93,7 +94,7 @@ class TestAbort(TestAbortWithoutWorkers):
             await world.runs.respond(1, thread_id=T, request_id="r1-0")
 
     async def test_h8_a_run_that_said_nothing(self, world: World) -> None:
-        """H8: If an aborted run wrote no message, the abort's last message follows the user's message."""
+        """H8: If the aborted run wrote no message, the last message of the abort follows the user's message."""
         await world.store("anyone?")
         await world.accept("r1", None)
         await world.ask(await world.take("r1"), HitlRequest(request_id=new_id()))

@@ -1,4 +1,5 @@
-"""The agent of a run: named by the request, or taken from the thread, or the default agent of a namespace (L1 to L5)."""
+"""The agent of a run. The request names the agent, or the thread has it, or it is the default agent of a namespace (L1 to
+L5)."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ async def executed(world: World, run_id: str, worker: str) -> None:
 
 class TestAgents:
     async def test_a_run_gets_the_default_agent_when_it_is_accepted(self, world: World) -> None:
-        """L1: The run, its thread and later runs of the thread have the default agent. A later change of the default has no
-        effect."""
+        """L1: The run, its thread and later runs of the thread get the default agent. A later change of the default agent does
+        not affect them."""
         await hire(world, "w", "writer", "reader")
         assert (await accepted(world, "r1")).agent == "writer"
         assert await agent_of(world) == "writer"
@@ -132,7 +133,8 @@ class TestAgents:
         assert (await accepted(world, "r4", thread="t4")).agent == "b"
 
     async def test_programs_in_two_namespaces_never_answer_each_others_threads(self, world: World) -> None:
-        """L4: This holds for default agents, for runs on a thread of the other program, and for agents with the same name."""
+        """L4: Neither program executes runs of the other. This holds for default agents, for runs on a thread of the other
+        program, and for agents with the same name."""
         await hire(world, "w1", "shop/clerk", queue="shop")
         await hire(world, "w2", "blog/clerk", queue="blog")
         for namespace, worker, other in (("shop", "w1", "w2"), ("blog", "w2", "w1")):
@@ -146,7 +148,7 @@ class TestAgents:
         assert (await claimed(world, "r4", "w1", thread="other")).outcome == "unserved"
 
     async def test_a_run_waits_for_a_worker_of_its_namespace(self, world: World) -> None:
-        """L4, R12: This holds even if the run was accepted before a worker of its namespace was registered."""
+        """L4, R12: A run waits for such a worker even if it was accepted before a worker of its namespace was registered."""
         run = await accepted(world, "r1", "shop/")
         assert (run.agent, run.queue) == ("shop/", "shop")
         assert (await accepted(world, "r2", "shop/clerk", thread="u")).queue == "shop"
@@ -167,8 +169,7 @@ class TestAgents:
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves an agent without a namespace"
 
     async def test_a_thread_that_was_created_in_a_namespace_belongs_to_it(self, world: World) -> None:
-        """L4: The agent of a run on the thread is from the thread's namespace, even if the caller has another namespace or
-        none."""
+        """L4: A run on the thread gets an agent of the thread's namespace, even if the caller has another namespace or none."""
         await hire(world, "w1", "writer")
         await hire(world, "w2", "shop/clerk", queue="shop")
         await world.threads.create_thread(ThreadRequest(thread_id=T, agent="shop/"))
@@ -183,7 +184,7 @@ class TestAgents:
         assert (again.created, again.run.run_id) == (False, first.run.run_id)
 
     async def test_runs_without_an_agent_count_for_the_limit_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5: This holds even if the run was accepted before any worker was registered."""
+        """L5: Such a run counts for the limit even if it was accepted before any worker was registered."""
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="writer", most=1))
         await world.accept("early", thread="t0")
         await hire(world, "w", "writer")

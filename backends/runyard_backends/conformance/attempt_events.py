@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestAttemptEvents:
     async def test_events_number_the_write(self, world: World) -> None:
-        """E1: Messages and the end of the run carry event ids of the attempt."""
+        """E1: Messages of the run and its end have event ids of the attempt."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         ended = await world.finish(attempt, said("two"), first_event=7)
@@ -118,7 +118,7 @@ class TestAttemptEvents:
         assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
 
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
-        """E2: After the answer, the event ``run.suspended`` is not returned, because the run is queued again."""
+        """E2: After the answer, the proven events do not include ``run.suspended``, because the run is queued again."""
         request_id = await world.suspended("r1")
         await world.runs.respond("yes", request_id=request_id)
         events = await world.runs.run_events(await world.ref("r1"))

@@ -106,8 +106,8 @@ class TestNestingWithoutWorkers:
         assert before is not None and (before.extra, after) == ({}, None)
 
     async def test_metadata_of_a_fork_leaves_room(self, world: World) -> None:
-        """F3: A fork's extra contains the metadata one level deeper. Metadata with one level less than the limit is accepted.
-        The extra can then be saved again."""
+        """F3: In a fork's extra, the metadata is one level deeper. Metadata with one level less than the limit is therefore
+        accepted, and the extra can be saved again."""
         await world.turn("r1")
         await refused("metadata", lambda: world.fork("f", metadata=DEEPEST))
         extra = (await world.fork("f", metadata=within(MAX_NESTING - 1))).thread.extra
@@ -190,7 +190,7 @@ class TestBoundsWithoutWorkers:
 
     @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
     async def test_numbers_that_json_has_not(self, world: World, number: float) -> None:
-        """A2, R15: Every store refuses numbers that JSON does not have. The refused call stores nothing."""
+        """A2, R15: Every store refuses numbers that JSON cannot represent. The refused call stores nothing."""
         value: JsonObject = {"k": [number]}
         for message in (Message.user("x", metadata=value), Message.tool(ToolResultPart(call_id="c", content=value))):
             with pytest.raises(errors.InvalidInputError):
@@ -295,7 +295,7 @@ class TestBounds(TestBoundsWithoutWorkers):
         assert await world.texts() == ["hi", "yes"]
 
     async def test_parts_of_a_message(self, world: World) -> None:
-        """A2: The number of parts is limited for an agent's messages too, which no schema of the API checks."""
+        """A2: The number of parts is also limited in an agent's messages. No schema of the API checks these messages."""
         parts = [TextPart(text="x")] * (MAX_PARTS + 1)
         attempt = await world.start("r1")
         await exceeds("message", MAX_PARTS, lambda: world.runs.append(attempt, [Message.assistant(parts)]))

@@ -166,7 +166,7 @@ class TestCheckpointer(TestCheckpointerWithoutWorkers):
         assert await world.status("r1") is RunStatus.SUSPENDED
 
     async def test_a_run_reads_the_answer_to_what_was_saved_for_it(self, world: World) -> None:
-        """I6: The answer to a request that was saved for a running run is in the run's ledger. The run does not ask again."""
+        """I6: If a request is saved for a running run, the run's ledger has the answer, and the run does not ask again."""
         attempt = await world.start("r1")
         request = HitlRequest(request_id=new_id())
         await world.checkpointer.save_pending_request(T, request, run_id="r1")

@@ -27,8 +27,8 @@ async def claimed(world: World, run_id: str, *messages: Message, thread: str = T
 
 class TestCheckpoints:
     async def test_partly_visible_run(self, world: World) -> None:
-        """S6: A fork that was cut inside a completed run shows a part of the run. Forks of this fork, at any depth, cannot be
-        cut after the run. They cannot have another run with the run's id."""
+        """S6: A fork is cut inside a completed run and shows a part of the run. Its forks, at any depth, cannot be cut after
+        this run, and cannot have another run with the same id."""
         one, _ = await claimed(world, "x", said("one"), said("two"), complete=True)
         await world.fork("c", at_message_id=one.id)
         await world.fork("d", src="c", at_message_id=one.id)
@@ -162,7 +162,8 @@ class TestCheckpoints:
         assert texts(await world.checkpointer.snapshot(T, after_run_id="x")) == ["old", "older", "x1", "between", "x2"]
 
     async def test_many_messages_in_one_call(self, world: World) -> None:
-        """R15: A call with hundreds of messages stores each message once. Each message is the child of the one before."""
+        """R15: A call with hundreds of messages stores each message once. The parent of each message is the previous
+        message."""
         messages = [user(f"{n}") for n in range(230)]
         await world.checkpointer.append(T, messages[:120])
         await world.checkpointer.append(T, messages)

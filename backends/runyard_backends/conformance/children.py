@@ -111,7 +111,8 @@ class TestChildren:
         assert (await park(world, again, child())).status is RunStatus.RUNNING
 
     async def test_k3_a_child_on_a_thread_that_waits_for_it_is_refused(self, world: World) -> None:
-        """K3: This holds for the parent's own thread, and for a thread of an ancestor. A refused child leaves no wait."""
+        """K3: A child on the parent's own thread is refused, and a child on the thread of an ancestor. A refused child leaves
+        no wait."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -130,7 +131,8 @@ class TestChildren:
             await start_child(world, attempt, "more", "more")
 
     async def test_i2_an_attempt_without_the_fence_starts_no_child(self, world: World) -> None:
-        """I2, R10: A stale attempt starts no child. Nor does an attempt whose run has a requested cancel."""
+        """I2, R10: A stale attempt cannot start a child. If a cancel of its run was requested, an attempt cannot start a child
+        either."""
         attempt = await world.start("r1")
         await world.bury()
         other = await world.take("r1", worker="w2")
@@ -160,7 +162,7 @@ class TestChildren:
         assert await world.status("c1", "child") is RunStatus.CANCELLED
 
     async def test_k3_the_number_of_children_is_bounded(self, world: World) -> None:
-        """K3: Beyond the maximum number, a child is refused. A repetition of an accepted child is not."""
+        """K3: Beyond the maximum number, a new child is refused. A repeated call for an accepted child succeeds."""
         attempt = await world.start("r1")
         for part in range(0, MAX_CHILDREN, 100):
             names = [f"c{n}" for n in range(part, part + 100)]
@@ -185,7 +187,8 @@ class TestChildren:
 
     @pytest.mark.parametrize("parallel", [True, False])
     async def test_k3_the_id_of_a_child_is_on_one_thread(self, world: World, parallel: bool) -> None:
-        """K3: A second child under the id would end the wait for the first child."""
+        """K3: A second child with the same id on another thread is refused, because its end would end the wait for the first
+        child."""
         attempt = await world.start("r1")
         if parallel:
             calls = (start_child(world, attempt, thread=thread) for thread in ("one", "two"))
@@ -200,7 +203,8 @@ class TestChildren:
         assert len((await world.runs.ledger(attempt)).waits) == 1
 
     async def test_k3_a_child_that_is_not_due_is_cancelled_when_it_is(self, world: World) -> None:
-        """K3: The child of a cancelled parent is cancelled when it is due. Before, the reconciler does not examine it."""
+        """K3: If the parent is cancelled, a delayed child is cancelled when it is due. The reconciler does not examine it
+        before that."""
         attempt = await world.start("r1")
         await start_child(world, attempt, delay=0.2)
         await start_child(world, attempt, "c2", "later", delay=3600)

@@ -124,7 +124,7 @@ class TestMessageCuts(TestMessageCutsWithoutWorkers):
         assert (await world.context(attempt))[-2:] == ["result:b", "go on"]
 
     async def test_prompt_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: A prompt after a message with open tool calls is refused. So is a cut at that message."""
+        """F6: A prompt after a message with open tool calls is refused. A cut at this message is also refused."""
         attempt = await world.start("r1", "q")
         calls = call("a")
         await world.finish(attempt, calls, result("a"), said("done"))

@@ -291,7 +291,7 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
     async def test_run_that_lives_or_counts_is_not_deleted(self, world: World, how: str) -> None:
-        """A live run and a run in a context are not deleted. The error names the call that helps."""
+        """A live run and a run in a context are not deleted. The error names the call to use instead."""
         await world.store("before")
         match how:
             case "queued":

@@ -1,4 +1,4 @@
-"""Waits of runs that end, in the store (K1 to K3)."""
+"""The ends of waits, and waits of runs that have ended (K1 to K3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R11: A run with an expiry fails if it has not started in time. The reason for its wait does not matter."""
+"""R11: A run with an expiry fails if it has not started in time, for any reason of its wait."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestExpiry:
         assert "r5" in [job.run_id for job in (await world.runs.admit()).effects.jobs]
 
     async def test_fork_job_that_waits_for_an_expired_run_fails(self, world: World) -> None:
-        """F5: A fork job fails if the run of its cut expires. Any other failure of that run has the same effect."""
+        """F5: If the run of its cut expires, a fork job fails, as after any other failure of this run."""
         await world.accept("r", options=LATE)
         await over(world, "r")
         await world.runs.admit()

@@ -70,8 +70,8 @@ class TestExternalRunsWithoutWorkers:
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_unclaimed_messages_are_invisible(self, world: World) -> None:
-        """R13: Messages of an unclaimed run are in no context. They enter contexts when the run was claimed and has
-        completed."""
+        """R13: Messages of an unclaimed run are in no context. After the run was claimed and has completed, later contexts have
+        them."""
         cp = world.checkpointer
         await cp.append(T, [user("plain"), said("early", run_id="x")])
         await world.turn("r1")

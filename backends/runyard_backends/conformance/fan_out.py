@@ -114,7 +114,7 @@ class TestFanOut:
 
     @pytest.mark.parametrize("how", ["fail", "cancel", "delete", "takeover", "dead"])
     async def test_f11_every_end_of_a_run_counts(self, world: World, how: str) -> None:
-        """F11, I1: Every kind of end of a run submits the job, including the deletion of the run's thread."""
+        """F11, I1: Every kind of end of a started run submits the job, including the deletion of the run's thread."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -155,8 +155,8 @@ class TestFanOut:
         assert claim.outcome in ("unknown", "ended")
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
-        """F9: An agent that can ask a human is refused as agent of a probe and as judge. The call is refused at its acceptance,
-        before the snapshot is read. The last registered worker with this agent decides whether the agent can ask."""
+        """F9: An agent that can ask a human is refused as agent of a probe and as judge. The call is refused when it is
+        accepted, before the snapshot is read. The last registered worker with this agent reports whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so the cut would be refused too
         probe = ForkRequest(src=T, new="p", cut=Cut())
@@ -232,7 +232,8 @@ class TestFanOutProgress:
         return thread, run
 
     async def test_f14_probes_are_counted_while_the_job_runs(self, world: World) -> None:
-        """F14: A candidate is running only in the attempt that began it. The usage is that of the probes that ended."""
+        """F14: A candidate counts as running only in the attempt that began it. The usage contains the probes that have
+        ended."""
         attempt = await self.job(world)
         assert await self.counts(world) == {"queued": 5}
         await world.backend.fan_outs.begin(attempt, [0, 1, 2])
@@ -247,8 +248,8 @@ class TestFanOutProgress:
         assert await self.counts(world) == {"queued": 2, "running": 1, "completed": 1, "failed": 1}
 
     async def test_f14_the_usage_of_each_probe_counts_once(self, world: World) -> None:
-        """F14, I1: It counts from the record of the probe on, also if the worker dies then, and a repeated record adds nothing.
-        The judge counts, too."""
+        """F14, I1: The usage of a probe counts when its end is recorded, even if the worker then dies. A repeated record adds
+        nothing. The usage of the judge also counts."""
         attempt = await self.job(world)
         await world.backend.fan_outs.end(attempt, [ended(0)])
         await world.backend.fan_outs.end(attempt, [ended(0), ended(1)])
@@ -287,7 +288,8 @@ class TestFanOutProgress:
         assert [one.stop_reason for one in found] == [None, None, "stop", None, None]
 
     async def test_f14_a_deleted_thread_keeps_its_recorded_usage(self, world: World) -> None:
-        """F14, D1: The recorded usage of a candidate stays, without the content. Without a record, it is cancelled."""
+        """F14, D1: After the deletion of its thread, a candidate keeps its recorded usage, but no content. Without a record,
+        the candidate counts as cancelled."""
         attempt = await self.job(world, threads=True)
         ids = [await self.start_thread(world, n) for n in range(2)]
         await world.backend.fan_outs.begin(attempt, [0, 1])
@@ -304,7 +306,7 @@ class TestFanOutProgress:
 
     @pytest.mark.parametrize("how", ["cancel", "fail"])
     async def test_f14_after_the_job_no_probe_is_running(self, world: World, how: str) -> None:
-        """F14, R10: Probes that did not end before the job are cancelled. What ended before stays readable."""
+        """F14, R10: When the job ends, its unfinished probes count as cancelled. Answers of finished probes stay readable."""
         attempt = await self.job(world)
         await world.backend.fan_outs.begin(attempt, [0, 1])
         await world.backend.fan_outs.end(attempt, [ended(0)])
@@ -320,7 +322,7 @@ class TestFanOutProgress:
         assert [one.stop_reason for one in await self.all(world)] == ["stop", *["cancelled"] * 4]
 
     async def test_f14_i2_an_attempt_that_lost_the_job_records_nothing(self, world: World) -> None:
-        """F14, I2: The attempt of a dead worker begins and ends no candidate, and reads no message."""
+        """F14, I2: The attempt of a dead worker cannot begin or end a candidate, or read a message."""
         attempt = await self.job(world)
         await world.bury()
         await world.take("job", worker="w2")
@@ -346,8 +348,8 @@ class TestFanOutProgress:
                 await world.backend.fan_outs.candidates(T, "job", PageRequest(cursor=cursor))
 
     async def test_f15_f14_d4_what_cannot_be_read(self, world: World) -> None:
-        """F14, F15, A1, D4: A run of another kind, an unknown run or thread, the job of another tenant, a job whose result has
-        expired, and a job whose thread was deleted."""
+        """F14, F15, A1, D4: The reads are refused for a run of another kind, an unknown run or thread, the job of another
+        tenant, a job whose result has expired, and a job whose thread was deleted."""
         attempt = await self.job(world)
         await world.finish(attempt, result={"winner": None, "verdict": None})
         store = world.backend.fan_outs
@@ -377,7 +379,7 @@ class TestFanOutProgress:
             await world.backend.fan_outs.candidates(T, "job")
 
     async def test_f15_a_thousand_messages(self, world: World) -> None:
-        """F15, R2: A large fan-out has its messages, with their ids. A repetition is the same job."""
+        """F15, R2: A large fan-out has all its messages with their ids. A repeated call finds the same job."""
         await world.turn("before")
         messages = [user(f"m{n}") for n in range(MAX_CANDIDATES)]
         fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=messages, max_parallel=3))

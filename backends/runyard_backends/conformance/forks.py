@@ -83,7 +83,7 @@ class TestForksWithoutWorkers:
         assert await world.cut(after_run_id="b") == ["b1", "plain", "b2"]
 
     async def test_plain_messages_up_to_the_high_water(self, world: World) -> None:
-        """F1, F10: The fork shows messages without a run that come before the last message of the cut's run."""
+        """F1, F10: The fork shows those messages without a run that come before the last message of the cut's run."""
         await world.store("legacy 1")
         await world.store("legacy 2")
         await world.turn("r1")
@@ -251,7 +251,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.texts("c") == ["hi", "half"]
 
     async def test_checks_in_order(self, world: World) -> None:
-        """F4: The checks have an order: the source, then the run of the cut, then the new id."""
+        """F4: A fork checks first the source, then the run of the cut, then the new id."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.fork("c", src="nope")
         await world.store("legacy")
@@ -282,7 +282,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_inherited_runs_are_read_through_the_fork(self, world: World) -> None:
-        """F8: Inherited runs can be read through the fork. Other runs of the source cannot."""
+        """F8: Inherited runs can be read through the fork. Other runs of the source cannot be read through it."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         await world.turn("r2")

@@ -35,7 +35,8 @@ class TestHistory:
         assert ended.ended_at is not None and ended.started_at == running.started_at
 
     async def test_every_way_an_end_records(self, world: World) -> None:
-        """A release, a retry, a dead worker, a suspension, a failure and the completion of a redrive are listed in order."""
+        """The attempts are listed in order. They end with a release, a retry, a dead worker, a suspension, a failure, and a
+        completion after a redrive."""
         await world.runs.release(await world.start("r1"))
         await world.runs.release(await world.take("r1"), error=ErrorInfo(code="flaky", message="again"))
         await world.take("r1")

@@ -224,8 +224,8 @@ class TestDepthsWithoutWorkers:
         assert found == {"r1!": 2, "after r2?": 4, "after r2…": 5} or found == {"after r2?": 4, "after r2…": 5}
 
     async def test_paths_tell_where_leaves_part(self, world: World) -> None:
-        """B3: The paths of two leaves share their segments up to the message at which they part. The path of a fork begins with
-        the segments of its source."""
+        """B3: The paths of two leaves have the same segments up to the message at which they separate. The path of a fork
+        begins with the segments of its source."""
         ids = [await world.store(f"N{n}") for n in range(4)]
         await world.store("other", ids[1])
         number = (await world.messages(T, ids[1]))[-1].seq

@@ -95,7 +95,8 @@ class TestQueues:
         await eventually(waits)
 
     async def test_queue_that_only_a_caller_named_has_no_label(self, world: World) -> None:
-        """A2: A queue is listed by name if a live worker serves it, if an agent was served there, or if it is paused."""
+        """A2: A queue is listed by name in three cases: a live worker serves it, a worker has registered an agent with it, or
+        it is paused."""
 
         async def known() -> set[str]:
             return {info.queue for info in (await world.backend.queues.queues()).items if info.known}

@@ -1,4 +1,4 @@
-"""Waits of runs that no human ends, in the store (K1, K2)."""
+"""Waits of runs for a time or a signal, in the store (K1, K2)."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class TestSignals:
         assert wait.ended_at is not None and wait.signal_id is None
 
     async def test_k2_an_ended_run_takes_nothing(self, world: World) -> None:
-        """K2: A cancelled run takes no signal. Nor does a completed run that had another wait, which ended first."""
+        """K2: A cancelled run takes no signal. A completed run whose other wait ended first takes no signal either."""
         await park(world, await world.start("r1"), signal())
         await world.runs.cancel(T, "r1")
         attempt = await world.start("r2")
@@ -252,7 +252,7 @@ class TestSignals:
             await world.runs.signal(T, "one more", 1, signal_id="more")
 
     async def test_d1_deletion_removes_signals(self, world: World) -> None:
-        """D1, D2: A new thread with the id of a deleted one does not have its signals."""
+        """D1, D2: A new thread with the id of a deleted thread does not have the signals of the deleted thread."""
         await world.accept("r1")
         await world.runs.signal(T, "paid", 1, signal_id="s")
         await world.threads.delete_thread(T, cancel=True)
@@ -271,7 +271,8 @@ class TestSignals:
         assert not (await world.runs.signal(T, "paid", 1, signal_id="s1")).created
 
     async def test_k2_a_refused_signal_changes_nothing(self, world: World) -> None:
-        """K2: The caller of a refused signal gets no effects. A wait that has ended therefore still wakes its run."""
+        """K2: A refused signal returns no effects. It must therefore leave an ended wait unprocessed, so that a later call
+        wakes the run."""
         attempt = await world.start("r1")
         await world.runs.signal(T, "paid", True, signal_id="s")
         due = now() + timedelta(seconds=0.2)

@@ -1,4 +1,5 @@
-"""Who owns a webhook: its tenant, or the tenant without a name. Only the owner lists and redelivers its deliveries (A1)."""
+"""The owner of a webhook is its tenant, or the tenant without a name. Only the owner lists and redelivers its deliveries
+(A1)."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class TestWebhookOwners:
         assert (again.delivery_id, [*again.versions]) == (old.delivery_id, [4])
 
     async def test_no_secret_of_a_removed_subscription_is_used_again(self, world: World) -> None:
-        """The version of a new subscription is above those of all removed ones, whatever its id."""
+        """The version of a new subscription is higher than the versions of all removed subscriptions, for any id."""
         store = world.backend.webhooks
         for webhook_id, rotations in (("one", 4), ("two", 1)):
             await subscribe(world, webhook_id)
@@ -83,8 +84,8 @@ class TestWebhookOwners:
         assert await store.key("one") == SigningKey(8)
 
     async def test_an_id_of_another_tenant_moves_no_delivery(self, world: World) -> None:
-        """A1: A tenant takes over the id and the URL of another tenant's removed webhook. The deliveries stay with their owner.
-        They are not sent again, because the secret of the new webhook would sign them."""
+        """A1: A tenant makes a webhook with the id and the URL of another tenant's removed webhook. The old deliveries stay
+        with their owner. They are not sent again, because the secret of the new webhook would sign them."""
         other = World(await world.factory(tenant="other"), world.factory)
         mine, theirs = world.backend.webhooks, other.backend.webhooks
         await subscribe(world)

@@ -131,8 +131,8 @@ class TestWorkers:
         await world.take("r1", thread="u", worker="readers")
 
     async def test_explain_knows_whom_a_worker_serves(self, world: World) -> None:
-        """R12: Each worker serves runs that have no agent yet. A worker that lists no agents serves all agents. A draining
-        worker serves no run."""
+        """R12: Each worker serves runs that have no agent yet. A worker that registered without agents serves all agents. A
+        draining worker serves no run."""
         await world.hire("readers", agents={"reader": "default"})
         for n, agent in enumerate((None, "reader")):
             await world.accept("r1", thread=f"u{n}", agent=agent)

@@ -46,7 +46,7 @@ class TestWritersWithoutWorkers:
 
 class TestWriters(TestWritersWithoutWorkers):
     async def test_m5_of_a_prompt_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
-        """M5: Of a prompt, only content and metadata are stored, even if a caller sets other fields. Metadata stays
+        """M5: Only the content and the metadata of a prompt are stored, even if a caller sets other fields. The metadata stays
         unchanged."""
         prompt = user("hi", provider_details=DETAILS, metadata=SAYS)
         accepted = await world.runs.accept(AcceptRequest(thread_id=T, run_id="r", input=prompt))
@@ -151,8 +151,8 @@ class TestOriginals(TestOriginalsWithoutWorkers):
             assert [message.source for message in await world.messages(thread)] == [ORIGINAL] * 3
 
     async def test_b1_another_original_is_another_message(self, world: World) -> None:
-        """B1, R2: A message with the same id but another original is refused. So is a prompt with the same run id but another
-        original."""
+        """B1, R2: A message with the same id but another original is refused. A prompt with the same run id but another
+        original is also refused."""
         message = user("hi", source=ORIGINAL)
         stored = await world.threads.store_message(T, message)
         assert await world.threads.store_message(T, message) == stored

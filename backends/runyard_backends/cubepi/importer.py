@@ -139,7 +139,8 @@ class _ThreadImport:
         self._report.count("added" if again else "imported")
 
     async def _cut(self) -> tuple[SourceRun | None, int]:
-        """Return the run after which the thread was forked from its parent, and the approximate number of inherited messages.
+        """Return the run after which the thread was forked from its parent. Also return the approximate number of inherited
+        messages.
 
         cubepi copies the messages and runs of a fork. The copied runs have the completion numbers and times of the parent's
         runs.
@@ -302,8 +303,8 @@ class _ThreadImport:
             await self._backend.checkpointer.mark_run_complete(self._id, run_id)
 
     async def _save_requests(self, again: bool) -> None:
-        """Save the pending request and the answers. A repeated import saves those of runs that have not ended in the
-        deployment. It saves none if the deployment has another pending request, or an answer of its own."""
+        """Save the pending request and the answers. A repeated import saves only the requests and answers of runs that have not
+        ended in the deployment. If the deployment has another pending request, or its own answer, it saves nothing."""
         thread, ledger = self._thread, RequestLedger(self._backend)
         if thread.request is not None and not (again and await self._has_request(thread.request)):
             self._report.requests += 1

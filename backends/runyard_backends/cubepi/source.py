@@ -32,7 +32,7 @@ class SourceRun:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The number of messages of one run, and their first and last row. The messages without a run have one entry too."""
+    """The number of messages of one run, and their first and last row. One entry is for the messages without a run."""
 
     messages: int
     first_row: int
@@ -95,9 +95,9 @@ class SourceMessage:
 class Source(Protocol):
     """A database to import from.
 
-    ``version``: the version of its schema. ``thread_ids``: return ids of threads in order, after ``after``. ``thread``: return
-    a thread without its messages, or None. ``page``: return messages in order, after the row ``after`` up to the row ``last``.
-    A row that cannot be read raises DataCorruptedError.
+    ``version``: the version of its schema. ``thread_ids`` returns ids of threads in order, after ``after``. ``thread`` returns
+    a thread without its messages, or None. ``page`` returns messages in order, from after the row ``after`` to the row
+    ``last``. A row that cannot be read raises DataCorruptedError.
     """
 
     version: int

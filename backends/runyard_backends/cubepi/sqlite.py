@@ -116,5 +116,6 @@ def _with(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def _text(stored: bytes) -> str:
-    """Return a stored text. A text that is not UTF-8 gets a lone surrogate. A store of runyard then refuses the text."""
+    """Return a stored text. In a text that is not UTF-8, an invalid byte becomes a lone surrogate. A store of runyard then
+    refuses the text."""
     return stored.decode("utf-8", "surrogateescape")

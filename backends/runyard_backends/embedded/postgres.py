@@ -29,8 +29,8 @@ class EmbeddedPostgres(EmbeddedServer):
     `data_dir/cluster` is a link to this directory.
 
     durable: False turns fsync and synchronous commits off. A crash of the machine can then lose data, which does not matter in
-    tests. If `durable` is False and `data_dir` is None, the files are in memory if there is room. max_connections: the maximum
-    number of connections that the server accepts.
+    tests. If `durable` is False and `data_dir` is None, the files are in memory, provided that it has enough space.
+    max_connections: the maximum number of connections that the server accepts.
     """
 
     name = "Postgres"
@@ -51,8 +51,8 @@ class EmbeddedPostgres(EmbeddedServer):
     @property
     def _area(self) -> Path:
         """The directory of the cluster, which the server's user can access. It contains `data`, owned by the server's user. It
-        also contains `install` if a copy of the install is needed. The directory itself belongs to this process's user, so that
-        the server's user cannot replace `data` or `install`."""
+        also contains `install` if a copy of the install is needed. The directory itself belongs to this process's user. The
+        server's user can therefore not replace `data` or `install`."""
         return (self.home / "cluster").resolve()
 
     def _user(self) -> tuple[int | None, int | None]:
@@ -86,7 +86,7 @@ class EmbeddedPostgres(EmbeddedServer):
                 link.symlink_to(self._reachable_directory())
         area = self._area
         if area.stat().st_uid != os.geteuid():
-            raise EmbeddedServerError(f"{area} belongs to another user; remove {link} to start afresh")
+            raise EmbeddedServerError(f"{area} belongs to another user; remove {link}, and a new directory is made")
         area.chmod(0o711)
 
     def _reachable_directory(self) -> Path:
@@ -95,7 +95,7 @@ class EmbeddedPostgres(EmbeddedServer):
             if parent.is_dir() and reachable(parent, self._server_user):
                 return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         raise EmbeddedServerError(
-            f"user id {self._server_user.uid}, under which Postgres runs, can reach no temporary directory"
+            f"Postgres runs with user id {self._server_user.uid}, but this user can reach no temporary directory"
         )
 
     def _initdb(self, install: PostgresInstall) -> None:

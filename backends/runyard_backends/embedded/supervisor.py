@@ -4,7 +4,7 @@ The module runs as a script, with the standard library only: `python -I -S super
 per line to the supervisor's stdin: `signal <number>` or `stop <number>`. The supervisor answers each command on stdout.
 
 The owner has ended if stdin is closed or the parent process has changed. The supervisor then stops the server at once and
-removes its temporary directories. The supervisor checks the parent as well, because a process that the owner forked may keep
+removes its temporary directories. The check of stdin alone is not enough, because a process that the owner forked may keep
 stdin open. The supervisor is a separate process because macOS has no parent-death signal.
 """
 
@@ -49,8 +49,8 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_tree(root: int, number: int) -> None:
-    """Send signal `number` to `root` and all its descendants. `root` is stopped meanwhile, so that it cannot start a child that
-    misses the signal."""
+    """Send signal `number` to `root` and all its descendants. During this time `root` is stopped. It can therefore not start a
+    child that would miss the signal."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)
     for pid in descendants(root):

@@ -103,7 +103,9 @@ class HttpKeyStore(DirectOnly):
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey:
         """Create a key with the name and the scopes of ``key``. The server chooses its id and its text."""
         if key.expires_at is not None:
-            raise InvalidInputError("over HTTP give a lifetime; the caller's key bounds it", field="until")
+            raise InvalidInputError(
+                "over HTTP give lifetime instead of until; the key also expires with the caller's key", field="until"
+            )
         body: JsonObject = given(name=key.name, scopes=list(key.scopes), lifetime=lifetime)
         return IssuedKey.model_validate((await self._transport.ask("POST", "keys", repeat=False, body=body)).data)
 

@@ -28,8 +28,8 @@ from .unsupported import DirectOnly, only_direct
 
 
 class HttpRunStore(DirectOnly):
-    """The client's part of :class:`runyard.ports.stores.RunStore`. The server applies the effects of a call, so that the
-    effects of each result are empty."""
+    """The client's part of :class:`runyard.ports.stores.RunStore`. The server applies the effects of a call. The effects of
+    each result are therefore empty."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__("runs")

@@ -49,7 +49,8 @@ class HttpThreadStore(DirectOnly):
         return read_page(Thread, (await self._transport.ask("GET", "threads", query=query)).data)
 
     async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
-        """Return at most ``limit`` ancestors of the thread, and the deleted ones between them, the nearest first."""
+        """Return at most ``limit`` ancestors of the thread, and the deleted ancestors between them. The nearest ancestor is
+        first."""
         found: list[Thread] = []
         following: str | None = thread_id
         while following is not None and len(found) < limit:
@@ -57,7 +58,7 @@ class HttpThreadStore(DirectOnly):
             part = read(Lineage, (await self._transport.ask("GET", "threads", following, "lineage", query=query)).data)
             found += part.ancestors if following == thread_id else [part.thread, *part.ancestors]
             following = part.next_ancestor
-        # A later part begins with a thread that its limit does not count.
+        # A later page begins with a thread that its limit does not count.
         for n, thread in enumerate(found[limit:], limit):
             if thread.deleted_at is None:
                 return Page(found[:n], thread.thread_id)

@@ -1,8 +1,8 @@
 """Requests to the HTTP API and their replies: typed errors, repetition where it is safe, streams.
 
-A request that had no effect is always repeated: no server received it, or a server refused it because the caller exceeded a
-rate. Some requests have the same effect when they are sent twice. Such a request is also repeated when its reply is lost, or
-when the server cannot reach Postgres or Redis.
+A request that had no effect is always repeated. This is the case if no server received it, or if a server refused it because of
+a rate limit. Some requests have the same effect when they are sent twice. Such a request is also repeated when its reply is
+lost, or when the server cannot reach Postgres or Redis.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ must be shorter."""
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Errors that occur before any server received the request."""
 AWAY: Final = frozenset({502, 503, 504, *range(520, 528)})
-"""Statuses of a server that is not ready, or of a proxy that cannot reach its server."""
+"""HTTP statuses of a server that is not ready, or of a proxy that cannot reach its server."""
 PROBLEM_PREFIX: Final = "urn:runyard:problem:"
 SERVER_WAIT_SECONDS: Final = 10.0
 """Maximum seconds for which a request asks the server to wait for an outcome."""

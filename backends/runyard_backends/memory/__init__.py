@@ -1,6 +1,6 @@
 """The memory backend: the executable specification of the stores, and a backend for tests in one process.
 
-Forks and branches copy the messages that they see, because copies make the rules easy to read in the code. Each method is
+Forks and branches copy the messages that they see. With copies, the rules are easy to read in the code. Each method is
 atomic, because no method awaits between reading and writing. ``memory://`` opens a new database. All connections of the process
 to ``memory://name`` share one database.
 """

@@ -149,8 +149,8 @@ class MemoryCheckpointer(StoredThreads):
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
-        tool calls, and of the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text for the error results of the run's open tool calls, and for
+        the run's last message (H8)."""
         done = await MemoryRunStore(self.db, self.tenant).abort_pending(thread_id, reason, run_id=run_id)
         self.db.tell(done.effects)
         return done

@@ -1,4 +1,4 @@
-"""Children: runs that an attempt of another run started, and for which the other run waits."""
+"""Children. A child is a run that an attempt of another run (the parent) started. The parent waits for its children."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(db: Database, tenant: str, parent: RunState, request: AcceptRequest) -
     if sum(s.wait.wait_id != request.run_id for s in others) >= MAX_CHILDREN:
         raise TooManyChildrenError(f"a run has at most {MAX_CHILDREN} children", limit=MAX_CHILDREN)
     if any(s.wait.wait_id == request.run_id and s.wait.name != request.thread_id for s in others):
-        message = f"run id {request.run_id} is that of a child of another thread; choose another id"
+        message = f"run id {request.run_id} belongs to a child on another thread; choose another id"
         raise RunConflictError(message, run_id=request.run_id, differs=["thread_id"])
     known = db.find_run(tenant, request.thread_id, request.run_id)
     if known is not None and known.job != request.job:

@@ -12,8 +12,8 @@ from .state import Database, RunState, ThreadState
 
 
 def count(run: RunState, *, crashed: bool = False) -> int:
-    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. After all crashes but
-    one, an attempt must run alone. Its crash does not count while it waits for its own process."""
+    """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. After MAX_CRASHES - 1
+    crashes, the next attempt must run alone. While it waits for its own process, a crash does not count."""
     if run.progress:
         return int(crashed)
     waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated

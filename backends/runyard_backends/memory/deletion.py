@@ -23,7 +23,7 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
     shown = {entry.place for other in threads for branch in other.branches for entry in branch.prefix}
     doomed = [entry for entry in run.own() if entry.place not in shown]
     if (user := _goes_on_from(thread, doomed)) is not None:
-        message = f"run {user!r} goes on from a message of run {run.id!r}; cancel or delete that run first"
+        message = f"run {user!r} continues from a message of run {run.id!r}; first cancel or delete run {user!r}"
         raise RunInUseError(message, **details, used_by=user)
     if run.branch is not None:
         run.branch.own = [entry for entry in run.branch.own if entry not in doomed]

@@ -67,8 +67,9 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. The run's worker must be dead or have left, or it must be ``worker_id`` itself
-    and have lost the run's task. In any other case the claim is ``busy``. Only the death of a worker counts as a crash."""
+    """Start another attempt of a running run. This is allowed if the run's worker is dead or has left. It is also allowed if
+    the run's worker is ``worker_id`` itself and has lost the run's task. In any other case the claim is ``busy``. Only the
+    death of a worker counts as a crash."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -250,7 +251,7 @@ def _say(db: Database, thread: ThreadState, run: RunState, message: Message, eve
 
 def finish(db: Database, write: Write, status: RunStatus, error: ErrorInfo | None = None) -> Ended:
     """End the run with ``status``: completed or failed. Store the last write and the end in one step. If a cancel was
-    requested, cancel the run instead. A run with an open tool cycle fails instead of completing."""
+    requested, cancel the run instead. If a tool cycle is open, fail the run instead of completing it."""
     if before := repeated(db, write.attempt):
         return before
     thread, run = holder(db, write.attempt)
@@ -275,8 +276,8 @@ def _ended(
 
 
 def repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return the end of an attempt that has ended, or None. An attempt that has ended calls again only if it lost the reply of
-    an earlier call."""
+    """Return the end of an attempt that has ended, or None. An ended attempt calls again only if the reply to its earlier call
+    was lost."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -321,8 +322,8 @@ def apply(db: Database, thread: ThreadState, run: RunState, write: Write) -> int
 
 
 def isolate(db: Database, attempt: AttemptToken) -> None:
-    """Record that the attempt runs alone in its process. From here on, its crash counts, because no other run can have caused
-    the crash."""
+    """Record that the attempt runs alone in its process. From now on, a crash of the attempt counts, because no other run can
+    cause it."""
     holder(db, attempt)[1].isolated = True
 
 

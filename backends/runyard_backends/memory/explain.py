@@ -1,4 +1,4 @@
-"""Explain why a run waits (R12). Make the proven events of a run: the events that follow from its stored state."""
+"""Explain why a run waits (R12). Make the proven events of a run. These are the events that follow from its stored state."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[
 
 
 def _blocked(workers: Sequence[WorkerInfo]) -> dict[str, Any]:
-    """Return the time and the place of the longest block, if user code blocks the main loop of every one of ``workers``. Return
-    {} if one of them is not blocked."""
+    """If user code blocks the main loops of all ``workers``, return the time and the place of the longest block. Otherwise
+    return {}."""
     found = [worker.blocked for worker in workers if worker.blocked is not None]
     if len(found) < len(workers):
         return {}
@@ -118,8 +118,10 @@ def _fitting(db: Database, run: RunState) -> list[WorkerInfo]:
 
 
 def _lacking(db: Database, run: RunState) -> dict[str, Any]:
-    """Return the first of the live workers of the run's queue that do not serve its agent, and the number of the others. Return {}
-    if there are none."""
+    """Return the first of the live workers of the run's queue that do not serve its agent, and the number of the others.
+
+    Return {} if there are none.
+    """
     r = run.run
     lacking = sorted(w.worker_id for w in _serving(db, r.queue) if r.kind != "fork" and not w.serves(r.agent))
     return {"lacking": lacking[0], "others_lacking": len(lacking) - 1} if lacking else {}

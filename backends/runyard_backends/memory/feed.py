@@ -23,7 +23,7 @@ class MemoryFeed:
         if (cursor := page.cursor) is not None:
             [seen] = cursors.numbers(cursor, 1, below=2**63)
             if seen > self.db.numbers:
-                raise InvalidCursorError("the cursor is ahead of this database; it was issued by another one", field="cursor")
+                raise InvalidCursorError("another database issued this cursor", field="cursor")
             if seen < self.db.pruned.get(self.tenant, 0):
                 raise CursorExpiredError("entries after this cursor were pruned; read the feed without a cursor", cursor=cursor)
         found = [note for note in self.db.notes if note.tenant == self.tenant and note.number > seen][: page.limit]

@@ -184,7 +184,7 @@ class MemoryGraphCheckpointStore:
     async def page(
         self, where: CheckpointFilter, *, after: StoredCheckpoint | None = None, limit: int = 100, owner_key: int = 0
     ) -> list[StoredCheckpoint]:
-        """Return a page of checkpoints in descending order of their ids."""
+        """Return a page of checkpoints, in descending order of their ids."""
         found = [
             (checkpoint_id, namespace, graph_id, line)
             for (tenant, owner, graph_id), line in self.graphs.lines.items()
@@ -287,7 +287,7 @@ class MemoryGraphCheckpointStore:
         return GraphState(mark.base_id, checkpoints, self._unseen(thread, mark.base_id))
 
     def _unseen(self, thread: ThreadState, base_id: str | None) -> frozenset[str]:
-        """Return the messages before a message that the message's run did not see when it began."""
+        """Return the messages before a message that its run did not see when the run began."""
         for key in _family(thread):
             for run in self.db.threads[key].runs.values():
                 own = run.own()

@@ -73,8 +73,8 @@ def lane_for(thread: ThreadState, run: Run) -> str:
 
 
 def check_id_free(thread: ThreadState, run_id: str) -> None:
-    """Raise if a run that the fork inherited has the id. Raises RunAlreadyCompletedError for a completed run, and
-    RunAlreadyClaimedError for the run inside which the cut was made."""
+    """Raise an error if a run that the fork inherited has the id. The error is RunAlreadyCompletedError for a completed run. It
+    is RunAlreadyClaimedError for the run inside which the cut was made."""
     if run := thread.root.ancestral.get(run_id):
         error = RunAlreadyClaimedError if run.completion is None else RunAlreadyCompletedError
         raise error(
@@ -111,13 +111,13 @@ def admit_run(db: Database, thread: ThreadState, run: RunState) -> Effects:
 
 
 def expired(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the admitted runs whose ``expires_at`` is over and that had no attempt, in the order of admission."""
+    """Return the admitted runs whose ``expires_at`` has passed and that had no attempt, in the order of admission."""
     runs = [r for r in thread.runs.values() if r.lane_seq is not None and is_late(db, r)]
     return sorted(runs, key=lambda r: r.lane_seq or 0)
 
 
 def is_late(db: Database, run: RunState) -> bool:
-    """Return True if the time ``expires_at`` is over and the run had no attempt."""
+    """Return True if the time ``expires_at`` has passed and the run had no attempt."""
     r = run.run
     return r.status is RunStatus.QUEUED and r.attempt == 0 and r.expires_at is not None and r.expires_at <= db.now()
 
@@ -195,7 +195,8 @@ def admit_thread(db: Database, thread: ThreadState) -> Effects:
 
 
 def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunStatus, error: ErrorInfo | None = None) -> Effects:
-    """End a run that no attempt holds. The event of the end gets a new fence, because the run has no attempt with a fence."""
+    """End a run that no attempt holds. The event of the end gets a new fence, because there is no attempt whose fence it could
+    use."""
     event = f"{db.next_fence()}-1"
     effects = end_run(db, thread, run, status, event, error)
     data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
@@ -305,4 +306,6 @@ def check_something_to_run(thread: ThreadState, run: RunState) -> None:
         last = tree.last_visible(thread, thread.head)
         leaf = last.message if last else None
     if leaf is None or (leaf.role == "assistant" and not leaf.tool_calls):
-        raise NothingToRunError(f"thread {thread.id!r} ends with nothing to answer; give a message", thread_id=thread.id)
+        raise NothingToRunError(
+            f"thread {thread.id!r} has no message at its end to answer; give a message", thread_id=thread.id
+        )

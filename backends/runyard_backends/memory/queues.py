@@ -69,7 +69,7 @@ class MemoryQueueStore:
 
 
 def _since(run: RunState) -> datetime:
-    """Return the time since which the run could have started with a free worker and a free lane."""
+    """Return the time from which the run could have started if a worker and the lane had been free."""
     return max(moment for moment in (run.changed_at, run.run.run_at, run.not_before, run.run.accepted_at) if moment is not None)
 
 

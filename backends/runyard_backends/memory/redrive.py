@@ -24,7 +24,7 @@ def redrive(db: Database, thread: ThreadState, run: RunState) -> Changed:
         message = f"the messages of fan-out {run.id!r} have expired; start a new one"
         raise ResultExpiredError(message, thread_id=thread.id, run_id=run.id)
     if run.external:
-        message = f"run {run.id!r} is external and {r.status}; no worker can take it up, claim a new one"
+        message = f"run {run.id!r} is an external run and {r.status}; no worker can continue it; claim a new run"
         raise RunEndedError(message, run_id=run.id, status=str(r.status))
     for request in db.requests_of(thread):  # the run may store a request with the same id again
         if request.request.run_id == run.id and request.request.answered_at is None:

@@ -286,8 +286,8 @@ class MemoryRunStore:
         return Changed(copy_run(run.run), effects)
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
-        tool calls, and of the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text for the error results of the run's open tool calls, and for
+        the run's last message (H8)."""
         words = check_json(aborted(reason), "reason")
         thread = self.db.get(self.tenant, thread_id)
         effects = lanes.admit_thread(self.db, thread)
@@ -387,7 +387,7 @@ def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | Non
     if run is None:
         return None
     if run.request is None:
-        raise RunConflictError(f"run id {run.id!r} is an external run's", run_id=run.id, differs=["kind"])
+        raise RunConflictError(f"run id {run.id!r} belongs to an external run", run_id=run.id, differs=["kind"])
     ours, theirs = request.request_hash, run.request.request_hash
     if differs := sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
         message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"

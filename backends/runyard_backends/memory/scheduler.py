@@ -18,7 +18,7 @@ from .state import Clock
 LOCK = timedelta(seconds=3)
 """Time after which a lock expires if its worker does not renew it."""
 SOON = timedelta(minutes=1)
-"""The job of a due run must be due within this time. Otherwise the job counts as missing."""
+"""If the job of a due run is not due within this time, the job counts as missing."""
 
 
 @dataclass
@@ -161,8 +161,8 @@ class MemoryScheduler:
         await self.submit(submit)
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return those of ``jobs`` that are missing. All ``jobs`` are due in the store. A job is missing if its run does not
-        hold the lane's lock and the job is not due within SOON. Locks of the workers ``dead`` do not count."""
+        """Return the jobs of ``jobs`` that are missing. The runs of all ``jobs`` are due in the store. A job is missing if its
+        run does not hold the lane's lock and the job is not due within SOON. Locks of the workers ``dead`` do not count."""
         now = self.now()
         offered = {id_ for id_, waiting in self._jobs.items() if waiting.due <= now + SOON}
         locks = [(key, lock) for key, lock in self._locks.items() if lock.until > now and lock.worker_id not in dead]

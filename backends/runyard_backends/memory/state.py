@@ -52,8 +52,8 @@ def wall_clock() -> datetime:
 class Entry:
     """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
 
-    Only copies in a prefix have the other fields, which are fixed at the copy. ``completion``: the completion number of the
-    message's run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the extra then.
+    Only copies in a prefix have the other fields, which are set at the copy. ``completion``: the completion number of the run.
+    ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the thread's extra at the copy.
     """
 
     owner: int
@@ -117,8 +117,8 @@ class RunState:
     """A run with the fields that only the store uses. ``context``: the messages that the first claim saw. ``keep``: True if the
     cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
     claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
-    the job waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the run
-    waits. ``counted``: the usage at the last end. ``step_times``, ``step_usages``: start, end and usage by step."""
+    the job waits until fewer than this number of its started runs are live. ``permit``: the permit for which the run waits.
+    ``counted``: the usage at the last end. ``step_times``, ``step_usages``: start, end and usage by step."""
 
     run: Run
     accept_no: int

@@ -55,7 +55,7 @@ class MemoryThreadStore:
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
         """Return threads, the oldest first."""
         parent = self.db.find(self.tenant, where.parent_thread_id) if where.parent_thread_id is not None else None
-        # A new thread may have the id of a deleted thread, but does not have its forks.
+        # A new thread may have the id of a deleted thread. The forks of the deleted thread are not its forks.
         states = [t for t in self.db.of(self.tenant) if parent is None or t.key > parent.key]
         found = [t.thread for t in states if where.parent_thread_id in (None, t.thread.parent_thread_id)]
         found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]

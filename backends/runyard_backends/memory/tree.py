@@ -38,8 +38,8 @@ def view(thread: ThreadState, branch: Branch) -> list[Entry]:
 
 
 def shown(thread: ThreadState, branch: Branch) -> list[Entry]:
-    """Return all messages that are visible on a branch, and the messages of the live run of the branch. This run is the head of
-    the branch's lane, if an attempt has begun."""
+    """Return all messages that are visible on a branch, and the messages of the branch's live run. The live run is the head of
+    the branch's lane, provided that an attempt of it has begun."""
     first = next(iter(thread.lane(branch.lane)), None)
     live = first.id if first is not None and first.branch is branch else None
     own = (e for e in branch.own if e.run_id in (None, live) or completion(thread, e) is not None)
@@ -112,9 +112,9 @@ def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
-    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Messages of the branch
-    follow: messages without a run, messages of the entry's run, and messages of the runs that a cut at ``entry`` shows as
-    completed."""
+    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Then follow messages
+    of the branch. These are messages without a run, messages of the entry's run, and messages of the runs that a cut at
+    ``entry`` shows as completed."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -138,7 +138,7 @@ def cutoff_of(thread: ThreadState, entry: Entry) -> int:
 
 def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
     """Return the messages that are visible after a run that has just completed. The snapshot ends at the last message that a
-    completed run of the branch stored, or saw at its claim (F1, F10)."""
+    completed run of the branch stored or saw at its claim (F1, F10)."""
     assert run.branch is not None
     done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
     high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)
@@ -250,15 +250,15 @@ def resolve(thread: ThreadState, cut: Cut) -> CutAt:
 
 
 def usage_of(db: Database, cut: CutAt) -> Usage:
-    """Return the usage of the runs all of whose messages the cut contains."""
+    """Return the usage of the runs whose messages are all in the cut."""
     last = {(e.owner, e.run_id): e.seq for e in cut.entries}
     found = [(db.threads[a.owner].runs.get(a.run_id), last.get((a.owner, a.run_id), 0)) for a in cut.ancestral.values()]
     return sum((r.run.usage for r, seq in found if r is not None and all(e.seq <= seq for e in r.own())), start=Usage())
 
 
 def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadState, RunState]:
-    """Return a run and its thread. The run is the thread's own run, or a completed run of an ancestor. The thread must show all
-    messages of the ancestor's run.
+    """Return a run and its thread. The run is the thread's own run, or a completed run of an ancestor whose messages the thread
+    shows completely.
 
     Raises RunNotFoundError.
     """

@@ -36,8 +36,8 @@ class MemoryUsageStore:
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Add the run's usage since its last end to the totals of the day. There is a total for each agent, and one for all agents
-    together (None)."""
+    """Add the run's usage since its last end to the totals of the day. There is a total for each agent. Another total (None) is
+    for all agents together."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()
     for agent in (None, run.run.agent or "default") if run.run.fence is not None else (None,):

@@ -1,4 +1,4 @@
-"""Waits of runs that no human ends."""
+"""Waits of runs for a time, a signal or a child."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def open_signals(db: Database, thread_key: int) -> list[SignalState]:
 
 
 def send(db: Database, thread: ThreadState, new: Signal) -> Signalled:
-    """Send a new signal. The oldest open wait for the signal's name takes it. Waits of runs with a requested cancel take no
-    signal. Without such a wait, the signal stays until a run waits for it."""
+    """Send a new signal. The oldest open wait for the signal's name takes it. If the cancel of a run was requested, its waits
+    take no signal. If no wait takes the signal, it stays until a run waits for it."""
     waiting = [s for s in open_of(db, thread) if s.wait.kind == "signal" and s.wait.name == new.name]
     takers = {run.id for run in thread.runs.values() if run.live and run.run.cancel_requested_at is None}
     waiting = [s for s in waiting if s.run_id in takers]

@@ -27,8 +27,8 @@ from .state import Database, Note
 
 @dataclass
 class Subscription:
-    """A webhook with its signing key. ``seen``: the number of the last feed entry that the webhook has handled, by a delivery
-    or by skipping it."""
+    """A webhook with its signing key. ``seen``: the number of the last feed entry for which a delivery was made, or that was
+    skipped."""
 
     webhook: Webhook
     seen: int
@@ -54,14 +54,14 @@ class DeliveryState:
         return f"{parts.scheme}://{parts.netloc}".lower()
 
     def is_of(self, subscription: Subscription) -> bool:
-        """Whether the delivery was made for ``subscription``. One that was made later with the id of a removed subscription may
-        have another owner or another URL."""
+        """True if the delivery was made for ``subscription``. A subscription with the same id may have been made after the
+        delivery. It then has another owner or another URL."""
         webhook, made = subscription.webhook, self.delivery
         return (webhook.webhook_id, webhook.owner, webhook.url) == (made.webhook_id, self.owner, made.url)
 
     @property
     def over_at(self) -> datetime | None:
-        """The time at which the delivery arrived or failed, or None."""
+        """The time at which the delivery arrived or failed. None before that."""
         return self.delivery.delivered_at or self.delivery.failed_at
 
 
@@ -164,8 +164,8 @@ class MemoryWebhookStore:
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
         """Take up to ``limit`` due deliveries, in the order of their endpoints' names, from the endpoint after ``after``. Each
-        endpoint may have ``each`` deliveries at a time. ``busy``: the number of deliveries that an endpoint already has. A
-        delivery whose outcome is not stored within ``lease`` seconds is due again."""
+        endpoint may have ``each`` deliveries at a time. ``busy``: for each endpoint, the number of its deliveries that are
+        being sent. If the outcome of a delivery is not stored within ``lease`` seconds, the delivery is due again."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()

@@ -135,8 +135,8 @@ class MemoryWorkerStore:
         limit: int = 1000,
     ) -> WaitingPage:
         """Examine up to ``limit`` queued runs. Return the jobs of the lane heads that wait only for a worker. ``unchanged``:
-        the shortest time since the last change of an examined run. ``within``: the longest time since this change, or None for
-        no bound."""
+        minimum time since the last change of an examined run. ``within``: maximum time since this change, or None for no
+        bound."""
         found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
         if within is not None:
             found = [each for each in found if each[0][0] >= self.db.now() - within]
@@ -150,8 +150,8 @@ class MemoryWorkerStore:
         return [job(t, r, self.db.now()) for t, r in found if self._waits(t, r, unchanged)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete data whose retention has passed: all dead workers, and at most ``limit`` entries of every other kind. Return
-        True if more data may be left to delete."""
+        """Delete data whose retention has passed. Delete all dead workers, and at most ``limit`` entries of every other kind.
+        Return True if more data may be left to delete."""
         now = self.db.now()
         active = [each for each in self.db.webhooks.values() if each.webhook.disabled_at is None]
         old = [note for note in self.db.notes if note.at < now - retention.feed]

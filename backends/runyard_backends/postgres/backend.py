@@ -114,7 +114,7 @@ class PostgresBackend:
 
     async def notifications(self) -> AsyncGenerator[Effects]:
         """Yield the effects of calls that do not return their effects. Yield empty effects when a host's transaction has
-        accepted a run. Yield empty effects after each connection as well, because earlier notifications may be lost."""
+        accepted a run. Also yield empty effects after each new connection, because notifications may have been lost before."""
         heard = asyncio.Event()
         told: list[str] = []
         url, _ = split_url(self.listen_url)
@@ -171,7 +171,8 @@ async def _listening(connect: Connector, receive: Callable[..., None]) -> asyncp
 
 
 async def _answers(connection: asyncpg.Connection) -> bool:
-    """Return True if the server still answers. A query is needed, because a server that lost its power closes no connection."""
+    """Return True if the server still answers. A query is needed, because a server without power does not close its
+    connections."""
     try:
         async with asyncio.timeout(LISTEN_TIMEOUT_SECONDS):
             await connection.execute("SELECT 1")
@@ -211,8 +212,8 @@ async def connect(
     driver's default. ``command_timeout``: seconds that a call may take. ``page_bytes``: maximum number of bytes of a page of a
     list. A larger entry is a page of its own. ``stream_limits``: the limits of the event streams, the same in every process.
     ``name``: the name under which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch,
-    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``, because the other processes that use Postgres cannot
-    reach a server inside this process.
+    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: this server is inside this process, and the other
+    processes that use Postgres cannot reach it.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")

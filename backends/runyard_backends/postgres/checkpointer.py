@@ -32,8 +32,8 @@ class PostgresCheckpointer(StoredThreads):
             if row is None:
                 return None
             rows = await db.rows("load", self.tenant, thread_id)
-        # The rows are sorted here, so that Postgres sends the first rows before it has found the last ones. Sorting is cheap,
-        # because the rows arrive almost in order.
+        # The rows are sorted here and not in Postgres. Postgres can therefore send the first rows before it has found the last
+        # rows. The sort is cheap, because the rows arrive almost in order.
         rows.sort(key=itemgetter("seq"))
         messages = await history.messages(rows, thread_id=thread_id)
         thread = codec.thread(row)
@@ -96,8 +96,8 @@ class PostgresCheckpointer(StoredThreads):
         return responded
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
-        tool calls, and of the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text for the error results of the run's open tool calls, and for
+        the run's last message (H8)."""
         row = await self.db.one("abort_pending", self.tenant, thread_id, run_id, aborted(reason))
         await self._notify(row["effects"])
         return Aborted(codec.run_entry(row) if row["run_id"] is not None else None)

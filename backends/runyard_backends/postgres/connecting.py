@@ -22,14 +22,15 @@ from runyard.support.connect_pause import ConnectPause
 from .driver_errors import DRIVER_ERRORS
 
 NEXT_HOST_SECONDS: Final = 0.3
-"""Seconds to wait for the answer of a host before the next host of the URL is tried as well."""
+"""Seconds to wait for the answer of a host. After this time, the next host of the URL is also tried."""
 IDLE_IN_TRANSACTION_SECONDS: Final = 10.0
 """Seconds after which Postgres ends a transaction whose client sends nothing. Without this limit, a frozen client would hold
 locks."""
 LOCK_WAIT_SECONDS: Final = 0.1
 """Seconds for which a statement waits for a lock. Then the statement is undone, and its connection is free for other calls."""
 MARGIN_SECONDS: Final = 1.0
-"""Seconds by which the timeout of Postgres is longer than that of the caller. The caller cancels a late statement first."""
+"""Seconds by which the timeout of Postgres is longer than the caller's time limit. The caller therefore cancels a late
+statement before Postgres does."""
 TARGET: Final = "target_session_attrs"
 TAKES_WRITES: Final = ("read-write", "primary")
 """Values of TARGET that select a server that takes writes, which is the default of a Connector."""
@@ -39,7 +40,7 @@ FORM: Final = "postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE"
 TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 """Parameters of the URL that are paths of files."""
 SYSTEM: Final = "system"
-"""Value of sslrootcert that selects the certificate authorities of the system."""
+"""Value of ``sslrootcert`` for the certificate authorities of the system."""
 
 TAKES_NO_WRITES: Final = """
     SELECT pg_catalog.pg_is_in_recovery() OR pg_catalog.current_setting('default_transaction_read_only')::bool
@@ -49,8 +50,8 @@ log = structlog.get_logger("runyard.postgres")
 
 
 def session_timeouts(command_timeout: float) -> dict[str, str]:
-    """Return the timeouts of a session, for callers that wait ``command_timeout`` seconds for a call. They limit the waits for
-    locks. They also end the statements and release the locks of a caller that has vanished."""
+    """Return the timeouts of a session. ``command_timeout``: the time limit of a call in seconds. The timeouts limit the waits
+    for locks. If a caller has vanished, they end its statements and release its locks."""
     seconds = {
         "lock_timeout": LOCK_WAIT_SECONDS,
         "statement_timeout": command_timeout + MARGIN_SECONDS,
@@ -64,8 +65,8 @@ class Connector:
 
     ``name``: the name under which Postgres lists the connections. ``timeouts``: settings of the session. A parameter of the URL
     with the same name takes precedence. ``target_session_attrs`` in the URL selects the servers. ``read-write`` and ``primary``
-    are the default. With another value, asyncpg tries the hosts one after another, and a server that takes no writes may be
-    accepted.
+    are the default. With another value, asyncpg tries the hosts one after another, and may accept a server that takes no
+    writes.
     """
 
     def __init__(self, url: str, name: str, timeouts: Mapping[str, str]) -> None:
@@ -104,8 +105,8 @@ class Connector:
         try:
             while True:
                 if left:
-                    # The task gets an empty context, because a connection outlives the run that opens it and must not keep the
-                    # run's context.
+                    # The task gets an empty context. A connection stays open after the run that opened it, and must not keep
+                    # the run's context.
                     trying.add(asyncio.create_task(self._open(left.pop(0), options), context=Context()))
                 done, trying = await asyncio.wait(
                     trying, timeout=NEXT_HOST_SECONDS if left else None, return_when=asyncio.FIRST_COMPLETED
@@ -180,8 +181,8 @@ def split_url(url: str) -> tuple[str, dict[str, Any]]:
     """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
 
     Processes behind PgBouncer need this setting. It is in the URL, because they read only the URL from the environment. asyncpg
-    would send the setting to the server, so it is removed here. Raises InvalidInputError if the setting is not a number, if the
-    URL cannot be parsed, or if a file of the URL cannot be read.
+    would send the setting to the server. It is therefore removed here. Raises InvalidInputError if the setting is not a number,
+    if the URL cannot be parsed, or if a file of the URL cannot be read.
     """
     parts = _parts(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -200,15 +201,15 @@ def split_url(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _parts(url: str) -> SplitResult:
-    """Return the parts of ``url``. Raises InvalidInputError. Its message does not contain ``url``, because the URL may have a
-    password. The driver's error would contain it."""
+    """Return the parts of ``url``. Raises InvalidInputError. The message of this error does not contain ``url``, because the
+    URL may have a password. (The driver's error would contain it.)"""
     try:
         parts = urlsplit(url)
         for address in parts.netloc.rpartition("@")[2].split(","):
             _ = urlsplit(f"//{address}").port  # raises ValueError
     except ValueError:
         raise InvalidInputError(
-            f"not a Postgres URL; expected {FORM}, with % and two hexadecimal digits for each / ? # [ ] @ : % in the password",
+            f"not a Postgres URL; expected {FORM}; in the password, write / ? # [ ] @ : % as % and two hexadecimal digits",
             field="url",
         ) from None
     return parts

@@ -26,10 +26,10 @@ DEFAULT_COMMAND_SECONDS: Final = 30.0
 """Seconds that a call of Postgres may take."""
 CONNECT_SECONDS: Final = 10.0
 """Minimum time limit for opening a connection, in seconds. With a shorter limit, a machine under load might never open a
-connection. A call with a shorter time limit of its own ends earlier."""
+connection. If the time limit of a call is shorter, the call ends before this time."""
 CONNECTIONS_PER_LOCKED_CALL: Final = 4
-"""The size of the pool is divided by this number. The result is the maximum number of calls that wait for a lock again after
-their first wait."""
+"""After its first wait for a lock, a call needs a place to wait again. There is one place per this number of connections of the
+pool."""
 RELEASE_SECONDS: Final = 0.5
 """Seconds within which a cancelled statement must end. After this time its connection is closed."""
 
@@ -56,14 +56,14 @@ class Database:
     Calls get connections in the order in which they asked for them. asyncpg's pool alone may give a free connection to a new
     call while an older call waits.
 
-    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, its connection is free
-    for calls for other threads. The call raises LockedError after LOCKED_SECONDS. If half of ``command_timeout`` is shorter,
-    the call raises LockedError after that time.
+    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, calls for other
+    threads can use its connection. The call raises LockedError after LOCKED_SECONDS, or after half of ``command_timeout`` if
+    this time is shorter.
 
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximum
-    number of bytes of a page of a list. A larger entry is a page of its own. ``locked_calls``: maximum number of calls that at
-    the same time wait again for a lock. The attribute ``decoding`` is the lock to hold while decoding a page of a run's events.
-    It lets other tasks run between the pages of many readers.
+    number of bytes of a page of a list. A larger entry is a page of its own. ``locked_calls``: maximum number of calls that
+    wait again for a lock at the same time. The attribute ``decoding`` is a lock. A reader holds it while it decodes a page of a
+    run's events. Other tasks can therefore run between the pages of many readers.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Database:
                 pool = await asyncpg.create_pool(
                     min_size=min_pool_size,
                     max_size=max_pool_size,
-                    max_cached_statement_lifetime=0,  # a timer of the cache would keep the context of the run that starts it
+                    max_cached_statement_lifetime=0,  # otherwise a timer keeps the context of a run
                     connection_class=_PlainConnection,
                     connect=connector,
                     **{"timeout": connect_timeout} | in_url | settings,
@@ -198,8 +198,8 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Connection]:
-        """Return a connection of the pool. After an error, wait until the connection can be used again, and close it after
-        RELEASE_SECONDS. If the server takes no writes, close the connection at once."""
+        """Return a connection of the pool. After an error, wait until the connection can be used again. If this takes longer
+        than RELEASE_SECONDS, close the connection. If the server takes no writes, close the connection at once."""
         async with self._free:
             connection = await self.pool.acquire()
             try:
@@ -211,8 +211,9 @@ class Database:
                 with contextlib.suppress(*DRIVER_ERRORS):
                     await self.pool.release(connection, timeout=RELEASE_SECONDS)
                 raise
-            # pool.release would do this in a separate task, which protects it from a cancel of the caller. No task is needed
-            # here, because nothing waits: the last statement has ended, and the connection is not reset.
+            # pool.release would start a separate task, so that a cancel of the caller cannot interrupt the release. Here this
+            # is not necessary, because the release does not wait: the last statement has ended, and the connection is not
+            # reset.
             if connection._con is not None:  # type: ignore[attr-defined]  # a connection that was lost has left the pool
                 await connection._holder.release(None)
 

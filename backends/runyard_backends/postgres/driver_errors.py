@@ -30,7 +30,7 @@ from runyard.support.store_retries import jittered
 T = TypeVar("T")
 
 _DEADLOCK_PAUSE_SECONDS: Final = 0.05
-"""Seconds to wait after a deadlock before the statement is repeated. In this time, other statements get the locks."""
+"""Seconds between a deadlock and the repetition of the statement. In this time, the other statements get the locks."""
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
@@ -39,8 +39,8 @@ REFUSED = "RY000"
 
 
 def translate(error: BaseException) -> RunyardError | None:
-    """Return runyard's error for an error of the driver. Return None for an error that shows a defect. The caller raises such
-    an error unchanged."""
+    """Return runyard's error for an error of the driver. Return None for any other error, which shows a defect. The caller
+    raises such an error unchanged."""
     match error:
         case asyncpg.PostgresError() if error.sqlstate == REFUSED:
             return from_dict({"code": error.hint, "message": error.args[0], "details": json.loads(error.detail or "{}")})
@@ -63,7 +63,7 @@ def translate(error: BaseException) -> RunyardError | None:
         case asyncpg.QueryCanceledError():
             return BackendUnavailableError(f"Postgres ended a statement before its reply: {error}")
         case asyncpg.CheckViolationError() if error.constraint_name == "moment_check":
-            return InvalidInputError("a time is from the year 1970 to 9099")
+            return InvalidInputError("a time must be in the years 1970 to 9099")
         case asyncpg.DataError():
             return InvalidInputError(f"a value cannot be stored: {error}")
         case (

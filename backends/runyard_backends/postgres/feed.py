@@ -1,4 +1,4 @@
-"""The feed on Postgres. The feed has the entries of the outbox in the order of transaction and position, up to the oldest open
+"""The feed on Postgres. It has the entries of the outbox, ordered by transaction and position, up to the oldest open
 transaction."""
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ class PostgresFeed:
         ]
         if len(entries) == page.limit and entries:
             return Page(entries, entries[-1].cursor)
-        # The reader has all entries of transactions below the horizon. The horizon becomes the cursor, so that the cursor
-        # advances even without new entries.
+        # The reader has all entries of transactions below the horizon. With the horizon as the cursor, the cursor advances even
+        # without new entries.
         return Page(entries, cursors.encode([rows[0]["horizon"], 0]))

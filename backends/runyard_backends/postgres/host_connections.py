@@ -36,7 +36,7 @@ from .driver_errors import REFUSED, translated
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 0.5
-"""Seconds until a cancel of a statement is repeated. A cancel that reaches Postgres between two statements has no effect."""
+"""Seconds until a cancel of a statement is repeated. If a cancel reaches Postgres between two statements, it has no effect."""
 ACCEPTED: Final = (
     "an open connection of asyncpg or psycopg 3, a connection or a session of SQLAlchemy with one of these drivers, "
     "or django.db.connection with psycopg 3"
@@ -106,8 +106,8 @@ def _psycopg_sync(connection: Any, calls: Calls) -> tuple[bool, Row]:
 
 
 def _cancel(connection: Any) -> None:
-    """Cancel the statement of a connection of psycopg. Errors are ignored, because the loss of the server also ends the
-    statement."""
+    """Cancel the statement of a connection of psycopg. Errors are ignored: if the server is lost, its statement has also
+    ended."""
     import psycopg
 
     with suppress(psycopg.Error):
@@ -156,9 +156,8 @@ def _of_psycopg(name: str) -> str:
 
 
 def _of_rows(rows: Sequence[Any]) -> tuple[bool, Row]:
-    """Return True if the run is new, and the row of the run with jsonb as text and times in UTC.
-
-    A codec of the host may have decoded the jsonb, or dropped the offset of times.
+    """Return a pair: True if the run is new, and the row of the run. The row has jsonb as text and times in UTC, although a
+    codec of the host may have decoded the jsonb or removed the offset of times.
     """
     accepted, run = rows
     row = {name: _in_utc(value) if isinstance(value, datetime) else value for name, value in run.items()}
@@ -205,8 +204,8 @@ async def _beneath_sqlalchemy(given: Any) -> Any:
 
 def _scoped(given: Any) -> InvalidInputError:
     return InvalidInputError(
-        f"a scoped session is another session in another thread or task; pass the session itself, which a call of the scoped "
-        f"session returns (connection=Session()); got {_name_of(given)}",
+        f"a scoped session is a different session in each thread or task; pass the session itself: connection=Session(); "
+        f"got {_name_of(given)}",
         field="connection",
     )
 

@@ -37,7 +37,7 @@ class PostgresImportLock:
         return lock
 
     async def check(self) -> None:
-        """Raise BackendUnavailableError if the lock was lost. The call also prevents the server from ending the transaction as
+        """Raise BackendUnavailableError if the lock was lost. Without these calls, the server would end the transaction as
         idle."""
         with translated():
             async with asyncio.timeout(REPLY_SECONDS):

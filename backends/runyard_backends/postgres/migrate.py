@@ -1,8 +1,9 @@
 """Versions of the schema: tables in ``migrations``, stored functions in ``functions``.
 
-A file of ``migrations`` is a version and is applied once. A contraction is a version on which older code cannot run. It has the
-header ``-- oldest code: N``, which is recorded with the version. A file of ``functions`` is applied again if its text has
-changed, or if one of its functions or triggers was edited by hand. The functions of a newer release are never replaced.
+A file of ``migrations`` is a version of the schema and is applied once. A version on which older code cannot run is called a
+contraction. Its file has the header ``-- oldest code: N``. The number N is recorded with the version. A file of ``functions``
+is applied again if its text has changed, or if one of its functions or triggers was edited by hand. The functions of a newer
+release are never replaced.
 
 Code can run on a schema under three conditions. The schema's version is at least OLDEST_SCHEMA, no applied contraction excludes
 the code, and the schema has every function that the code calls. A migration before an upgrade therefore never stops processes

@@ -6,8 +6,8 @@
 SELECT * FROM runyard.accept_many($1, $2::runyard.request[], $3) ORDER BY n
 
 -- name: accept_request
--- Accept a run in a host's transaction. Return true if the run is new. The request is one text, because the host's connection may
--- have codecs of its own for JSON and for composite types.
+-- Accept a run in a host's transaction. Return true if the run is new. The request is passed as one text, because the host's
+-- connection may have its own codecs for JSON and composite types.
 SELECT runyard.accept_request($1, jsonb_populate_record(NULL::runyard.request, $2::text::jsonb)) AS created
 
 -- name: admit
@@ -21,8 +21,8 @@ SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c
 FROM runyard.claim($1, $2, $3, $4) c
 
 -- name: context
--- Return a part of the messages that an attempt's run sees, in order. found: the number of messages, including those that were omitted
--- because of their size. own: true for messages of the run.
+-- Return a part of the messages that an attempt's run sees, in order. found: the number of messages, including messages that
+-- were omitted because of their size. own: true for messages of the run.
 SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
        x.found, x.own
 FROM (
@@ -33,10 +33,10 @@ FROM (
 WHERE x.fits ORDER BY x.ordinality
 
 -- name: ledger
--- Return in one row what a run has stored for its attempts: arrays of its steps, its HITL requests (pending or not), and its waits (open or
--- ended) with the signals that they took. The columns of the records are named in codec/ledger_rows.py, and have no domains, because
--- the driver does not know these inside a record. Steps that are candidates of a fan-out have no result here. received: true if the attempt with this fence is the first that has the answer.
--- outcome_before: the outcome of the attempt before the attempt.
+-- Return the ledger of a run in one row: arrays of its steps, its HITL requests (pending or not), and its waits (open or ended)
+-- with the signals that they took. codec/ledger_rows.py names the columns of these records. The columns have no domains,
+-- because the driver cannot decode domains in a record. Steps that are candidates of a fan-out have no result here. received:
+-- true if the attempt with this fence is the first that has the answer. outcome_before: the outcome of the previous attempt.
 WITH r AS MATERIALIZED (SELECT x.accept_no FROM runyard.runs x WHERE x.thread_key = $1 AND x.run_id = $2)
 SELECT ARRAY(SELECT ROW(s.step_key, s.done, CASE WHEN s.outcome IS NULL THEN s.result END, s.fence, s.outcome)
              FROM r JOIN runyard.steps s USING (accept_no)) AS steps,
@@ -151,12 +151,12 @@ SELECT (a.run).*, a.effects FROM runyard.abort_pending($1, $2, $3, $4) a
 SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 
 -- name: run
--- Return one run by its ids. stored_input: the payload of its input if the input is a message already.
+-- Return one run by its ids. stored_input: the payload of its input, if the first claim has stored the input as a message.
 SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.branch_id) END AS stored_input FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
 -- name: inherited_run
--- Return the run of an ancestor all of whose messages a thread shows.
+-- Return the run of an ancestor whose messages a thread shows completely.
 SELECT w.*, CASE WHEN w.input IS NULL THEN runyard.stored_input(w.input_id, w.branch_id) END AS stored_input
 FROM runyard.threads t CROSS JOIN LATERAL runyard.whole_run(t.thread_key, $3) w
 WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
@@ -241,8 +241,9 @@ FROM runyard.run_events($1, $2, $3, $4, $5) e
 SELECT t.* FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 
 -- name: parent
--- Return the parent of a thread. If the parent is deleted, return the nearest ancestor that the thread's levels name. This ancestor may be
--- deleted, too. A parent has a smaller key than its fork. A thread with the parent's id and a larger key is therefore another thread.
+-- Return the parent of a thread. If the parent is deleted, return the nearest ancestor in the thread's levels. This ancestor
+-- may also be deleted. A parent has a smaller key than its fork. If a thread has the parent's id and a larger key, it is
+-- therefore another thread.
 SELECT a.* FROM runyard.threads a WHERE a.thread_key = coalesce(
     (SELECT p.thread_key FROM runyard.threads t
      JOIN runyard.threads p ON p.tenant = t.tenant AND p.thread_id = t.parent_thread_id AND p.deleted_at IS NULL
@@ -263,8 +264,8 @@ SELECT (c.thread).*, c.created FROM runyard.create_thread($1, $2, $3, $4, $5, $6
 SELECT t.* FROM runyard.update_thread($1, $2, $3::jsonb, $4) t
 
 -- name: page
--- Return a page of the messages of a branch, or of the path to a message, each with the status of its run, and the branch for the next
--- page.
+-- Return a page of the messages of a branch, or of the path to a message. Each message has the status of its run. Also return
+-- the branch for the next page.
 SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
        x.run_status, x.found,
        coalesce($8, (SELECT t.head_branch FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)) AS branch
@@ -411,8 +412,8 @@ SELECT runyard.complete_external($1, $2, $3)
 SELECT runyard.register_v2($1, $2, $3::jsonb, $4, $5, $6, $7, $8, $9)
 
 -- name: beat
--- Record a worker's heartbeat. Return true as `draining` if the worker drains, the paused queues, and the oldest code that the schema
--- admits.
+-- Record a worker's heartbeat. Return `draining` (true if the worker drains), the paused queues, and the oldest code that can
+-- run on the schema.
 SELECT draining, paused, oldest_code FROM runyard.beat($1)
 
 -- name: leave
@@ -424,7 +425,7 @@ DELETE FROM runyard.workers WHERE worker_id = $1
 UPDATE runyard.workers SET draining = true WHERE worker_id = $1 AND dead_at IS NULL RETURNING worker_id
 
 -- name: report_block
--- Record the seconds for which the main loop of a worker has been blocked, and the place. NULL ends the block.
+-- Record the place at which the main loop of a worker is blocked, and the seconds since the block began. NULL ends the block.
 UPDATE runyard.workers SET blocked_since = clock_timestamp() - make_interval(secs => $2::float8), blocked_at = $3, blocked_stack = $4
 WHERE worker_id = $1 AND dead_at IS NULL
 
@@ -449,7 +450,7 @@ UPDATE runyard.workers SET dead_at = clock_timestamp() WHERE worker_id = $1 AND 
 RETURNING worker_id
 
 -- name: running
--- Return the attempts that a worker holds according to the rows of its runs.
+-- Return the attempts that a worker holds in Postgres.
 SELECT r.thread_key, r.run_id, r.fence FROM runyard.live_runs l JOIN runyard.runs r USING (accept_no) WHERE l.worker_id = $1 AND l.status = 'running'
 
 -- name: cancelling
@@ -462,7 +463,8 @@ WHERE l.worker_id = $1 AND l.status = 'running' AND r.cancel_requested_at IS NOT
 SELECT o.job, o.cancelled, o.worker_id FROM runyard.orphans($1, $2) o
 
 -- name: waiting
--- Return the jobs of runs that wait only for a worker. A last row without a job has the place after which to continue.
+-- Return the jobs of runs that wait only for a worker. The last row has no job. It has the place after which the next call
+-- continues.
 SELECT w.job, w.place_time, w.place_no FROM runyard.waiting($1, $2, $3, $4, $5) w
 
 -- name: still_waiting
@@ -526,11 +528,11 @@ WHERE (w.created_at, w.webhook_id) > ($2, $3) ORDER BY w.created_at, w.webhook_i
 SELECT runyard.remove_webhook($1, $2)
 
 -- name: webhook_key
--- Return the version of a webhook's secret, and the time until which the version before it also signs.
+-- Return the version of a webhook's secret, and the time until which the previous version also signs.
 SELECT w.version, w.both_until FROM runyard.webhooks w WHERE w.webhook_id = $2 AND coalesce(w.tenant, '') = $1
 
 -- name: webhook_key_of_tenant
--- Return the version of the secret for a tenant's runs, and the time until which the version before it also signs.
+-- Return the version of the secret for a tenant's runs, and the time until which the previous version also signs.
 SELECT k.version, k.both_until FROM runyard.webhook_keys k WHERE k.tenant = $1
 
 -- name: rotate_webhook_key
@@ -553,7 +555,7 @@ RETURNING k.version, k.both_until
 SELECT d.* FROM runyard.list_deliveries($1, $2, $3, $4) d
 
 -- name: redeliver
--- Schedule a delivery again that arrived or failed. Return true if this was possible.
+-- Schedule a delivery again if it arrived or failed. Return true if this was possible.
 SELECT runyard.redeliver($1, $2)
 
 -- name: take_webhooks
@@ -561,7 +563,7 @@ SELECT runyard.redeliver($1, $2)
 SELECT * FROM runyard.take_webhooks($1::jsonb, $2, $3, $4, $5)
 
 -- name: settle_webhook
--- Record the outcome of a try of a delivery.
+-- Record the outcome of a delivery's try.
 SELECT runyard.settle_webhook($1, $2, $3, $4, $5, $6)
 
 -- name: oldest_webhook
@@ -632,9 +634,9 @@ SELECT max(f.release) FROM runyard.schema_functions f WHERE f.release > $1::inte
 SELECT f.file, f.digest, f.made FROM runyard.schema_functions f
 
 -- name: functions_stored
--- Return the digests of the functions and triggers of the schema. The name of the schema is removed before, because its presence in the
--- texts depends on the search_path. Of a function's settings, the digest contains only the search_path, because operators may add other
--- settings.
+-- Return the digests of the functions and triggers of the schema. Before the digest is made, the name of the schema is removed
+-- from the texts, because the search_path determines whether they contain it. Operators may add settings to a function. The
+-- digest therefore contains only the setting search_path.
 SELECT d.name, md5(string_agg(replace(d.definition, 'runyard.', ''), '' ORDER BY d.definition)) AS digest FROM (
     SELECT p.proname AS name, concat_ws(' ', p.prosrc, pg_get_function_sqlbody(p.oid), p.prosecdef,
         (SELECT c FROM unnest(p.proconfig) c WHERE c LIKE 'search_path=%')) AS definition
@@ -673,14 +675,14 @@ WHERE p.pronamespace = 'runyard'::regnamespace
       AND EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0)
 
 -- name: role_facts
--- Return true as `unlimited` if a role has all rights in the schema anyway, as a superuser or as a member of its owner. Without such a
--- role, return no row.
+-- Return `unlimited`: true if a role has all rights in the schema, as a superuser or as a member of the owner. Return no row if
+-- there is no such role.
 SELECT r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'MEMBER') AS unlimited FROM pg_roles r, pg_namespace n
 WHERE r.rolname = $1 AND n.nspname = 'runyard'
 
 -- name: grants
--- Return the statements that give a role the rights of workers, API processes and clients. The tables that the role may change are those
--- that statements of this file change. The functions that the role may call have the rights of their owner.
+-- Return the statements that give a role the rights of workers, API processes and clients. The role may change only tables that
+-- statements of this file change. It may call only functions that have the rights of their owner.
 SELECT format(s.text, $1::text) AS statement FROM (VALUES
     ('REVOKE ALL ON SCHEMA runyard FROM %I'),
     ('REVOKE ALL ON ALL TABLES IN SCHEMA runyard FROM %I'),
@@ -701,7 +703,7 @@ SELECT format(s.text, $1::text) AS statement FROM (VALUES
 INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
 
 -- name: schema_state
--- Return the version of the schema, the oldest code that the schema admits, and the given functions that the schema lacks.
+-- Return the version of the schema, the oldest code that can run on it, and the given functions that are missing in the schema.
 SELECT max(v.version) AS version, max(v.oldest_code) AS oldest_code,
        ARRAY(SELECT n.name FROM unnest($1::text[]) n(name)
              WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name)) AS missing
@@ -729,7 +731,7 @@ WHERE $7 > (SELECT count(*) FROM runyard.api_keys k
     WHERE k.tenant = $2 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) RETURNING *
 
 -- name: keys
--- Return the valid API keys of a tenant, and the newest $2 of the others. The oldest come first.
+-- Return the valid API keys of a tenant, and the newest $2 of its other keys. The oldest keys come first.
 SELECT x.* FROM (
     SELECT k.* FROM runyard.api_keys k
     WHERE k.tenant = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())

@@ -1,7 +1,8 @@
 """The rights of the role with which workers, API processes and clients connect.
 
-The role that migrates owns the schema. The other role calls functions that have the rights of their owner, and reads the
-tables. It writes to tables only through functions, except for the few tables that statements of ``queries.sql`` write.
+The role that migrates owns the schema. The other role can read the tables and call functions. These functions have the rights
+of their owner. The other role writes to tables only through functions. A few tables are an exception: statements of
+``queries.sql`` write to them directly.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ GRANT_CONNECTION = "runyard-grant"
 
 
 async def revoke_public_rights(connection: Connection) -> None:
-    """Take the rights of everybody (``PUBLIC``) in the schema. ``connection``: of the owner of the schema."""
+    """Revoke the rights of ``PUBLIC`` in the schema. ``connection``: a connection of the schema's owner."""
     for row in await connection.fetch(statements()["public_rights"]):
         await connection.execute(row["statement"])
 
 
 async def grant(url: str, role: str) -> None:
-    """Give ``role`` the rights that workers, API processes and clients need in the schema, and take its other rights there,
-    also those of everybody (``PUBLIC``).
+    """Give ``role`` the rights that workers, API processes and clients need in the schema. Revoke its other rights in the
+    schema, and the rights of ``PUBLIC``.
 
-    ``url``: connects as the owner of the schema. Repeat the call after each migration, because a migration may add tables.
-    Raises InvalidInputError if there is no such role. Raises InvalidInputError for the owner or a superuser, who have all
-    rights anyway. Raises BackendUnavailableError.
+    ``url``: a URL with the owner of the schema as its user. Repeat the call after each migration, because a migration may add
+    tables. Raises InvalidInputError if the role does not exist, or if it is the owner or a superuser (these have all rights).
+    Raises BackendUnavailableError.
     """
     sql = statements()
     url, _ = split_url(url)

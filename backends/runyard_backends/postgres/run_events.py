@@ -1,5 +1,5 @@
-"""Make the proven events of a run: the events that follow from its rows in Postgres. Readers of a stream that Redis has lost
-get these events (E1, E2, E4)."""
+"""Make the proven events of a run. These are the events that follow from its rows in Postgres. If Redis has lost a stream, its
+readers get these events (E1, E2, E4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list
     """Return the proven events of a run after the id ``after`` (None: from the start), in the order of their ids.
 
     These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
-    ``run.queued``. A row that cannot be decoded is omitted. Readers then find a hole in the event numbers and report a gap. A
+    ``run.queued``. A row that cannot be decoded is omitted. Readers then find a missing event number and report a gap. A
     call returns at most ``limit`` events with about EVENT_BYTES_PER_READ bytes. After the last event, the list is empty.
     """
     found: list[Event] = []

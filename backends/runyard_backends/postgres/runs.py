@@ -144,7 +144,8 @@ class PostgresRunStore:
             own_after = max((row["seq"] for row in part if row["own"]), default=own_after)
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
-        """Return the steps, the HITL requests and the waits that the run has stored, and whether they started the attempt."""
+        """Return the steps, the HITL requests and the waits of the run. Also return whether their answers or ends started the
+        attempt."""
         return codec.ledger(await self.db.one("ledger", attempt.thread_key, attempt.run_id, attempt.fence))
 
     async def append(
@@ -167,8 +168,8 @@ class PostgresRunStore:
 
     async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]:
         """Complete runs in one transaction. The result for a refused completion is an error. ``wait``: seconds to wait for a
-        locked thread before its completions are refused with LockedError. If ``wait`` is None, the call raises LockedError
-        after LOCKED_SECONDS."""
+        locked thread. After this time, the completions of this thread are refused with LockedError. If ``wait`` is None, the
+        whole call raises LockedError after LOCKED_SECONDS."""
         encoded = [codec.attempt_write(write) for write in writes]
         if wait is None:
             rows = await self.db.rows("complete", encoded, None)
@@ -258,8 +259,8 @@ class PostgresRunStore:
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. ``reason``: a text that becomes a part of the error results of the run's open
-        tool calls, and of the run's last message (H8)."""
+        """Cancel the run that waits for a human. ``reason``: a text for the error results of the run's open tool calls, and for
+        the run's last message (H8)."""
         words = aborted(reason)
         check_value(words, "reason")
         codec.to_json(words)
@@ -276,8 +277,8 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return a run of the thread, or a run of an ancestor all of whose messages the thread shows. Return None if there is
-        no such run."""
+        """Return a run of the thread, or a run of an ancestor whose messages the thread shows completely. Return None if there
+        is no such run."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None

@@ -97,8 +97,8 @@ class PostgresThreadStore:
         return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, codec.to_json(changes), expected))
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return the head's path, including the messages of a live run
-        (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the path to the end of the head, including the messages
+        of a live run (B2)."""
         leaf_id, limit, newest_first = path.leaf_id, path.limit, path.newest_first
         if leaf_id is not None:
             check_uuid(leaf_id, "leaf_id")
@@ -221,8 +221,8 @@ class PostgresThreadStore:
 
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
         """Delete the thread in one transaction. Remove the rows of a large thread in further transactions. If this process
-        stops or a further transaction fails, the leader removes the remaining rows. Such a failure raises no error, and the
-        effects are returned. If the caller is cancelled, the effects are sent to the workers."""
+        stops or a further transaction fails, the leader removes the remaining rows. After such a failure, the call does not
+        raise an error and returns the effects. If the caller is cancelled, the effects are sent to the workers."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
         try:
             for key in row["unremoved"]:

@@ -1,6 +1,6 @@
-"""The scheduler and the event log of a connection that names no Redis (``redis=`` is not given).
+"""The scheduler and the event log of a connection without Redis (``redis=`` is not given).
 
-A failure of a configured Redis is another case, which ``worker/claim_loop.py`` and ``worker/lost_jobs.py`` handle.
+This module does not handle a failure of a configured Redis. ``worker/claim_loop.py`` and ``worker/lost_jobs.py`` do.
 
 The stores work without Redis. Runs start later, because the reconciler submits their jobs. Cancels take effect later, because a
 worker's heartbeat reads them. Streams have only the events that follow from the rows in Postgres.
@@ -18,7 +18,7 @@ from runyard.ports.scheduling import Delivery, Job, StreamUsage
 
 def _missing() -> BackendUnavailableError:
     return BackendUnavailableError(
-        "connected without Redis: runs start late and streams lack what is not stored; pass redis= to connect"
+        "connected without Redis: runs start later, and streams have only stored events; pass redis= to connect"
     )
 
 
@@ -59,8 +59,8 @@ class NoScheduler:
 
 
 class NoEventLog:
-    """Implements :class:`runyard.ports.scheduling.EventLog`. The log drops all events. Its reads raise BackendUnavailableError,
-    and readers then get the events that follow from the rows in Postgres."""
+    """Implements :class:`runyard.ports.scheduling.EventLog`. The log drops all events. Its reads raise BackendUnavailableError.
+    Readers then get the events that follow from the rows in Postgres."""
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
         """Do nothing, because readers find the committed data in Postgres."""

@@ -1,4 +1,4 @@
-"""Usage reports on Postgres. A report reads totals. The leader counts these totals from the outbox."""
+"""Usage reports on Postgres. A report reads totals, which the leader counts from the outbox."""
 
 from __future__ import annotations
 

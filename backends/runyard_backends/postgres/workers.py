@@ -64,7 +64,7 @@ class PostgresWorkerStore:
         await self.db.row("leave", worker_id)
 
     async def drain(self, worker_id: str) -> None:
-        """Mark the worker as draining, so that it claims no more runs. Raises WorkerDeadError."""
+        """Mark the worker as draining. It then claims no more runs. Raises WorkerDeadError."""
         if await self.db.row("drain", worker_id) is None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 
@@ -109,7 +109,7 @@ class PostgresWorkerStore:
         return await self.db.row("mark_dead", worker_id, heartbeat_at) is not None
 
     async def running(self, worker_id: str) -> list[AttemptToken]:
-        """Return the attempts that the worker holds according to the rows of its runs."""
+        """Return the attempts that the worker holds in Postgres."""
         return [
             AttemptToken(row["thread_key"], row["run_id"], row["fence"]) for row in await self.db.rows("running", worker_id)
         ]
@@ -134,8 +134,8 @@ class PostgresWorkerStore:
         limit: int = 1000,
     ) -> WaitingPage:
         """Examine up to ``limit`` queued runs. Return the jobs of the lane heads that wait only for a worker. ``unchanged``:
-        the shortest time since the last change of an examined run. ``within``: the longest time since this change, or None for
-        no bound."""
+        minimum time since the last change of an examined run. ``within``: maximum time since this change, or None for no
+        bound."""
         rows = await self.db.rows("waiting", unchanged, within, *(after or (None, None)), limit)
         jobs = [codec.job(codec.from_json(row["job"])) for row in rows if row["job"] is not None]
         more = bool(rows) and rows[-1]["job"] is None
@@ -147,8 +147,8 @@ class PostgresWorkerStore:
         return [codec.job(codec.from_json(row["job"])) for row in await self.db.rows("still_waiting", unchanged, keys, ids)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete data whose retention has passed: all dead workers, and at most ``limit`` rows of every other kind. Return True
-        if more data may be left to delete."""
+        """Delete data whose retention has passed. Delete all dead workers, and at most ``limit`` rows of every other kind.
+        Return True if more data may be left to delete."""
         gone: int = await self.db.value("prune", retention.feed, retention.results, retention.workers, limit)
         return gone >= limit
 

@@ -1,7 +1,7 @@
 """Decode the new jobs of a look into requests. A look is one read of a queue of arq.
 
-:func:`decode_jobs` calls no server. It runs in a thread, because decoding a job of many values takes milliseconds. The loop of
-the worker runs on meanwhile.
+:func:`decode_jobs` calls no server. To decode a job with many values takes milliseconds. The function therefore runs in a
+thread, and the event loop of the worker is not blocked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DecodedJob:
 
     @property
     def takes_lane(self) -> bool:
-        """True if the run waits in the lane of its thread. A limit may bound the length of the lane."""
+        """True if the run waits in the lane of its thread. The number of runs in this lane may be limited."""
         request = self.request
         return isinstance(request, AcceptRequest) and request.kind == "prompt" and not request.options.parallel
 
@@ -59,7 +59,7 @@ def decode_jobs(looks: Sequence[ArqLook]) -> tuple[list[DecodedJob], Sequence[Ar
         if values > VALUES_PER_LOOK:
             return jobs, looks[n:]
         jobs.append(_decoded(look))
-        # The number of values in a refused job is not known. Assume the maximum for a body of this size.
+        # The number of values of a refused job is not known. Assume the maximum number for a body of this size.
         values += jobs[-1].job.values if jobs[-1].job is not UNKNOWN else min(len(look.body), MAX_JOB_VALUES)
     return jobs, ()
 
@@ -101,7 +101,7 @@ def _terms(look: ArqLook) -> JobTerms:
     try:
         run_id = look.id.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError(f"the id of a job is UTF-8, got {brief(str(look.id)[2:-1])}", field="_job_id") from None
+        raise InvalidInputError(f"the id of a job must be UTF-8, got {brief(str(look.id)[2:-1])}", field="_job_id") from None
     due = _due(look)
     expires_in = None
     if look.expires_ms is not None:

@@ -1,9 +1,9 @@
 """The loop that accepts runs for the jobs of arq's own client. Each worker that serves queues of arq has this loop.
 
 A look is one read of a queue. It returns the new jobs, and known jobs whose next look is due. Postgres accepts a run for a new
-job. The run's id is the job's id, so that a repetition finds the same run. The job stays in arq's queue until the run has
-ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a queue. Every step may be
-repeated. If a worker dies between two steps, a later look does the missing steps.
+job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's queue until the
+run has ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a queue. Every step
+may be repeated. If a worker dies between two steps, a later look does the missing steps.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ than LEASE_SECONDS."""
 TAKES_AT_ONCE: Final = 10
 """Maximum number of jobs of a queue that one worker accepts at the same time."""
 ORDER_SECONDS: Final = 2 * LEASE_SECONDS
-"""Seconds after its due time for which a job waits for a missing thread or run. Another job may make the thread or run. If the
-worker of that job died, another worker gets the job after a lease."""
+"""Seconds after its due time for which a job waits for a missing thread or run. Another job may be about to make the thread or
+run. If the worker of the other job died, another worker gets the other job at the end of its lease."""
 RESULTS_AT_ONCE: Final = 8
 """Maximum number of results that one worker makes at the same time for a queue. One result may have several MiB."""
 ARGUMENT_BYTES: Final = 64 * 2**10
@@ -110,9 +110,9 @@ class ArqIntake:
 
 @dataclass(slots=True)
 class Takes:
-    """The limits of one look. ``until``: the time of the event loop after which no further job is accepted. ``locked``: the
-    threads on which an accept took too long. ``full``: the threads whose lanes have no room. It contains None if no thread has
-    room."""
+    """The limits of one look at the queue. ``until``: the time of the event loop after which no further job is accepted.
+    ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. It contains
+    None if no thread accepts more runs."""
 
     until: float
     locked: set[object] = field(default_factory=set)
@@ -132,7 +132,7 @@ class QueueIntake:
         self._client = client
         self._places = asyncio.Semaphore(RESULTS_AT_ONCE)
         self._takes = asyncio.Semaphore(TAKES_AT_ONCE)
-        # A thread of its own, because user code may keep all threads of the event loop busy.
+        # The decoding has its own thread, because user code may keep all threads of the event loop busy.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runyard-arq")
 
     async def run(self) -> None:
@@ -148,7 +148,7 @@ class QueueIntake:
                 failures += 1
                 found = 0
                 failure_log.failed(error, arq_queue=self.name)
-            # If the queue may have more jobs, look again at once. The sleep of 0 seconds lets other tasks run before.
+            # If the queue may have more jobs, look again at once. During the sleep of 0 seconds, other tasks can run.
             full = found >= JOBS_PER_LOOK
             await asyncio.sleep(0 if full else jittered(min(POLL_SECONDS * 2**failures, RETRY_SECONDS)))
 
@@ -377,13 +377,13 @@ def _is_answer(error: RunyardError) -> bool:
 
 
 def _is_early(look: ArqLook, error: RunyardError, more: bool) -> bool:
-    """Return True if a worker may soon accept the prompt that makes the missing thread or run."""
+    """Return True if the missing thread or run may be made soon, because a worker may be about to accept its prompt."""
     missing = isinstance(error, ThreadNotFoundError | RunNotCompletedError)
     return missing and (more or look.others > 0) and look.age < ORDER_SECONDS
 
 
 def _full_delay(look: ArqLook) -> float:
-    """Return the seconds until the next try of a job that found no room. The time grows with the age of the job."""
+    """Return the seconds until the next try of a job that a full queue refused. The time grows with the age of the job."""
     return jittered(min(max(look.age / LOOKS_PER_AGE, FULL_SECONDS), MAX_FULL_SECONDS))
 
 

@@ -16,8 +16,8 @@ from runyard.models import Run
 from .arq_codec import CANCELLED, JobOutcome
 
 TEXT_BYTES: Final = 64 * 2**10
-"""Approximate number of bytes of messages that are read for the text of a result. More are read only if none is an assistant
-message."""
+"""Approximate bytes of messages that are read for the text of a result. If they contain no assistant message, further messages
+are read."""
 
 
 async def outcome_of(client: Client, run: Run) -> JobOutcome:

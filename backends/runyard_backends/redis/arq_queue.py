@@ -1,9 +1,9 @@
 """One queue of arq, and the records of its jobs in Redis. Producers enqueue the jobs with arq's own client.
 
-A job stays in arq's queue until its result is written. Postgres has the run much earlier. The hash ``arq_jobs`` has every job
-that a worker has looked at. The hash ``arq_runs`` has the jobs with an accepted run. The sorted set ``arq_looks`` has the time
-of each job's next look. The hash ``arq_aborts`` has the aborts that a look has returned. Each script is atomic. If a worker
-dies between two scripts, the next look at the job is due at the end of the lease.
+A job stays in arq's queue until its result is written. Postgres stores the run much earlier. The hash ``arq_jobs`` has every
+job that a worker has looked at. The hash ``arq_runs`` has the jobs with an accepted run. The sorted set ``arq_looks`` has the
+time of each job's next look. The hash ``arq_aborts`` has the aborts that a look has returned. Each script is atomic. If a
+worker dies between two scripts, the next look at the job is due at the end of the lease.
 
 arq's client sends scores in whole milliseconds. A look replaces the score of a job by QUEUED_SCORE or DEFERRED_SCORE, which
 have a fraction. A job with any other score is new.
@@ -47,7 +47,7 @@ LEASE_SECONDS: Final = 5.0
 IN_PROGRESS_SECONDS: Final = 600.0
 """Seconds for which arq shows a started job as in progress. Each look at the job starts this time again."""
 BODY_GONE: Final = -2
-"""Stands for the expiry of a job whose body had expired before the first look."""
+"""Value of the expiry of a job if its body had expired before the first look."""
 MAX_SCORE_MS: Final = 10**15
 """The largest due time of a job, in ms before or after 1970. A score beyond this bound is read as the bound."""
 QUEUED_SCORE: Final = -1_000_000_000_000_000.5
@@ -55,12 +55,12 @@ QUEUED_SCORE: Final = -1_000_000_000_000_000.5
 DEFERRED_SCORE: Final = 1_000_000_000_000_000.5
 """Score after a look of a job that is not due. arq shows the job as deferred."""
 ABORT_MS: Final = abort_job_max_age * 1000
-"""Milliseconds by which the time of an abort may be before the time of the job's enqueue. The two times may come from two
-clocks. An older abort was for an earlier job of the same id. The hash ``arq_aborts`` is kept for as long after its last
-write."""
+"""Milliseconds by which an abort may be older than the enqueue of its job, because the two times may come from different
+clocks. An older abort was for an earlier job with the same id. After its last write, the hash ``arq_aborts`` is kept for the
+same time."""
 ABORTS_PER_LOOK: Final = 100
-"""Maximum number of entries of arq's set of aborts that one look checks. An abort that is checked makes its job due at once.
-While a worker may be accepting the job's run, the job does not become due."""
+"""Maximum number of entries of arq's set of aborts that one look checks. A checked abort makes its job due at once. There is
+one exception: while a worker may be accepting the job's run, the job does not become due."""
 
 _ARQ_PREFIXES: Final = (job_key_prefix, in_progress_key_prefix, result_key_prefix, retry_key_prefix)
 
@@ -79,11 +79,11 @@ class AcceptedRun:
 class ArqLook:
     """A job of the queue at the time ``now_ms``. Times are in ms since 1970.
 
-    ``others``: the number of other jobs of the queue that have neither a run nor a result. ``score``: the due time that the
-    producer has given. ``expires_ms``: the latest time of the start, None, or BODY_GONE. ``record``: the record of the run that
+    ``others``: the number of other jobs of the queue that have no run and no result. ``score``: the due time that the producer
+    has given. ``expires_ms``: the time by which the job must start, None, or BODY_GONE. ``record``: the record of the run that
     :meth:`ArqQueue.keep` wrote, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True if the client
-    has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format if no run was accepted,
-    and empty if it has more than JOB_BYTES. ``size``: the number of bytes of the body.
+    has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format, if no run was accepted.
+    It is empty if the job has more than JOB_BYTES. ``size``: the number of bytes of the body.
     """
 
     id: bytes
@@ -155,9 +155,9 @@ class ArqQueue:
         return [_look(now, others, *row) for row in rows]
 
     async def body(self, look: ArqLook) -> bytes:
-        """Return the body of a job whose run was accepted. No more than JOB_BYTES + 1 bytes are read.
+        """Return the body of a job whose run was accepted. At most JOB_BYTES + 1 bytes are read.
 
-        The body is empty if it is gone, and if a producer has replaced it by a key of another type.
+        The body is empty if it has expired, or if a producer has replaced it by a key of another type.
         """
         try:
             found: bytes = await self._server.command("GETRANGE", job_key_prefix.encode() + look.id, 0, JOB_BYTES)

@@ -198,7 +198,7 @@ def request_of(job: ArqJob, terms: JobTerms) -> AcceptRequest | Response:
         return function(*given.args, **given.kwargs)
     except RunyardError:
         raise
-    except Exception as error:  # the function calls no server, so only an argument of an unexpected type can be the cause
+    except Exception as error:  # the function calls no server, so the cause can only be an argument of an unexpected type
         raise InvalidInputError(f"{job.function}: {type(error).__name__}: {brief(str(error))}", field="arguments") from error
 
 

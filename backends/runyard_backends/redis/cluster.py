@@ -3,8 +3,8 @@
 The shard in the name of a key determines the slot. All keys of the schedule are in shard 0. Therefore one server has the whole
 schedule, and a worker waits on one connection. The event streams are spread over all shards.
 
-The first call reads which server holds which slot. A call reads this again after a server was lost, or after a reply that
-another server holds the slot. While a slot is moved key by key, calls for it raise BackendUnavailableError, because a script
+The first call reads the map of slots to servers. The map is read again after a server was lost, or after a reply that another
+server holds the slot. While a slot is moved key by key, calls for it raise BackendUnavailableError, because a script
 needs all keys of its shard on one server.
 """
 
@@ -50,7 +50,8 @@ OPTIONAL_SECONDS: Final = 0.5
 class RedisCluster:
     """Implements :class:`~runyard_backends.redis.servers.RedisServers`. ``url``: names some servers of the cluster. ``name``:
     the name under which the servers list the connections. ``timeout`` and ``max_connections``: passed to each
-    :class:`~runyard_backends.redis.connection.RedisServer`. A call that must read the slots may take ``timeout`` seconds more.
+    :class:`~runyard_backends.redis.connection.RedisServer`. A call that must also read the slots may take ``timeout`` seconds
+    longer.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class RedisCluster:
             return checked(await self._replies(calls))
 
     async def call_after(self, optional: Sequence[Call], calls: Sequence[Call]) -> list[Any]:
-        """Send the calls ``optional`` and then ``calls``, in one round trip if one server takes them all. Return the replies to
-        ``calls``. Servers may refuse an ``optional`` call. They may also not answer it within OPTIONAL_SECONDS."""
+        """Send the calls ``optional`` and then ``calls``. If all of them go to one server, this is one round trip. Return the
+        replies to ``calls``. An ``optional`` call may be refused, or may get no answer within OPTIONAL_SECONDS."""
         with measured_call("redis"), translated():
             await self._read_slots()
             if len(self._by_place([*optional, *calls])) == 1:
@@ -116,8 +117,8 @@ class RedisCluster:
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe to ``channel`` at the server that holds its slot, because its messages are published there. The
-        subscription ends with an error when the slot has moved to another server."""
+        """Subscribe to ``channel`` at the server that holds its slot, because this server publishes its messages. When the slot
+        has moved to another server, the subscription ends with an error."""
         with translated():
             server = await self._server(self.keys.shard_of(channel))
         with self._noticing_losses():
@@ -193,8 +194,8 @@ class RedisCluster:
             self._is_stale = True
 
     async def _read_slots(self) -> None:
-        """Read which server holds which slot if this is unknown or stale, at most once in REREAD_SECONDS. Raises
-        ConnectionError if no server answers."""
+        """Read the map of slots to servers if it is unknown or stale, at most once in REREAD_SECONDS. Raises ConnectionError if
+        no server answers."""
         if not self._must_read():
             return
         async with self._reading:
@@ -217,7 +218,7 @@ class RedisCluster:
     async def _told_places(self) -> list[Address]:
         """Ask one server after the other for the slots. Return the address of the primary of each shard."""
         known = [*dict.fromkeys((*self._servers, *self._url.seeds))]
-        random.shuffle(known)  # the order is random, because a server that was cut off from the others returns old slots
+        random.shuffle(known)  # random, because a server that is cut off from the others would always return old slots
         last: Exception = ConnectionError("the cluster has no server")
         for address in known:
             try:

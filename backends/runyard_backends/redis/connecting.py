@@ -11,8 +11,8 @@ URL                                          server
 ===========================================  ==================================================================================
 
 ``rediss`` in place of ``redis`` means TLS. Parameters of the URL are arguments of the driver's connections: ``ssl_ca_certs``,
-``ssl_certfile`` and ``ssl_keyfile`` are paths of files. User and password belong to the servers. Sentinels with a password of
-their own need the parameters ``sentinel_username`` and ``sentinel_password``.
+``ssl_certfile`` and ``ssl_keyfile`` are paths of files. User and password belong to the servers. If the sentinels have their
+own password, set the parameters ``sentinel_username`` and ``sentinel_password``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMS: Final = (
     "redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT"
 )
 SENTINEL_LOGIN: Final = {"sentinel_username": "username", "sentinel_password": "password"}
-"""Parameters of the URL that only the sentinels use, with the driver's name of each parameter."""
+"""Parameters of the URL that only the sentinels use, and the driver's names of these parameters."""
 
 Address = tuple[str, int]
 
@@ -66,7 +66,7 @@ def connector(url: str, timeout: float, name: str) -> Connector:
 @contextmanager
 def _parsing() -> Iterator[None]:
     """Replace the errors of a URL that cannot be parsed. The texts of these errors contain parts of the URL and may contain the
-    password. Some values of parameters make the driver fail with other errors, which are replaced too."""
+    password. For some values of parameters, the driver raises other errors. These are also replaced."""
     try:
         yield
     except InvalidInputError:
@@ -78,8 +78,8 @@ def _parsing() -> Iterator[None]:
 def pool(url: str, timeout: float, name: str) -> ConnectionPool:
     """Return a pool that makes connections to ``url``. The pool has no open connection. Raises ValueError,
     InvalidInputError."""
-    # The driver gets no socket timeout, because it would start a task for each write. RedisServer has one timeout for a whole
-    # round trip.
+    # The driver gets no socket timeout, because with a timeout it starts a task for each write. RedisServer has one timeout for
+    # a whole round trip.
     made = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=timeout, client_name=name)
     options = made.connection_kwargs
     if issubclass(made.connection_class, SSLConnection):
@@ -89,7 +89,7 @@ def pool(url: str, timeout: float, name: str) -> ConnectionPool:
         connection = made.make_connection()  # type: ignore[no-untyped-call]
         if isinstance(connection, SSLConnection):
             connection.ssl_context.get()
-    except TypeError as error:  # a parameter that the driver does not know; the text of its error has the name but no value
+    except TypeError as error:  # an unknown parameter; the text of the error has its name but not its value
         raise InvalidInputError(f"a parameter of the URL of Redis is unknown: {error}", field="redis") from None
     except OSError as error:
         files = [
@@ -120,11 +120,11 @@ class PoolConnector:
 
 
 class SentinelConnector:
-    """Opens connections to the primary that the sentinels name at that moment. If a sentinel names no primary or does not
-    answer, the next one is asked.
+    """Opens connections to the current primary. The connector asks a sentinel for the primary. If the sentinel names no primary
+    or does not answer, it asks the next sentinel.
 
-    The driver's own class for such connections is not used. It treats the reply READONLY as the loss of one connection, and
-    keeps the other connections to the same replica.
+    The driver's own class for such connections is not used. After the reply READONLY, that class closes only one connection,
+    and keeps the other connections to the same replica.
     """
 
     def __init__(self, sentinels: Sequence[Address], service: str, made: ConnectionPool, login: Mapping[str, str]) -> None:

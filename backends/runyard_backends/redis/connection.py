@@ -2,11 +2,11 @@
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds. If the server does not reply, the
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
-connection, so that the next call does not read the late reply as its own.
+connection. Otherwise the next call would read the late reply as its own.
 
-A server may reply that it cannot serve, for example because it became a replica. All connections to it are then closed. The
-next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no reply in time, the idle
-connections are closed. If a new connection leads to another address, all older connections are closed.
+A server may reply that it cannot serve, for example because it became a replica. Then all connections to this server are
+closed. The next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no reply in
+time, the idle connections are closed. If a new connection leads to another address, all older connections are closed.
 
 A script that the server refuses for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
 script again. A script with the line ``-- allow-oom`` is never refused. These scripts free memory or need little.
@@ -45,8 +45,8 @@ class RedisServer:
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take, including
     the time to connect. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
     another connection, and all channels together have another. name: the name under which the server lists the connections.
-    Attributes: ``decoding`` is the lock to hold while decoding a page of events. ``room`` returns the calls that free memory.
-    ``own_shard`` is a shard that the server holds.
+    Attributes: ``decoding`` is a lock that a reader holds while it decodes a page of events. ``room`` returns the calls that
+    free memory. ``own_shard`` is a shard that the server holds.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class RedisServer:
         """Wait up to ``timeout`` seconds for an element of one of the lists ``keys``, and remove the element. Then execute
         ``call``, even if no element came, and return its reply.
 
-        The server receives both commands at the start. It therefore executes ``call`` even after the caller has stopped waiting
-        for the reply.
+        Both commands are sent at the start. The server therefore executes ``call`` even if the caller no longer waits for the
+        reply.
         """
         with translated():
             # Wait at least 1 ms, because the server treats zero as no limit.
@@ -207,9 +207,9 @@ class RedisServer:
         """Close every connection to the server that replied ``error`` over ``connection``. A connection in use is closed after
         its call.
 
-        Subscriptions end too, because they could miss messages. Messages of a new primary do not arrive over these connections.
-        A replica receives no messages while it copies all data of its primary. The subscribers read their stores again. If the
-        server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
+        Subscriptions also end, because they could miss messages: messages of a new primary do not arrive over these
+        connections, and a replica receives no messages while it copies all data of its primary. The subscribers then read their
+        stores again. If the server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
         """
         if connection in self._usable:  # a concurrent call may have done this before
             self._pause.failed(str(error))
@@ -252,7 +252,7 @@ class RedisServer:
         return connection
 
     async def _ready(self, idle: list[AbstractConnection]) -> AbstractConnection:
-        """Return an idle connection that the server has not closed. Open a new one if there is none."""
+        """Return an idle connection that the server has not closed. If there is none, open a new connection."""
         while idle:
             connection = idle.pop()
             # The driver's own check, can_read_destructive(), costs a tenth of a round trip, because it starts and cancels a

@@ -27,10 +27,10 @@ _FULL: Final = re.compile(r": -OOM\b")
 def cannot_serve(error: RedisError) -> bool:
     """Return True if the server that replied ``error`` cannot be used at present.
 
-    Such a server is a replica (READONLY, or UNBLOCKED as the reply to a waiting pop), has lost its replicas (NOREPLICAS) or its
-    primary (MASTERDOWN), cannot save (MISCONF), is starting (LOADING), belongs to a cluster without a majority (CLUSTERDOWN),
-    or does not hold the slot of the key (MOVED). A new connection to the same name may lead to another server. A server without
-    free memory (OOM) can be used.
+    The replies and their meanings: READONLY, or UNBLOCKED for a waiting pop: the server is a replica. NOREPLICAS: it has lost
+    its replicas. MASTERDOWN: it has lost its primary. MISCONF: it cannot save. LOADING: it is starting. CLUSTERDOWN: its
+    cluster has no majority. MOVED: another server holds the slot of the key. A new connection to the same name may lead to
+    another server. A server without free memory (OOM) can be used.
     """
     return isinstance(error, ReadOnlyError | BusyLoadingError) or _CANNOT_SERVE.search(str(error)) is not None
 
@@ -47,7 +47,8 @@ def has_moved(reply: object) -> bool:
 
 
 def _is_busy(error: ResponseError) -> bool:
-    """Return True if the refused call may succeed later, for lack of memory or because its slot is being moved."""
+    """Return True if the refused call may succeed later. The server refused it because it has no free memory, or because the
+    slot of the call is being moved."""
     return isinstance(error, OutOfMemoryError) or _FULL.search(str(error)) is not None or str(error).startswith(_MOVES)
 
 

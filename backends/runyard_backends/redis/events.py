@@ -1,11 +1,11 @@
 """The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
 
-All streams together have a limit, too. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers, and
-``runyard/support/settings.py`` the settings that change them. ``lua/append.lua`` applies the limits of one stream.
+There is also a limit for all streams together. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers.
+``runyard/support/settings.py`` has the settings that change them. ``lua/append.lua`` applies the limits of one stream.
 ``lua/total_limit.lua`` applies the limit of all streams together. ``lua/streams.lua`` counts the bytes.
 
-Event ids are ``fence-n``. Every attempt counts n from 1 without holes. A follower can therefore check that it missed no event.
-If the check fails, the follower yields a ``gap`` (E1).
+Event ids have the form ``fence-n``. Every attempt counts n from 1, without gaps. A follower can therefore check that it missed
+no event. If the check fails, the follower yields a ``gap`` (E1).
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ long."""
 CALLS_PER_TRIM: Final = 20
 """Maximum number of calls per shard in one trim."""
 TRIM_SECONDS: Final = 0.5
-"""Seconds after which a trim makes only one call for each further shard. The limit keeps the leader free for other work."""
+"""Seconds after which a trim makes only one call for each further shard. Without this limit, the leader would have too little
+time for its other work."""
 FORGOTTEN_MS: Final = 3_600_000
 """Milliseconds after the deletion of a thread for which its events are not stored. A worker that cannot reach Postgres may
 continue a run of the thread for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
 """Maximum number of live events that a follower may leave unread."""
 SEALED_BYTES: Final = 2**11
-"""Minimum bytes of an event that is held as JSON while readers have not read it. JSON takes less memory than objects."""
+"""Minimum bytes of an event that is kept as JSON until readers have read it. JSON takes less memory than objects."""
 
 
 class EventId(NamedTuple):
@@ -72,7 +73,7 @@ class EventId(NamedTuple):
         return f"{self.fence}-{self.n}"
 
     def follows(self, last: EventId | None) -> bool:
-        """Return True if the ids prove that no event lies between ``last`` (None: the start of the stream) and this id."""
+        """Return True if the ids prove that there is no event between ``last`` (None: the start of the stream) and this id."""
         if last is not None and last.fence == self.fence:
             return self.n == last.n + 1
         return self.n == 1
@@ -81,9 +82,10 @@ class EventId(NamedTuple):
 class RedisEventLog:
     """Implements :class:`runyard.ports.scheduling.EventLog`.
 
-    limits: the limits of the streams, and the time for which streams are kept (E4). backlog: maximum number of live events that
-    a follower may leave unread. A slower follower reads the stream again. :mod:`runyard_backends.redis.pubsub` has the limit in
-    bytes. Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not hold a stream.
+    limits: the limits of the streams, and the time for which streams are kept (E4). backlog: maximum number of unread live
+    events of a follower. A follower with more unread events reads the stream again. :mod:`runyard_backends.redis.pubsub` has
+    the limit in bytes. Every method raises BackendUnavailableError when Redis does not answer, or when a run's key does not
+    hold a stream.
     """
 
     def __init__(self, server: RedisServers, limits: StreamLimits | None = None, *, backlog: int = MAX_UNREAD_EVENTS) -> None:
@@ -94,8 +96,8 @@ class RedisEventLog:
         server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. An event is dropped without an error if its id is not higher than the
-        stream's last id."""
+        """Add events of runs of one thread, in order. If the id of an event is not higher than the stream's last id, the event
+        is dropped without an error."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
@@ -145,7 +147,7 @@ class RedisEventLog:
         """Drop streams until all streams together are within the limit. Return the bytes that they then take.
 
         At most CALLS_PER_TRIM × STREAMS_PER_CALL streams are dropped per shard. After TRIM_SECONDS, at most STREAMS_PER_CALL
-        are dropped in each further shard. The call also stores the limit, and the appends of every process apply it.
+        are dropped in each further shard. The call also stores the limit. The appends of every process apply this limit.
         """
         ends = asyncio.get_running_loop().time() + TRIM_SECONDS
         usage, lost = [], None
@@ -220,7 +222,7 @@ class RedisEventLog:
                     continue
                 live_events = _decoded(message, ref) if message is not None else []
                 if not live_events or position.misses(live_events[0][0]):
-                    # Read the stream, because the reader was slow, earlier events are missing, or the message has no event.
+                    # Read the stream: the reader was slow, or earlier events are missing, or the message has no event.
                     position.expect_events()
                     async for event in self._stored(position):
                         ended = event.type in STREAM_ENDS
@@ -256,7 +258,8 @@ class RedisEventLog:
         with _a_stream():
             [(whole, more, *entries)] = await self._server.call(call)
         before = position.last
-        # Decode one page at a time. Other tasks run between the pages, even if many readers read large events at once.
+        # Only one page is decoded at a time. Other tasks can therefore run between the pages, even if many readers read large
+        # events at once.
         async with self._server.decoding:
             events = list(position.turn_page(bool(whole), entries))
         if more:
@@ -345,7 +348,7 @@ class _Position:
     def __init__(self, ref: RunRef, after: str | None) -> None:
         self.ref = ref
         self.last = EventId.parse(after) if after is not None else None
-        # No stream can contain an id that cannot be parsed. Read from the start, after a gap.
+        # If the id cannot be parsed, no stream can contain it. In this case read from the start, after a gap.
         self._gap_due = after is not None and self.last is None
         self._expects_events = True
 
@@ -363,7 +366,7 @@ class _Position:
 
     def turn_page(self, whole: bool, entries: list[Any]) -> Iterator[Event]:
         """Yield the events of a page of ``read.lua``. ``whole``: True if no event is missing between this position and the
-        page. ``entries``: ids and payloads, alternating."""
+        page. ``entries``: for each event, its id and then its payload."""
         if not whole:
             # The stream has lost the event of this position. No event is missing if the first entry has the next id.
             first = EventId.parse(entries[0].decode()) if entries else None

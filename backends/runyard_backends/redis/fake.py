@@ -27,10 +27,10 @@ _servers: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
 
 
 class Socket(fakeredis.aioredis.AsyncFakeSocket):
-    """The server's end of a connection.
+    """The server's side of a connection.
 
-    A real server removes a client that has disconnected during a blocking pop. fakeredis does not: the pop still takes an
-    element, and the commands behind the pop are executed. This class removes the client as a real server does.
+    If a client disconnects during a blocking pop, a real server removes the client. fakeredis does not remove it: the pop still
+    takes an element, and the commands after the pop are executed. This class removes the client as a real server does.
     """
 
     _hung_up = False
@@ -42,7 +42,7 @@ class Socket(fakeredis.aioredis.AsyncFakeSocket):
         return super().eval(script[flags:] if flags else script, numkeys, *keys_and_args)
 
     def hang_up(self) -> None:
-        """End the blocking pop of the client, drop the commands behind the pop and remove the client."""
+        """End the blocking pop of the client, drop the commands after the pop, and remove the client."""
         self._hung_up = True
         if self._blocked:
             with self._server.lock:
@@ -73,8 +73,8 @@ class Connection(fakeredis.aioredis.FakeAsyncRedisConnection):
         self._writer = fakeredis.aioredis.FakeWriter(self._sock)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        # Let other tasks run, as a round trip to a real server does. Without this line, a task that writes in a loop would
-        # block them.
+        # Let other tasks run, as they do during a round trip to a real server. Without this line, a task that writes in a loop
+        # would block them.
         await asyncio.sleep(0)
         await super().send_packed_command(command, check_health)
 

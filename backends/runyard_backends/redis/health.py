@@ -14,10 +14,10 @@ from .servers import redis_servers
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
     """Facts about a Redis server. ``server``: name and version. ``role``: as INFO reports it, ``master`` or ``slave``.
-    ``refuses_writes``: the server's reason to refuse a write, or None. ``maxmemory``: bytes, 0 for no limit. ``eviction``: the
-    policy at that limit. ``appendonly``: True if every write goes to a file. ``clock_ahead``: seconds by which the server's
-    clock is ahead of this host's clock. ``round_trip``: seconds for reading the server's clock. The error of ``clock_ahead`` is
-    at most half of this time."""
+    ``refuses_writes``: the reason why the server refuses writes, or None. ``maxmemory``: bytes, 0 for no limit. ``eviction``:
+    the policy at this limit. ``appendonly``: True if every write goes to a file. ``clock_ahead``: seconds by which the server's
+    clock is ahead of this host's clock. ``round_trip``: seconds for reading the server's clock. ``clock_ahead`` may be wrong by
+    half of ``round_trip``."""
 
     server: str
     role: str
@@ -30,8 +30,8 @@ class RedisFacts:
 
 
 async def diagnose(url: str) -> list[RedisFacts]:
-    """Read the facts of the server at ``url``. If ``url`` names a cluster, read those of each server that takes writes. Raises
-    BackendUnavailableError, InvalidInputError."""
+    """Read the facts of the server at ``url``. If ``url`` names a cluster, read the facts of each server that takes writes.
+    Raises BackendUnavailableError, InvalidInputError."""
     servers = redis_servers(url, name="runyard-doctor")
     try:
         return [await _facts(server) for server in await servers.primaries()]

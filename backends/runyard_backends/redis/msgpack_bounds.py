@@ -1,7 +1,8 @@
 """Check the bounds of a job in msgpack before any of its values is built (A2).
 
-A job of a few MiB may have millions of values. Built as objects, they would take a hundred times the job's size in memory.
-msgpack would block the worker meanwhile. One pass over the headers counts the values. The pass skips text and binary data.
+A job of a few MiB may have millions of values. As objects, they would take a hundred times the size of the job in memory.
+msgpack would block the worker while it makes these objects. This module counts the values in one pass over their headers. The
+pass skips text and binary data.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES
 from runyard.errors import InvalidInputError
 
 MAX_JOB_VALUES: Final = MAX_VALUES + 1000
-"""Maximum number of members of all arrays and maps in one job: those of a message, and those of the other arguments."""
+"""Maximum number of members of all arrays and maps in one job. It allows for a message and for the other arguments."""
 MAX_JOB_NESTING: Final = MAX_NESTING + 2
-"""Maximum number of levels of arrays and maps in one job: those of a stored value, the job and the list of its arguments."""
+"""Maximum number of levels of arrays and maps in one job: the levels of a stored value, the job itself, and the list of its
+arguments."""
 
 _LENGTHS: Final = dict(
     zip((0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF), (1, 2, 4) * 3 + (2, 4) * 2, strict=True)

@@ -1,8 +1,8 @@
 """Publish and subscribe: all channels of a process at one server, over one connection.
 
 A :class:`PubSub` connects with the first subscription. When the connection is lost, every subscription raises
-:class:`~runyard.errors.BackendUnavailableError`, because it misses messages. The subscriber must read the missed data from its
-store. The next subscription opens a new connection.
+:class:`~runyard.errors.BackendUnavailableError`, because it may have missed messages. The subscriber must then read the missed
+data from its store. The next subscription opens a new connection.
 
 The channels are sharded channels (SSUBSCRIBE). In a cluster, the scripts publish the messages on the server that holds the slot
 of the channel's name. The messages stay on this server.
@@ -35,8 +35,8 @@ MAX_UNREAD_BYTES_IN_ALL = 64 * 2**20
 """Maximum bytes of unread messages that all subscriptions of a process hold together. A message counts once per
 subscription."""
 GUARANTEED_BYTES = 32 * 2**10
-"""Bytes that each subscription may hold even above MAX_UNREAD_BYTES_IN_ALL. Without them, slow subscribers would affect quick
-ones."""
+"""Bytes that each subscription may hold even if all together exceed MAX_UNREAD_BYTES_IN_ALL. Otherwise slow subscribers would
+affect quick subscribers."""
 
 
 class Published:
@@ -65,7 +65,7 @@ class Subscription:
     seconds without a message after which :meth:`get` raises TimeoutError, or None for no limit. ``unread``: the counter that
     all subscriptions share.
 
-    One timer serves the whole subscription, because one timer per message would cost more than the message.
+    One timer serves the whole subscription. One timer per message would cost more than the message itself.
     """
 
     def __init__(self, limit: int, silence: float | None = None, unread: Unread | None = None) -> None:
@@ -174,7 +174,8 @@ class _Link:
         self.alive = True
         self._timeout = timeout
         self._channels: dict[bytes, _Channel] = {}
-        # Confirmations arrive in the order of the commands. A subscriber may have left and joined the channel in between.
+        # Confirmations arrive in the order of the commands. Between a command and its confirmation, a subscriber may leave and
+        # join the channel.
         self._unconfirmed: defaultdict[bytes, deque[asyncio.Future[None]]] = defaultdict(deque)
         self._reader = asyncio.create_task(self._read(), name="runyard-redis-pubsub")
         self._checker = asyncio.create_task(self._check(check), name="runyard-redis-pubsub-check")
@@ -260,7 +261,7 @@ class _Link:
             if not confirmed.done():
                 confirmed.set_result(None)
         elif kind == b"sunsubscribe" and (channel := self._channels.get(name)) and channel.confirmed.done():
-            # No subscriber has left the channel. The server ends the subscription, because its slot has moved to another
+            # The server has ended the subscription, although no subscriber has left the channel: the slot has moved to another
             # server.
             del self._channels[name]
             for subscription in channel.subscriptions:

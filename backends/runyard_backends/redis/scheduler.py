@@ -2,8 +2,8 @@
 
 Postgres determines which run of a lane is next. Redis has the jobs of due runs and one lock per lane. It wakes waiting workers.
 A job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents wasted work. An
-attempt continues without its lock, because the fence alone proves the right to write. A lock lasts for LANE_LOCK_SECONDS of
-``ports/scheduling.py``.
+attempt that has lost its lock continues, because only the fence decides which attempt may write. A lock lasts for
+LANE_LOCK_SECONDS of ``ports/scheduling.py``.
 
 All keys of the schedule are in shard 0. One server of a cluster therefore has the whole schedule: a worker waits on one
 connection, and tenants take turns in one order.
@@ -31,7 +31,7 @@ from .servers import RedisServers
 JOBS_PER_CALL: Final = 1000
 """Maximum number of jobs per call of a script. A script with more jobs would block the server for too long."""
 LANE_POLL_SECONDS: Final = 2.0
-"""Seconds after which a waiting worker looks for jobs without being woken."""
+"""Seconds after which a waiting worker looks for jobs, even if no token wakes it."""
 END_WAIT_MS: Final = 5000
 """Milliseconds for which a call of end_wait is kept for a worker that is not waiting."""
 OFFERS_THAT_WAKE: Final = 1000
@@ -47,8 +47,8 @@ class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
     Every call may be repeated. If the reply to a claim is lost, no worker holds the claimed jobs. Their locks expire, and the
-    reconciler submits the jobs again. The same happens if the caller cancels a claim that waits. :meth:`end_wait` ends the wait
-    without losing jobs. Every method raises BackendUnavailableError when Redis does not answer.
+    reconciler submits the jobs again. The same happens if the caller cancels a waiting claim. With :meth:`end_wait`, the wait
+    ends and no job is lost. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
     def __init__(self, server: RedisServers, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
@@ -80,9 +80,9 @@ class RedisScheduler:
         requirements that the worker fulfils. Delayed jobs that are offered to such workers take turns with the due jobs.
 
         ``wait``: maximum seconds to wait before the claim. The wait takes at most LANE_POLL_SECONDS. It ends earlier if a
-        submission wakes this worker or :meth:`end_wait` is called. It also ends at the due time of the next job that the
-        worker's last claim found. Redis executes the claim as soon as the wait ends, without another round trip. A job that
-        this version cannot decode is put back with a delay, so that a worker of another version can take it.
+        submission wakes this worker, or if :meth:`end_wait` is called. It also ends at the due time of the next job, if the
+        worker's last claim found such a job. Redis executes the claim as soon as the wait ends, without another round trip. If
+        this version cannot decode a job, the job is put back with a delay, so that a worker of another version can take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
@@ -131,9 +131,9 @@ class RedisScheduler:
         await self._server.call_after(self._queued(submit), [*(call for _, call in calls), *self._submissions(submit)])
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
-        """Return those of ``jobs`` that are missing from Redis. All ``jobs`` are due in Postgres. A job is missing if its run
-        does not hold the lane's lock and the job is not due within a minute. (A later due time was set by the clock of another
-        server.)
+        """Return the jobs of ``jobs`` that are missing from Redis. The runs of all ``jobs`` are due in Postgres. A job is
+        missing if its run does not hold the lane's lock and the job is not due within a minute. (If its due time is later, the
+        clock of another server set it.)
 
         ``dead``: dead workers, whose locks do not count. A worker that reaches Redis but not Postgres renews its locks for some
         seconds after its death.
@@ -150,7 +150,7 @@ class RedisScheduler:
         await self._server.ping()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Publish to every worker that a cancel of these runs was requested. A lost hint only delays the cancel, because the
+        """Publish to every worker that a cancel of these runs was requested. If a hint is lost, the cancel is only delayed: the
         run's next write finds the request in Postgres."""
         if refs:
             message = packb([(ref.thread_key, ref.run_id) for ref in refs])
@@ -158,7 +158,7 @@ class RedisScheduler:
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         """Yield the runs of all hints that are published after this call, without end. Raises BackendUnavailableError when the
-        connection is lost. Then call it again."""
+        connection is lost. In this case call the method again."""
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()

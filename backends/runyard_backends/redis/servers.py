@@ -1,4 +1,4 @@
-"""The connections of a process to Redis: to one server, or to all servers of a cluster."""
+"""The connections of a process to one Redis server, or to all servers of a cluster."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class SqlCheckpointer(StoredThreads):
         return CheckpointData(messages, from_json(thread["extra"]), thread["parent_thread_id"], from_json(thread["config"]))
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages``, or no message. Each message has its own run id. Skip a message whose id is stored already.
+        """Store all ``messages`` or none, each under its own run id. Skip a message whose id is stored already.
         Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)

@@ -1,8 +1,8 @@
 """Transactions of a SQL store, and the values of its rows.
 
-A verb of a store is a function that takes a :class:`Transaction`. :class:`Database` calls the verb in one transaction. If the
-server rolls back the transaction because of other transactions, the Database calls the verb again. A verb must therefore have
-no effect except its statements. The functions of :mod:`.threads` lock a thread.
+A verb of a store is a function that takes a :class:`Transaction`. :class:`Database` calls the verb in one transaction. If other
+transactions make the server roll back the transaction, the Database calls the verb again. A verb must therefore have no effects
+other than its statements. The functions of :mod:`.threads` lock a thread.
 """
 
 from __future__ import annotations
@@ -112,10 +112,11 @@ class Database(Protocol):
     a page of a list.
 
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
-    ``long``: True for a verb whose time grows with the thread. It gets a longer time limit. ``wait``: False to raise
-    LockedError at once if another transaction has locked the whole database, or makes the server roll back this transaction.
-    Both methods raise LockedError if other transactions hold a lock for too long. They raise BackendUnavailableError if the
-    database does not answer. ``lock_imports`` takes the lock of a tenant's imports, or raises LockedError.
+    ``long``: True for a verb whose time grows with the thread, which gets a longer time limit. ``wait``: False to raise
+    LockedError at once in two cases: another transaction has locked the whole database, or makes the server roll back this
+    transaction. Both methods raise LockedError if other transactions hold a lock for too long. They raise
+    BackendUnavailableError if the database does not answer. ``lock_imports`` takes the lock of a tenant's imports, or raises
+    LockedError.
     """
 
     name: str

@@ -69,8 +69,8 @@ async def _remove(tx: Transaction, key: int, *, erase: bool) -> None:
         for statement in ("drop_messages_of_branch", "drop_levels", "drop_branch"):
             await tx.send(statement, branch_id)
     if shown:
-        # A cut shows the latest extra of its thread, which a run on another branch may have saved. Therefore all runs up to the
-        # last cut stay.
+        # A cut shows the latest extra of its thread. A run on another branch may have saved this extra. Therefore all runs up
+        # to the last cut stay.
         await tx.send("drop_runs_after", key, last_cut)
         return
     await tx.send("drop_runs", key)

@@ -101,11 +101,11 @@ async def end(
     keep: bool = False,
     words: str | None = None,
 ) -> Row:
-    """End a live run, and return its row. A completed run gets a completion number. So does a cancelled run whose messages are
-    kept.
+    """End a live run, and return its row. A completed run gets a completion number. A cancelled run whose messages are kept
+    also gets one.
 
     ``keep``: True to keep the messages of a cancelled run, if every tool call has a result (R10). ``words``: the text of an
-    abort, or None. The results that close open tool calls have this text, and so does the run's last message (H8).
+    abort, or None. The results that close open tool calls and the run's last message have this text (H8).
     """
     out = await writes.writer(tx, thread)
     counted = status is RunStatus.COMPLETED

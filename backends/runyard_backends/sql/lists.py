@@ -1,6 +1,6 @@
 """Pages of threads, runs and HITL requests.
 
-A page also ends after EXAMINED rows that do not match the filters. Such a page has fewer entries than asked for, and a
+A page also ends after EXAMINED rows that do not match the filters. Such a page has fewer entries than the limit, and a
 ``next``.
 """
 
@@ -30,7 +30,7 @@ E = TypeVar("E", Run, Thread, HitlRequest, AttemptInfo)
 EXAMINED: Final = 1000
 """A page ends after this number of rows that do not match the filters."""
 _PART: Final = 50
-"""Maximum number of rows that one statement reads. Rows may be large, so a page of few entries reads few rows."""
+"""Maximum number of rows that one statement reads. Rows may be large. A page of few entries therefore reads only few rows."""
 _run_entry = readable(external_runs.decoded, error=None)
 
 

@@ -1,9 +1,9 @@
 """Versions of the schema. Each version is a file ``<database>_<version>_<name>.sql`` of ``migrations``.
 
 A SQLite file gets its schema when it is opened, because usually one program uses the file. A MySQL or MariaDB database gets its
-schema from ``runyard migrate``, because programs of different releases may use the database. Code can run on a schema if the
-schema's version is at least OLDEST_SCHEMA and no applied version excludes the code. A version that excludes older code has the
-header ``-- oldest code: N``.
+schema from ``runyard migrate``, because programs of different releases may use the database. Code can run on a schema under two
+conditions: the schema's version is at least OLDEST_SCHEMA, and no applied version excludes the code. A version that excludes
+older code has the header ``-- oldest code: N``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MySQL 8.0.17 or later and MariaDB 10.6 or later (``mysql://``, ``mariadb://``), on InnoDB with its default isolation.
 
 A verb that writes locks its thread first. In REPEATABLE READ, all reads of a transaction see the state at the first read
-without a lock. This read comes after the lock. Therefore it sees all commits that came before the lock.
+without a lock. This first read comes after the lock of the thread. It therefore sees all commits that came before the lock.
 
 The verb is called again after a deadlock, and after a wait of LOCK_WAIT_SECONDS for a lock. After LOCKED_SECONDS, the verb
 fails. After the loss of a connection, the verb is called again only if it has sent no statement.
@@ -157,8 +157,8 @@ class MySqlTransaction(Transaction):
 
 
 class MySqlDatabase:
-    """A pool of connections to one database. Transactions get connections in the order in which they asked for them. asyncmy's
-    pool alone does not ensure this order. ``connect`` opens a connection outside the pool."""
+    """A pool of connections to one database. Transactions get connections in the order of their requests. asyncmy's pool alone
+    does not ensure this order. ``connect`` opens a connection outside the pool."""
 
     name = "MySQL"
 
@@ -348,7 +348,7 @@ async def plan(url: str) -> Migrated:
 
 
 async def _migrate(tx: Transaction) -> Migrated:
-    """Apply migrations under a lock of the session. A transaction would not help, because the server commits after each
+    """Apply migrations under a lock of the session. A transaction would not be enough, because the server commits after each
     statement that makes a table."""
     assert isinstance(tx, MySqlTransaction)
     [(locked,)] = await (await tx.execute(_LOCKS, (MIGRATION_SECONDS,))).fetchall()

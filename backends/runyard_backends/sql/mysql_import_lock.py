@@ -14,8 +14,8 @@ from ..import_locks import taken
 REPLY_SECONDS = 10.0
 """Seconds within which the server must answer."""
 RELEASE_SECONDS = 0.5
-"""Seconds to wait for the answer to a release. Without an answer, the connection is closed, and the server releases the lock
-when it notices this."""
+"""Seconds to wait for the answer to a release. Without an answer, the connection is closed. The server then releases the lock
+when it notices the close."""
 
 
 class MySqlImportLock:
@@ -55,7 +55,8 @@ class MySqlImportLock:
             raise BackendUnavailableError(f"the lock of the import was lost: {error}; import again") from error
 
     async def release(self) -> None:
-        """Release the lock, and close the connection. The close alone is not enough, because the server may notice it late."""
+        """Release the lock, and close the connection. To close the connection alone is not enough, because the server may
+        notice this late."""
         try:
             with suppress(Exception):
                 await self._ask("SELECT RELEASE_ALL_LOCKS()", seconds=RELEASE_SECONDS)

@@ -102,8 +102,8 @@ async def load(db: Database, tenant: str, thread_id: str, run_id: str | None) ->
 
 
 async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
-    """Apply the deadline of each overdue request of a thread (H7). The deadline stores the default answer or fails the run. A
-    request to fail without a live run is closed. Raises LockedError."""
+    """Apply the deadline of each overdue request of a thread (H7). The deadline stores the default answer or fails the run. If
+    the run to fail is not live, the request is closed. Raises LockedError."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         return await _overdue(tx, await tx.row("find_thread", tenant, thread_id))
@@ -117,8 +117,8 @@ async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
 
 async def fire_before_reading(db: Database, tenant: str, thread_id: str | None) -> None:
     """Apply the deadlines of the overdue requests of a thread before a call that only reads. If ``thread_id`` is None, apply
-    those of the tenant, FIRED_AT_ONCE at most. Skip a thread that another transaction has locked. The call then shows the
-    thread's state before the deadlines."""
+    the deadlines of the whole tenant, at most FIRED_AT_ONCE. Skip a thread that another transaction has locked. The call then
+    shows the thread's state before the deadlines."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         if thread_id is None:

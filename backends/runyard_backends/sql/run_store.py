@@ -16,8 +16,8 @@ from .refusals import no_workers
 
 
 class SqlRunStore(Refusing):
-    """The methods of :class:`~runyard.ports.stores.RunStore` that need no worker. They return no effects. There is no
-    reconciler. Therefore each method that returns runs or requests applies the deadlines of overdue requests first (H7)."""
+    """The methods of :class:`~runyard.ports.stores.RunStore` that need no worker. They return no effects. Because there is no
+    reconciler, each method that returns runs or requests first applies the deadlines of overdue requests (H7)."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         super().__init__("runs", no_workers(db.name))

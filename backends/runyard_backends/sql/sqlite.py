@@ -1,7 +1,7 @@
 """SQLite files (``sqlite:///file.db``). Several processes of one machine may share a file.
 
-A file is in WAL mode, in which readers do not wait for the writer. Only one connection at a time can write. This connection
-locks the file by ``BEGIN IMMEDIATE``. Each commit is flushed to the disk.
+A file is in WAL mode. In this mode, readers do not wait for the writer. Only one connection at a time can write. It locks the
+file by ``BEGIN IMMEDIATE``. Each commit is flushed to the disk.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class SqliteDatabase:
 
     async def _connect(self) -> aiosqlite.Connection:
         connection = aiosqlite.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
-        # As a daemon, the connection's thread does not keep a program alive that did not close its store. In aiosqlite before
-        # 0.22, the connection itself is the thread.
+        # The connection's thread becomes a daemon. Otherwise it would keep a program alive that did not close its store. In
+        # aiosqlite before 0.22, the connection itself is the thread.
         thread: Any = getattr(connection, "_thread", connection)
         thread.daemon = True
         await connection
@@ -223,7 +223,7 @@ class SqliteDatabase:
         async with self._writing:
             writer = self._opened()
             with translated():
-                if await _version(writer) >= migrations[-1].version:  # do not wait for the writer of another process
+                if await _version(writer) >= migrations[-1].version:  # the schema is current: do not wait for another writer
                     await check_schema(SqliteTransaction(writer))
                     return migrated(migrations[-1].version, [])
                 async with _transaction(writer, "BEGIN IMMEDIATE") as transaction:
@@ -264,8 +264,8 @@ async def _version(connection: aiosqlite.Connection) -> int:
 
 @contextlib.asynccontextmanager
 async def _transaction(connection: aiosqlite.Connection, begin: str) -> AsyncIterator[SqliteTransaction]:
-    """Open a transaction. A cancelled caller does not wait for the rollback. The connection's thread executes calls in order,
-    and therefore executes the rollback before any later call."""
+    """Open a transaction. If the caller is cancelled, it does not wait for the rollback. The connection's thread executes calls
+    in order. It therefore executes the rollback before any later call."""
     try:
         await connection.execute(begin)
         yield SqliteTransaction(connection)

@@ -74,8 +74,8 @@ async def _path(tx: Transaction, level: Level) -> list[PathSegment]:
 
 async def _leaves(tx: Transaction, thread: Row, ends: Sequence[Row], named: dict[int, list[str]]) -> list[Leaf]:
     """Return all leaves. A leaf is the last visible message of a branch, or the last message of a run that is not completed. A
-    branch without own visible messages has no leaf, except the thread's first branch. A message after which another branch
-    begins is no leaf, except at the end of a labelled branch."""
+    branch without own visible messages has no leaf, except the thread's first branch. If another branch begins at a message,
+    the message is not a leaf, unless it is the end of a labelled branch."""
     key, root = thread["thread_key"], thread["root_branch"]
     continued = {row["base_id"] for row in ends if row["branch_id"] != root and row["message_id"] is not None}
     found: dict[str, Leaf] = {}
@@ -116,9 +116,9 @@ async def _labels(tx: Transaction, thread: Row) -> dict[int, list[str]]:
 async def _depths(tx: Transaction, ends: Sequence[Level]) -> list[int]:
     """Return the number of messages on the path to each of ``ends``.
 
-    Paths share levels. One statement counts the messages between two successive high waters on a branch, and the sums give the
-    length of each level. A run below the high water may have completed after the level's cutoff, so that the level does not
-    show it. Such a level is counted separately.
+    Paths share levels. For each branch, one statement counts the messages between two successive high waters. The sums give the
+    length of each level. A run below the high water may have completed after the level's cutoff. The level then does not show
+    the run. Such a level is counted separately.
     """
     paths = [[*await views.inherited(tx, end.branch_id), end] for end in ends]
     by_branch: dict[int, set[Level]] = defaultdict(set)

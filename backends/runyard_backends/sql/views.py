@@ -83,7 +83,7 @@ async def page_of(
 ) -> tuple[list[MessageRow], bool]:
     """Return up to ``limit`` messages of a view after the number ``after``, the oldest first. Also return True if there are
     more. ``newest_first``: True to begin with the newest message. The messages have about ``budget`` bytes together. A larger
-    message is a page of its own. The call reads the returned messages, and the sizes of some further messages."""
+    message is a page of its own. The call reads only the returned messages, and the sizes of some further messages."""
     made: list[MessageRow] = []
     place = after if after is not None else LAST if newest_first else 0
     sizes_of, rows_of_page = ("sizes_before", "visible_before") if newest_first else ("sizes_after", "visible_after")
@@ -228,8 +228,8 @@ async def inherited_run(tx: Transaction, thread: Row, run_id: str) -> InheritedR
 
 
 async def last_completed(tx: Transaction, view: View) -> str | None:
-    """Return the id of the last completed run of a view. The last level with a completed run has it, because the runs of a
-    level completed after those of earlier levels."""
+    """Return the id of the last completed run of a view. It is in the last level that has a completed run: the runs of a level
+    completed after the runs of earlier levels."""
     for level in reversed(view):
         for (run_id,) in await tx.tuples("last_completed", level.branch_id, level.cutoff, level.high_water_seq):
             return str(run_id)

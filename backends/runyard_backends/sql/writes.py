@@ -117,7 +117,7 @@ async def branch_of(tx: Transaction, branch_id: int) -> Row:
 async def append(
     tx: Transaction, tenant: str, thread_id: str, messages: Sequence[NewMessage], run_ids: Sequence[str | None]
 ) -> None:
-    """Store all messages of a checkpointer's call, or no message. Each message has its own run id. Skip a message whose id is
+    """Store all messages of a checkpointer's call, or none. Each message has its own run id. Skip a message whose id is
     stored already.
 
     Raises RunAlreadyCompletedError, RunAlreadyClaimedError. Raises InvalidInputError if a message of another run has one of the
@@ -171,8 +171,8 @@ async def _unclaimed(tx: Transaction, thread: Row, run_id: str, head: Row) -> Ro
 
 
 async def _held(tx: Transaction, thread: Row, ids: Sequence[str]) -> list[views.Place]:
-    """Return the messages of the thread that have one of the ids. One statement searches for many ids. Most ids are new and
-    need no other statement."""
+    """Return the messages of the thread that have one of the ids. One statement searches for many ids. Most ids are new, so
+    most calls need no further statement."""
     held: list[views.Place] = []
     for n in range(0, len(ids), IDS_PER_SEARCH):
         part = ids[n : n + IDS_PER_SEARCH]

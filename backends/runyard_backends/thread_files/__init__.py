@@ -44,8 +44,8 @@ async def import_threads(backend: Backend, file: BinaryIO, *, new_ids: bool = Fa
 
     Raises InvalidInputError before anything is written, for a file that is not seekable or has an invalid ``line``. Raises
     LockedError while another import works in the tenant. Raises BackendUnavailableError or LockedError for a store that cannot
-    be used. After such an error, the same import can be continued. Any other error of the store ends the import of one thread.
-    The report has a note about it.
+    be used. After such an error, repeat the call to continue the import. Any other error of the store ends only the import of
+    one thread, and the report has a note about it.
     """
     if not file.seekable():
         raise InvalidInputError("an import reads its file twice; copy a pipe to a file first", field="file")

@@ -176,8 +176,8 @@ class _Section:
         """The ids of the forks whose cuts were not found."""
 
     async def lines(self, children: list[Thread], closing: list[str]) -> AsyncIterator[Line]:
-        """Yield the lines. ``children``: the forks with a section. ``closing``: the id of the message that closes open tool
-        calls, if the thread is a repaired fork. The file does not have this message."""
+        """Yield the lines. ``children``: the forks with a section. ``closing``: if the thread is a repaired fork, the id of the
+        message that closes open tool calls. The file does not have this message."""
         await self._read_runs()
         flat = self._first and self._thread.parent_thread_id is not None
         forks = Forks([await self._fork_point(child, flat, closing) for child in children])
@@ -273,8 +273,8 @@ class _Section:
             self._take_run(run)
 
     async def _find_run(self, run_id: str) -> RunFacts | None:
-        """Return the run of a message, or None for a run that was never claimed. A list of runs leaves deleted runs out, of
-        which forks may show messages."""
+        """Return the run of a message, or None for a run that was never claimed. The list of runs is not enough: it leaves out
+        deleted runs, but forks may show messages of deleted runs."""
         if run_id not in self._runs and run_id not in self._unclaimed:
             run = await self._backend.runs.run(self._id, run_id)
             if run is None or run.deleted_at is None:
@@ -312,7 +312,7 @@ class _Section:
         return ForkPoint(line, child.created_at, (inherited and not flat) or line.at_message_id in closing)
 
     async def closing(self) -> list[str]:
-        """Return the id of the message that closes open tool calls, if the thread is a repaired fork."""
+        """If the thread is a repaired fork, return the id of the message that closes open tool calls."""
         if self._thread.forked_after_run_id is not None:
             return []
         keys = await self._branches.branch_keys(self._id)

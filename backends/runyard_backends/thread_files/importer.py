@@ -36,7 +36,7 @@ class FileImport:
         self._forks: set[str] = set()
         """The forks that this call has made, or would make."""
         self._renamed: dict[str, dict[str, str]] = {}
-        """The messages that the ancestors of a fork have under other ids than in the file, by fork."""
+        """For each fork, the messages of its ancestors that have other ids than in the file."""
         self._missing: set[str] = set()
         """The threads that were refused or not made."""
 
@@ -54,7 +54,7 @@ class FileImport:
             await lock.release()
 
     async def _repeat_under(self, lock: ImportLock, lines: Iterator[tuple[int, Line]]) -> None:
-        """Execute all lines, and check ``lock`` meanwhile. Stop when the lock is lost."""
+        """Execute all lines. At the same time, check ``lock`` repeatedly. Stop when the lock is lost."""
         done = asyncio.Event()
         checking, repeating = asyncio.create_task(_check(lock, done)), asyncio.create_task(self._repeat(lines))
         try:
@@ -125,8 +125,8 @@ class FileImport:
             self.report.count("unchanged")
 
     async def _fork(self, number: int, section: Section | None, line: ForkLine) -> None:
-        """Fork the thread of the section, unless the fork exists. An unchanged thread may also need a fork, if the earlier fork
-        was deleted."""
+        """Fork the thread of the section, unless the fork exists. Even an unchanged thread may need a fork, because the earlier
+        fork may have been deleted."""
         if section is None or section.id in self._missing:
             return
         child = self._ids.thread(line.thread_id)

@@ -27,9 +27,9 @@ class Mark:
 
     ``origin``: the digest by which a repeated import recognises its thread. ``export_id``: the export of the last import that
     was completed, or an empty text. ``began``: the time of the store at which the present import began, in microseconds since
-    1970, or None between imports. ``head``: the id of the last visible message of the head, or an empty text. It is set at the
-    begin and at the end of an import. ``keep``: True if the deployment has moved the head. Imports then do not move it.
-    ``open``: the digests of the live runs and of the pending requests that imports have made.
+    1970, or None between imports. ``head``: the id of the last visible message of the head, or an empty text. ``head`` is set
+    at the begin and at the end of an import. ``keep``: True if the deployment has moved the head. Imports then do not move the
+    head. ``open``: the digests of the live runs and of the pending requests that imports have made.
     """
 
     origin: str

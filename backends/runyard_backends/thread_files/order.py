@@ -2,9 +2,9 @@
 
 Messages are ordered by message number, and completions by completion number. The store records no common order of both. The
 parents of messages show this order. The parent of a message without a run is the last visible message at its append. The parent
-of a run's first message is the last visible message at the run's claim. Therefore a claim comes at the time when this parent is
-the last visible message. A completion may change the last visible message. Such a completion comes directly before the first
-line that needs the change. Times order only the lines that parents do not order.
+of a run's first message is the last visible message at the run's claim. Therefore a claim comes where this parent is the last
+visible message. A completion may change the last visible message. Such a completion comes directly before the first line that
+needs the change. If the parents leave the order of two lines open, their times decide.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ENDED_WITHOUT_COMPLETION: Final = frozenset({"failed", "cancelled", "dead"})
 
 @dataclass(slots=True)
 class RunFacts:
-    """What the order needs of a run. ``place``: the place among the completed runs of the thread, or None. ``deleted``: True if
-    the run was deleted. The fields from ``first`` on are those of its messages on the branch."""
+    """The facts of a run that determine the order. ``place``: the place among the completed runs of the thread, or None.
+    ``deleted``: True if the run was deleted. ``first`` and the following fields describe the run's messages on the branch."""
 
     run_id: str
     status: str
@@ -66,7 +66,7 @@ class Forks:
         heapq.heappush(self._passed, (fork.made, fork.line.thread_id, fork))
 
     def passed(self, cut: str) -> None:
-        """Record that the lines contain this message, or the completion of this run. ``cut``: the id."""
+        """Record that the lines contain a message, or the completion of a run. ``cut``: the id of the message or run."""
         for fork in self._waiting.pop(cut, ()):
             self._pass(fork)
 
@@ -157,8 +157,8 @@ class BranchOrder:
         return made
 
     def _claim_here(self) -> list[Line]:
-        """Claim the runs whose first message has the present last visible message as parent. Call it before the last visible
-        message changes."""
+        """Claim the runs whose first message has the present last visible message as its parent. Call this method before the
+        last visible message changes."""
         return [line for run in self._claims.pop(self._leaf, ()) for line in self._claim(run)]
 
     def _claim(self, run: RunFacts) -> list[Line]:

@@ -81,7 +81,8 @@ class RequestImport:
     async def _others_pending(self) -> bool:
         """Return True if the thread has a pending request that no import has made. Importing another request could replace it.
 
-        The section knows the requests of this file and of the mark. The time of a request does not show who has made it."""
+        The requests of this file and of the mark are known to be imported. The time of a request does not show whether an
+        import has made it."""
         section, runs = self._section, self._backend.runs
         pending = items_of(
             lambda cursor: runs.requests(thread_id=section.id, pending=True, page=PageRequest(limit=1000, cursor=cursor))

@@ -83,7 +83,7 @@ class Section:
     _last: dict[str, tuple[int, str]] = field(default_factory=dict)
     _claimed: set[str] = field(default_factory=set)
     _foreign: dict[str, bool] = field(default_factory=dict)
-    """By run id, for the runs that the thread had before this call: True if no import has made the run."""
+    """The runs that the thread had before this call, by run id. The value is True if no import has made the run."""
     _batch: list[tuple[int, Message]] = field(default_factory=list)
     _bytes: int = 0
     _leaves: dict[str, int] | None = None
@@ -120,7 +120,7 @@ class Section:
                 self.report.note(self.id, "null as a value of the config")
 
     async def _begin_again(self) -> None:
-        """Record in the mark that another import begins, and the present head."""
+        """Record in the mark that another import begins. Also record the present head."""
         head = await last_visible(self.backend.threads, self.id, self._inherited)
         keep = self.mark.keep or (self.mark.head not in ("", head))
         self.mark = replace(self.mark, head=head, keep=keep)
@@ -288,7 +288,7 @@ class Section:
             await self.flush()
 
     async def flush(self) -> None:
-        """Append the collected messages. If the store refuses one, append the messages before it, and raise its error."""
+        """Append the collected messages. If the store refuses a message, append the messages before it, and raise the error."""
         if not self._batch:
             return
         batch, self._batch, self._bytes = self._batch, [], 0

@@ -36,8 +36,8 @@ def inner(address: Address) -> Address:
 
 
 def permitted(address: Address, allowed: Collection[Network]) -> bool:
-    """Return True if a webhook may be sent to ``address``. Its :func:`inner` address must be public, or one of ``allowed`` must
-    contain ``address`` or its :func:`inner` address."""
+    """Return True if a webhook may be sent to ``address``. This is allowed if the :func:`inner` address is public, or if one of
+    ``allowed`` contains ``address`` or the inner address."""
     meant = inner(address)
     if any(each in network for network in allowed for each in (address, meant)):
         return True
@@ -46,8 +46,8 @@ def permitted(address: Address, allowed: Collection[Network]) -> bool:
 
 
 def may_be_permitted(host: str, allowed: Collection[Network]) -> bool:
-    """Return False if ``host`` is an address, in any notation, or ``localhost``, and is not permitted. The result for another
-    name is True: :func:`resolve` checks its addresses when a delivery is sent."""
+    """Return False if ``host`` is ``localhost`` or an address (in any notation) that is not permitted. Return True for any
+    other name: :func:`resolve` checks its addresses when a delivery is sent."""
     meant = _literal(host.removesuffix("."))
     return not meant or any(permitted(each, allowed) for each in meant)
 
@@ -75,6 +75,6 @@ async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[st
 
 
 def refusal(host: str) -> str:
-    """Return the words for a host without a permitted address. Whoever may create a webhook reads them, and must not learn the
-    addresses of names inside the network."""
+    """Return the error text for a host without a permitted address. Users who create webhooks read this text. It must therefore
+    not contain addresses of hosts inside the network."""
     return f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"

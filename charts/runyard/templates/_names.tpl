@@ -1,9 +1,10 @@
-{{/* The beginning of all names. A Job, the longest name, has room for "-migrate-" and a revision. A Service has no dot in its name. */}}
+{{/* The beginning of all names. The longest name is the name of the Job: it adds "-migrate-" and a revision. The name of a Service has no
+dot. */}}
 {{- define "runyard.fullname" -}}
 {{- .Values.fullnameOverride | default .Release.Name | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* The labels that select the pods of a component. Takes root and component, and for a named group of workers group. */}}
+{{/* The labels that select the pods of a component. Arguments: root and component. A named group of workers also gives group. */}}
 {{- define "runyard.selector" -}}
 app.kubernetes.io/name: runyard
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
@@ -13,7 +14,7 @@ runyard/group: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* The labels of an object. Takes what runyard.selector takes. */}}
+{{/* The labels of an object. Arguments: as for runyard.selector. */}}
 {{- define "runyard.labels" -}}
 {{ include "runyard.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -47,7 +48,7 @@ RUNYARD_API_PORT=tcp://… in the pods of the namespace, and an API process woul
 {{- .Values.api.tokenSecret | default (printf "%s-api-token" (include "runyard.fullname" .)) -}}
 {{- end }}
 
-{{/* The groups of workers as JSON: the values of each group by its name. The only group without `workers` has no name. */}}
+{{/* The groups of workers as JSON: the values of each group by its name. Without `workers`, there is one group, and it has no name. */}}
 {{- define "runyard.groups" -}}
 {{- $groups := dict -}}
 {{- range $name, $own := .Values.workers -}}

@@ -15,7 +15,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* An ingress rule. Takes port and from, a list of peers. */}}
+{{/* An ingress rule. Arguments: port, and from as a list of peers. */}}
 {{- define "runyard.ingressRule" -}}
 - ports:
     - port: {{ .port }}

@@ -1,4 +1,4 @@
-{{/* What the pods of all components have in common. Takes root. */}}
+{{/* The common part of the pods of all components. Argument: root. */}}
 {{- define "runyard.pod" -}}
 serviceAccountName: {{ .account | default (include "runyard.serviceAccount" .root) | quote }}
 automountServiceAccountToken: false
@@ -18,7 +18,7 @@ volumes:
   {{- end }}
 {{- end }}
 
-{{/* Where the pods of a deployment may run. Takes root, component, group and values: those of the component. */}}
+{{/* The placement of the pods of a Deployment. Arguments: root, component, group, and values of the component. */}}
 {{- define "runyard.placement" -}}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
@@ -45,7 +45,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* What all containers have in common. Takes root. */}}
+{{/* The common part of all containers. Argument: root. */}}
 {{- define "runyard.container" -}}
 image: {{ include "runyard.image" .root | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
@@ -73,8 +73,8 @@ envFrom:
 {{- end }}
 {{- end }}
 
-{{/* The variables of a container, as entries of env. Takes root, and values: those of the component. own: variables that the chart sets,
-by name; those of the values replace them. postgres: the secret and key of the URL of Postgres, if they are not those of the workers. */}}
+{{/* The variables of a container, as entries of env. Arguments: root, and values of the component. own: variables that the chart sets, by
+name. Variables of the values replace them. postgres: the secret and key of a Postgres URL that replaces the URL of the workers. */}}
 {{- define "runyard.env" -}}
 {{- $values := .root.Values -}}
 {{- $postgres := .postgres | default (dict "existingSecret" $values.postgres.existingSecret "key" $values.postgres.key) -}}
@@ -102,8 +102,8 @@ by name; those of the values replace them. postgres: the secret and key of the U
 {{- end }}
 {{- end }}
 
-{{/* The annotations of the pods of a deployment, with those by which a Prometheus without the operator finds them. Takes root, and port
-if the pods are to be found. */}}
+{{/* The annotations of the pods of a Deployment. Arguments: root and port. With port, a Prometheus without the operator finds the pods by
+these annotations. */}}
 {{- define "runyard.podAnnotations" -}}
 {{- $found := dict -}}
 {{- with .port -}}

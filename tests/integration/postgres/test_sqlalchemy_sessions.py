@@ -63,7 +63,9 @@ async def test_a_scoped_session_is_refused_and_its_session_is_taken(postgres_url
     engine = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
     scoped = scoped_session(sessionmaker(engine))
     async with Client.connect(postgres_url) as client:
-        with pytest.raises(InvalidInputError, match=r"scoped session is another session.*pass the session itself") as refused:
+        with pytest.raises(
+            InvalidInputError, match=r"scoped session is a different session.*pass the session itself"
+        ) as refused:
             await client.enqueue("t", "hi", "r", connection=scoped)
         assert refused.value.details["field"] == "connection"
         assert not scoped.registry.has()

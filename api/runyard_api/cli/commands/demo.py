@@ -74,7 +74,7 @@ class Stage:
 def demo(
     picture: Annotated[Path | None, typer.Option(help="Also save the output to this file, as SVG.")] = None,
     console: Annotated[
-        bool, typer.Option("--console", help="Keep the servers and the workers, and serve the console until Ctrl-C.")
+        bool, typer.Option("--console", help="Keep servers and workers after the demo. Serve the console until Ctrl-C.")
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the console. If it is 0 or in use, any free port is used.")
@@ -82,8 +82,8 @@ def demo(
 ) -> None:
     """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.
 
-    By default a script answers. RUNYARD_MODEL names a model that answers instead. Without RUNYARD_MODEL, OPENAI_API_KEY selects
-    openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
+    By default a script answers. If RUNYARD_MODEL names a model, this model answers. Without RUNYARD_MODEL, OPENAI_API_KEY
+    selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
     check_servers()
     # A configured database may have other tenants. On private servers the console can also operate the deployment.

@@ -55,7 +55,7 @@ def dev(
             help="Port of the HTTP API. If it is 0 or in use, any free port is used.",
         ),
     ] = 8000,
-    reset: Annotated[bool, typer.Option("--reset", help="Delete the data in .runyard/ first.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Before the start, delete the data in .runyard/.")] = False,
     configured: Annotated[
         bool,
         typer.Option(
@@ -108,8 +108,8 @@ def dev(
 
 
 def _server_lines(postgres_url: str, redis_url: str) -> Iterator[str]:
-    """Yield a line about each server. The line has the URL without passwords. It says that the server is private, or names the
-    variable of the URL."""
+    """Yield a line about each server. The line has the URL without passwords. It also says that the server is private, or it
+    names the variable of the URL."""
     named = named_servers()
     for what, variable, url in (("Postgres", location.URL, postgres_url), ("Redis", location.REDIS, redis_url)):
         yield f"{what}: {without_password(url)} ({f'of {variable}' if variable in named else 'private, in .runyard/'})"

@@ -93,7 +93,7 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
 
 
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:
-    """Return the settings that a worker would have here, without passwords, each with its source."""
+    """Return the settings that a worker on this machine would have, each with its source. Passwords are replaced."""
     shown = []
     for name in Settings.model_fields:
         value, source = getattr(settings, name), _source(settings, name)

@@ -27,7 +27,7 @@ def cubepi(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only read the database and print the report.")] = False,
     as_json: options.Json = False,
 ) -> int:
-    """Import the threads of a database of cubepi or cubeloop. The command may be repeated, even after an interruption."""
+    """Import the threads of a database of cubepi or cubeloop. You can repeat the command, also after an interruption."""
     from runyard_backends.cubepi import ALWAYS, Report, import_threads
 
     async def go() -> Report:

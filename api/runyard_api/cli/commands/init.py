@@ -22,8 +22,8 @@ STARTER: Final = {
     ".dockerignore": "dockerignore.txt",
     ".gitignore": "gitignore.txt",
 }
-"""The file in the package, by file of the project. The names differ, because build tools would apply a `.gitignore` in the
-package to the package itself."""
+"""For each file of the project: the file in this package that has its text. The names differ, because build tools would apply a
+`.gitignore` in the package to the package itself."""
 
 
 def init(

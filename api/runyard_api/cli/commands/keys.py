@@ -30,7 +30,7 @@ def create(
     days: Annotated[float | None, typer.Option(min=0, help="Days until the key expires. Default: never.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create an API key and print it. The key cannot be shown again, because the database keeps only a digest."""
+    """Create an API key and print it. The key cannot be shown later, because the database has only a digest of it."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

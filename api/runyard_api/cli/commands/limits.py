@@ -16,7 +16,7 @@ from ..view.output import escape
 app = typer.Typer(help="Manage the limits of the deployment.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help=f"Name of the limit: one of {', '.join(LIMITS)}.", show_default=False)]
-Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent of the limit. Default: every tenant or agent.")]
+Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent of the limit. Default: all without their own.")]
 
 
 @app.command("list")
@@ -39,10 +39,10 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
 def set_(
     context: typer.Context,
     name: Name,
-    most: Annotated[int, typer.Argument(min=0, help="Highest number of runs, or of bytes.", show_default=False)],
+    most: Annotated[int, typer.Argument(min=0, help="The limit: a number of runs or bytes.", show_default=False)],
     subject: Subject = None,
 ) -> None:
-    """Set a limit. The limit applies to later accepts and claims of every process."""
+    """Set a limit. All processes apply it when they next accept or claim a run."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -27,7 +27,7 @@ def branches(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the last message of each branch. `threads show --leaf` shows the path to one of these messages."""
+    """List the last message of each branch. `threads show --leaf ID` shows the messages of one branch."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -84,7 +84,7 @@ def store(
     role: Annotated[str, typer.Option(help="Role of the message: system, user or assistant.")] = "user",
     format: Annotated[str | None, typer.Option(help=f"One of {', '.join(get_args(Format))}.")] = None,
     parent: Annotated[
-        str | None, typer.Option(help=f"Store after this message, on a branch. {ROOT_ID}: store another first message.")
+        str | None, typer.Option(help=f"Store after this message, on a branch. {ROOT_ID}: store a new first message.")
     ] = None,
     expected_leaf: Annotated[str | None, typer.Option(help="Store only if this message is the last one.")] = None,
     as_json: options.Json = False,
@@ -113,7 +113,7 @@ def store(
 def regenerate(
     context: typer.Context,
     thread: options.ThreadArg,
-    text: Annotated[str | None, typer.Argument(help="New text in place of the user message (edit and resend).")] = None,
+    text: Annotated[str | None, typer.Argument(help="New text for the user message (edit and resend).")] = None,
     message: Annotated[
         str | None, typer.Option(help="Id of the answer to replace, or of the user message. Default: the newest.")
     ] = None,
@@ -121,7 +121,7 @@ def regenerate(
         str | None, typer.Option(help="Id of the run. A repetition with the same id returns the same run.")
     ] = None,
     agent: options.Agent = None,
-    parallel: Annotated[bool, typer.Option("--parallel", help="Do not wait for other runs.")] = False,
+    parallel: Annotated[bool, typer.Option("--parallel", help="Do not wait for other runs of the thread.")] = False,
     wait: options.Wait = False,
     stream: options.Stream = False,
     wait_timeout: options.WaitTimeout = None,

@@ -1,4 +1,4 @@
-"""The command ``migrate``: bring the database's schema up to this version, or list the changes without applying them."""
+"""The command ``migrate``: upgrade the database's schema to this version, or list the changes without applying them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def migrate(
             help="Role of the workers and API processes. The role gets the rights that it needs, and loses all others.",
         ),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="List what would be applied, and change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="List the changes without applying them.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Like --plan, but exit with 5 if the schema lacks a part that this version needs.")
     ] = False,
@@ -103,7 +103,7 @@ def _module(url: str) -> ModuleType:
 
 
 def _show_plan(url: str, *, check: bool) -> None:
-    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if there are any."""
+    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if there is such a file."""
     if url.partition(":")[0] in POSTGRES:
         from runyard_backends.postgres.migrate import plan
 

@@ -37,7 +37,9 @@ def prompt(
     expires_in: Annotated[float | None, typer.Option(help="Seconds after which the run fails if it has not started.")] = None,
     max_attempts: Annotated[
         int | None,
-        typer.Option(help="Number of errors after which the run fails. Default: retry only temporary errors of a provider."),
+        typer.Option(
+            help="Number of errors after which the run fails. Default: only temporary errors of a provider are retried."
+        ),
     ] = None,
     strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
     metadata: Annotated[
@@ -94,7 +96,7 @@ def respond(
     answered_by: Annotated[
         str | None, typer.Option(help="Name of the person who answers. Over HTTP: name of the API key.")
     ] = None,
-    on_behalf_of: Annotated[str | None, typer.Option(help="Name of the person for whom the answer is given.")] = None,
+    on_behalf_of: Annotated[str | None, typer.Option(help="Name of the person on whose behalf the answer is given.")] = None,
     wait: options.Wait = False,
     stream: options.Stream = False,
     wait_timeout: options.WaitTimeout = None,

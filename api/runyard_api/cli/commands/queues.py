@@ -23,7 +23,7 @@ QueueArg = Annotated[str, typer.Argument(help="Name of the queue.", show_default
 def list_(
     context: typer.Context, limit: options.Limit = 100, cursor: options.Cursor = None, as_json: options.Json = False
 ) -> None:
-    """List the queues of all tenants that have runs, are paused, or have a worker."""
+    """List the queues that have runs, are paused or have a worker, for all tenants."""
 
     async def go() -> Page[QueueInfo]:
         async with deployment.connect(context) as client:

@@ -62,7 +62,8 @@ def show(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show one run and its timeline: attempts, model requests, tools, steps, questions, times, tokens, cost, tracebacks."""
+    """Show one run: its times, tokens, cost and tracebacks, and the timeline of its attempts, model requests, tools, steps and
+    questions."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -90,7 +91,8 @@ def candidates(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the candidates of a fan-out, also while it runs: status, tokens and answer. Print the tracebacks of errors below."""
+    """List the candidates of a fan-out with status, tokens and answer. The fan-out may still run. The tracebacks of errors
+    follow below the list."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -147,7 +149,7 @@ def watch_(
 
 @app.command()
 def explain(context: typer.Context, ids: options.RunIds, as_json: options.Json = False) -> None:
-    """Print one sentence about a run: the reason why it waits, or its current activity."""
+    """Print one sentence about a run: why it waits, or what it does now."""
 
     async def go() -> tuple[str, str, str]:
         async with deployment.connect(context) as client:

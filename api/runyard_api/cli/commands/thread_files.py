@@ -51,12 +51,15 @@ def import_(
     context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="File of `threads export`, or - for standard input.")],
     new_ids: Annotated[
-        bool, typer.Option("--new-ids", help="Give threads, runs, messages and requests new ids, derived from the export.")
+        bool,
+        typer.Option(
+            "--new-ids", help="Give threads, runs, messages and requests new ids. The ids are derived from the export."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the file and print the report.")] = False,
     as_json: options.Json = False,
 ) -> int:
-    """Import the threads of a file of `threads export`. The command may be repeated, even after an interruption."""
+    """Import the threads of a file of `threads export`. You can repeat the command, also after an interruption."""
     from runyard_backends.thread_files import ALWAYS, import_threads
 
     async def go(source: BinaryIO) -> Report:
@@ -70,7 +73,7 @@ def import_(
 
 @contextmanager
 def _written(name: str) -> Iterator[BinaryIO]:
-    """Yield a file to write. The file gets its name when it is complete."""
+    """Yield a temporary file to write. When it is complete, it is renamed to ``name``."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -78,7 +81,7 @@ def _written(name: str) -> Iterator[BinaryIO]:
     path = Path(name)
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise InvalidInputError(f"{name!r} is no regular file; use - for standard output", field="file")
+            raise InvalidInputError(f"{name!r} is not a regular file; use - for standard output", field="file")
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
                 yield file  # type: ignore[misc]
@@ -102,7 +105,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
             if name == "-":
                 copy_lines(sys.stdin.buffer, file)
             elif not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InvalidInputError(f"{name!r} is no regular file; use - for standard input", field="file")
+                raise InvalidInputError(f"{name!r} is not a regular file; use - for standard input", field="file")
             yield file
     except OSError as error:
         raise InvalidInputError(f"cannot read {name!r}: {error.strerror}", field="file") from None

@@ -126,7 +126,8 @@ def messages(
     limit: options.Limit = 50,
     cursor: options.Cursor = None,
 ) -> None:
-    """Print a thread's messages as JSON of a message format, with a list of the values that the format cannot represent."""
+    """Print a thread's messages as JSON in a message format. The output also lists the values that the format cannot
+    represent."""
     chosen: Format = options.choice(format, Format, "--format")
 
     async def go() -> FormattedPage:
@@ -143,7 +144,7 @@ def messages(
 def delete(
     context: typer.Context,
     thread: options.ThreadArg,
-    forks: Annotated[bool, typer.Option("--forks", help="First delete its forks and their forks.")] = False,
+    forks: Annotated[bool, typer.Option("--forks", help="First delete all its forks.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="First cancel its live runs.")] = False,
     erase: Annotated[
         bool, typer.Option("--erase", help="Also blank the thread's own messages in every fork that shows them.")
@@ -171,7 +172,8 @@ def tree(
     full: Annotated[bool, typer.Option("--full", help="Show every turn of long stretches without a fork.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw a thread as a graph, with its branches and ancestors, all forks of these threads, and the children of their runs."""
+    """Draw a thread as a graph, with its branches. The graph also has its ancestors, all their forks, and the children of their
+    runs."""
 
     async def go() -> thread_tree.ThreadTree:
         async with deployment.connect(context) as client:
@@ -229,7 +231,7 @@ def _result(result: ToolResultPart) -> str:
 
 
 def message_line(message: Message) -> str:
-    """Return a message as markup: its role, text and tool calls, and the status of its run if the run is not completed."""
+    """Return a message as markup: its role, text and tool calls. If its run is not completed, add the status of the run."""
     head = f"[{output.ROLE_STYLE[message.role]}]{message.role:>9}[/]"
     if message.run_status not in (None, RunStatus.COMPLETED):
         head += f" [{_NODE_STYLE.get(message.run_status, 'bright_black')}]({message.run_status})[/]"

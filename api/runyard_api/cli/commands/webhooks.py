@@ -31,13 +31,11 @@ def add(
         list[str] | None,
         typer.Option("--event", help=f"Event to send: {', '.join(FEED_TYPES)}; may be repeated. Default: all events of runs."),
     ] = None,
-    all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Send the events of every tenant, not only of this one.")
-    ] = False,
+    all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Send the events of all tenants.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Add a webhook, which sends later events to a URL. Print the secret if RUNYARD_WEBHOOK_SECRET is set here (over HTTP: at
-    the server)."""
+    """Add a webhook. It sends later events to a URL. If RUNYARD_WEBHOOK_SECRET is set here (over HTTP: at the server), print
+    the secret."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -122,13 +120,13 @@ def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
 
 
 OptionalWebhook = Annotated[
-    str | None, typer.Argument(help="Id of the webhook. Default: the URLs that runs of the tenant have.")
+    str | None, typer.Argument(help="Id of the webhook. Default: the URLs that are set on runs of the tenant.")
 ]
 
 
 @app.command()
 def secret(context: typer.Context, webhook_id: OptionalWebhook = None, as_json: options.Json = False) -> None:
-    """Print the secret with which a receiver verifies signatures.
+    """Print the secret. A receiver needs it to verify signatures.
 
     The secret is derived from RUNYARD_WEBHOOK_SECRET. This variable must have the same value here (over HTTP: at the server) as
     for the workers.
@@ -150,7 +148,7 @@ def rotate(
     ] = DEFAULT_OVERLAP_SECONDS,
     as_json: options.Json = False,
 ) -> None:
-    """Replace the secret that signs, and print the new secret."""
+    """Replace the secret of a webhook, and print the new secret."""
 
     async def go() -> WebhookSecret | None:
         async with deployment.connect(context) as client:
@@ -214,11 +212,13 @@ def _row(delivery: WebhookDelivery) -> tuple[str, ...]:
 def redeliver(
     context: typer.Context, delivery_id: Annotated[str, typer.Argument(help="Id of the delivery.", show_default=False)]
 ) -> None:
-    """Repeat a delivery that failed or arrived."""
+    """Send a delivery again that has failed or arrived."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
             if not await client.redeliver_webhook(delivery_id):
-                raise exit_codes.MissingError(f"no delivery {delivery_id} has failed or arrived, or its webhook was removed")
+                raise exit_codes.MissingError(
+                    f"delivery {delivery_id} does not exist or is pending, or its webhook was removed"
+                )
 
     deployment.wait(go())

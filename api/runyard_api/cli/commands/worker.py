@@ -28,7 +28,7 @@ def worker(
     ] = None,
     arq_queues: ArqQueues = None,
     grace: Annotated[
-        float | None, typer.Option(envvar="RUNYARD_GRACE", min=0, help="Seconds that runs have to finish after SIGTERM.")
+        float | None, typer.Option(envvar="RUNYARD_GRACE", min=0, help="Grace time: seconds for runs to finish after SIGTERM.")
     ] = None,
     owned: Annotated[bool, typer.Option("--owned", hidden=True, help="Stop when standard input ends.")] = False,
 ) -> None:

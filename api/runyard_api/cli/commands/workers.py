@@ -95,7 +95,7 @@ def drain(
 
 @app.command()
 def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
-    """Print the stack of each thread and each task of a worker, even while user code blocks its event loop.
+    """Print the stack of each thread and each task of a worker. This also works while user code blocks its event loop.
 
     The worker needs a port (RUNYARD_METRICS_PORT). By default it sends its stacks only to callers on its own machine.
     RUNYARD_REMOTE_STACKS=true allows callers on other machines. Without a port, `kill -USR1 PID` writes the stacks of the

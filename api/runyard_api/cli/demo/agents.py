@@ -108,7 +108,7 @@ def _app() -> App:
     travel: Any = scripted
     advice: Any = scripted
     if MODEL is not None:
-        from .desk import adviser, desk  # imported here, because it imports pydantic-ai, which only a demo with a model needs
+        from .desk import adviser, desk  # imported here: only a demo with a model needs pydantic-ai
 
         travel, advice = desk(MODEL, STEP_SECONDS), adviser(MODEL)
     others = {"echo": echo, "doubtful": doubtful, "unlucky": unlucky, "shortest": shortest}

@@ -156,7 +156,7 @@ async def _type(stage: Stage, handle: RunHandle) -> None:
 
 
 async def _until(handle: RunHandle, *types: str, role: str | None = None) -> float:
-    """Wait for the first event of one of ``types`` after the run's last stop. Return the arrival time of this event
+    """Wait for the first event of one of ``types`` after the last stop of the run. Return the time at which it arrived
     (perf_counter).
 
     ``role``: the role of the event's message, or None for any event.

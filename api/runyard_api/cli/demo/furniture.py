@@ -1,4 +1,4 @@
-"""What `runyard demo --console` leaves to be seen: siblings, a fan-out, open requests and failures."""
+"""Data for the console of `runyard demo --console`: siblings, a fan-out, open requests and failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ total = 120 + 310
 
 
 async def furnish(client: Client) -> None:
-    """Make runs and threads of every kind. The runs that end have ended when this returns."""
+    """Make runs and threads of every kind. Some runs wait for a human. Return when all other runs have ended."""
     await client.update_thread(THREAD, title="A trip to Lisbon", tags={"team": "travel", "tier": "gold"})
     handles = [
         await client.regenerate(THREAD, message=PLAN, agent="echo"),

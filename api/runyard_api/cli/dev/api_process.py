@@ -19,13 +19,13 @@ class ApiProcess:
     """The API process. It runs during the ``with`` block.
 
     ``port``: the port on which it listens. If the given port is taken or 0, any free port is used.
-    ``tenant``: that of the callers; empty for the tenant of the environment.
+    ``tenant``: the tenant of the callers. An empty text stands for the tenant of the environment.
     """
 
     def __init__(self, postgres_url: str, redis_url: str, port: int, tenant: str = "") -> None:
         self.port = port if port and _is_free(port) else _any_port()
         self._environment = {
-            "RUNYARD_API_TOKEN_SECRET": secrets.token_hex(32),  # tokens stay valid after a restart of the process
+            "RUNYARD_API_TOKEN_SECRET": secrets.token_hex(32),  # so that tokens stay valid after a restart of the process
             **os.environ,
             "RUNYARD_POSTGRES_URL": postgres_url,
             "RUNYARD_REDIS_URL": redis_url,

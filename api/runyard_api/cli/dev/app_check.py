@@ -19,10 +19,11 @@ from ..view import output
 
 
 def imported_files(app: str, folder: Path) -> set[Path]:
-    """Return the files below ``folder`` of all loaded modules, and of the modules that their statements may import later.
+    """Return the files below ``folder`` of all loaded modules. Add the files of modules that their import statements may load
+    later.
 
-    A file that cannot be parsed is included if a statement names it. The packages of a virtual environment in ``folder`` are
-    not included.
+    A file that an import statement names is included, even if it cannot be parsed. The packages of a virtual environment in
+    ``folder`` are not included.
     """
     loaded = {Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     found: set[Path] = set()

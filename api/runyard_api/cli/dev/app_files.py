@@ -14,8 +14,8 @@ from runyard.errors import InvalidInputError, RunyardError, from_dict
 class AppFiles:
     """The files of ``app``, a ``MODULE:APP`` of the working directory.
 
-    The app is loaded in a separate process, so that this process imports no module of the project. Raises the error of
-    :func:`runyard.app.load_app` if the app cannot be loaded.
+    The app is loaded in a separate process, so that this process imports no module of the project. If the app cannot be loaded,
+    the error of :func:`runyard.app.load_app` is raised.
     """
 
     def __init__(self, app: str) -> None:
@@ -29,8 +29,8 @@ class AppFiles:
         return sorted(path for path in changed if path.resolve() in self._files)
 
     def refresh(self) -> None:
-        """Read the imports again. If the app cannot be loaded, keep the files that it imported before, because the user may
-        repair one of them."""
+        """Read the imports again. If the app cannot be loaded, also keep the files that it imported before: the user may repair
+        one of them."""
         files, error = _load(self._app)
         self._files = files if error is None else self._files | files
 

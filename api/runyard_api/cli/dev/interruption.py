@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM while the block lasts, so that workers drain and servers stop as at Ctrl-C."""
+    """During the block, raise KeyboardInterrupt at SIGTERM. Workers drain and servers stop as after Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

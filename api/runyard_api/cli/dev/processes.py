@@ -1,4 +1,4 @@
-"""Child processes of one command. The command stops them before it ends. A pipe connects each of them with the command."""
+"""Child processes of a command. The command stops them before it ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 STOP_SECONDS: Final = 15.0
-"""Seconds within which a process must stop before it is killed. The time is longer than the grace time that a worker gives its
-runs."""
+"""Seconds that a process has to stop before it is killed. The time is longer than the grace time of a worker."""
 
 
 class OwnedProcess:

@@ -26,7 +26,7 @@ SERVER_LOCKS: Final = "*/lock"
 IN_PROCESS: Final = ("memory", "fakeredis")
 """URL schemes of servers inside the process."""
 SERVER_END_SECONDS: Final = 5.0
-"""Seconds to wait for the end of servers after their ``runyard dev`` was killed. They end within five seconds after the
+"""Seconds to wait for the end of servers whose ``runyard dev`` was killed. Such servers end within five seconds after the
 command."""
 
 
@@ -54,10 +54,10 @@ def named_servers() -> dict[str, str]:
 
 
 def check_servers(*, configured: bool = False) -> None:
-    """Ask before servers of other machines are used. Raises InvalidInputError if the answer is no, or if there is no terminal
-    to ask.
+    """If the servers are on other machines, ask the user first. Raises InvalidInputError if the answer is no, or if there is no
+    terminal.
 
-    ``configured``: True if the caller has agreed already.
+    ``configured``: True if the user has already agreed with the option ``--configured``.
     """
     elsewhere = [f"{name}={without_password(url)}" for name, url in named_servers().items() if not is_local(url)]
     if not elsewhere or configured:
@@ -72,9 +72,10 @@ def check_servers(*, configured: bool = False) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Return True if every host of ``url`` is this machine: a loopback address, ``localhost``, or a socket.
+    """Return True if every host of ``url`` is this machine. These hosts are loopback addresses, ``localhost`` and sockets.
 
-    If a URL of Postgres has no host, PGHOST names the host. A service file may name any host.
+    If a URL of Postgres has no host, PGHOST names the host. A URL with a service file is not local, because the file may name
+    any host.
     """
     parts = urlsplit(url)
     if parts.scheme in IN_PROCESS:
@@ -96,7 +97,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Remove all data of the servers of ``folder``, including data outside the folder. The caller must hold the lock of
+    """Remove all data of the servers of ``folder``, also data outside the folder. The caller must hold the lock of
     ``folder``.
 
     The lock's file stays. Otherwise a second ``runyard dev`` would make and lock a new file beside the first one.

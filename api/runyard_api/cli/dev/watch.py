@@ -1,5 +1,5 @@
-"""Watch the processes of ``runyard dev``. Ended processes are restarted. All workers are restarted when a Python file of the
-app has changed."""
+"""Watch the processes of ``runyard dev``. A process that ends is restarted. When a Python file of the app changes, all workers
+are restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .worker_processes import WorkerProcesses
 def watch(
     pool: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, files: AppFiles | None
 ) -> int:
-    """Replace ended processes until Ctrl-C or the end of ``program``. Replace all workers when one of ``files`` has changed.
+    """Replace processes that end, until Ctrl-C or the end of ``program``. When one of ``files`` changes, replace all workers.
     ``files``: None to watch no files.
 
     Returns the exit code of ``program``.

@@ -26,7 +26,7 @@ START_SECONDS: Final = 30.0
 class WorkerProcesses:
     """Worker processes. Dead workers are replaced. At the end, all workers are stopped gracefully.
 
-    ``arq_queues``: the queues of arq that the workers serve, by default those of the environment.
+    ``arq_queues``: the queues of arq that the workers serve. By default, the environment names them.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class WorkerProcesses:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 
     def replace(self) -> None:
-        """Start new workers at once. The old workers drain meanwhile, so that new runs do not wait for their runs."""
+        """Start new workers. The old workers drain at the same time, so that new runs do not wait for the runs of old
+        workers."""
         leaving, self.processes = self.processes, []
         self.start()
         drain = threading.Thread(target=stop_all, args=(leaving,), name="runyard-drain")
@@ -72,7 +73,7 @@ class WorkerProcesses:
         self.drains = [*(one for one in self.drains if one.is_alive()), drain]
 
     def dead(self) -> list[int]:
-        """Remove the workers that have ended on their own, and return their exit codes."""
+        """Remove the workers that have ended, and return their exit codes."""
         codes = {process: process.exit_code for process in self.processes}
         self.processes = [process for process, code in codes.items() if code is None]
         return [code for code in codes.values() if code is not None]
@@ -94,5 +95,5 @@ async def ready(client: Client, pool: WorkerProcesses) -> None:
 
 
 def pid_of(worker_id: str) -> str:
-    """Return the process id in a worker's id (``host-pid-random``), or an empty text if there is none."""
+    """Return the process id in a worker's id (``host-pid-random``), or an empty text if the id has none."""
     return worker_id.rsplit("-", 2)[-2] if worker_id.count("-") >= 2 else ""

@@ -1,7 +1,8 @@
 """Draw a tree of threads as a graph of turns. The oldest turn is on top. Each line of conversation has a column, called lane.
 
-This module makes rows of text from :class:`Turn` objects, without I/O. A turn is a run with its messages, or one message
-without a run. A fork inherits its parent's turns. Therefore the turns of all threads form one tree. A lane splits at each fork.
+This module makes rows of text from :class:`Turn` objects, without I/O. A turn is a run with its messages, or a single message
+without a run. A fork has its parent's turns before the cut. Therefore the turns of all threads form one tree. A lane splits at
+each fork.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from datetime import datetime
 from typing import Final
 
 KEPT_AT_AN_END: Final = 3
-"""Number of turns to show at both ends of a long stretch without forks."""
+"""Number of turns to show at each end of a long stretch without forks."""
 
 
 @dataclass
 class Turn:
     """A run with its messages, or one message without a run.
 
-    ``key``: the id of the first message. ``parent``: the key of the turn before, or of the turn whose run started this run.
-    ``refs``: ids of the threads that end here. ``started_by``: the thread id and the run id of the parent, if this run is a
-    child.
+    ``key``: the id of the first message. ``parent``: the key of the previous turn. For the first turn of a child, this is the
+    turn of the run that started the child. ``refs``: ids of the threads that end here. ``started_by``: the thread id and the
+    run id of the parent, if this run is a child.
     """
 
     key: str
@@ -38,7 +39,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the graph: its lanes, and its turn or None. ``hidden``: the number of turns that this line replaces."""
+    """One line of the graph: its lanes, and its turn or None. ``hidden``: the number of turns that are not shown at this
+    line."""
 
     lanes: str
     turn: Turn | None = None

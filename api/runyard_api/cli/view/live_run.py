@@ -31,7 +31,7 @@ _NOTES = {
 class Printer:
     """Prints the tokens of messages on ``out`` and every other event on ``notes``.
 
-    Each message is printed once. If the tokens of a message do not arrive, the message is printed when it is complete.
+    Each message is printed once. If its tokens do not arrive, the message is printed when it is complete.
     """
 
     def __init__(self, out: Console, notes: Console | None = None) -> None:

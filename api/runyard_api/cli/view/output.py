@@ -1,8 +1,8 @@
 """The output of commands: tables and sentences for people, JSON for programs.
 
 Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) selects JSON. rich decides
-whether the output has colours. Control characters in stored text do not reach a terminal. Consoles print visible signs in their
-place, and JSON escapes them.
+whether the output has colours. Control characters in stored text do not reach a terminal. A console prints visible signs in
+their place. JSON escapes them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def console() -> Terminal:
 
 
 def notes() -> Terminal:
-    """Return a console on standard error. Notes are printed there, so that the answer on standard output can be piped."""
+    """Return a console on standard error for notes. Standard output has only the answer, so that it can be piped."""
     return Terminal(file=sys.stderr, soft_wrap=True)
 
 
@@ -156,7 +156,7 @@ def cancelled_words(run: Run) -> str:
 
 
 def marked(shown: str, damaged: Sequence[str]) -> str:
-    """Return ``shown`` with the names of ``damaged`` fields, which cannot be read."""
+    """Return ``shown`` and the names of the ``damaged`` fields. These fields cannot be read."""
     return f"{shown} [red]cannot be read: {escape(', '.join(damaged))}[/]".strip() if damaged else shown
 
 

@@ -30,8 +30,8 @@ MAX_CHILD_RUNS: Final = 1000
 
 @dataclass
 class ThreadTree:
-    """A thread's oldest ancestor with all its forks, the oldest first, the threads of their children, and the turns of all
-    these threads.
+    """The threads of one graph and their turns. The threads are the oldest ancestor of a thread, all forks of this ancestor,
+    and the threads of their children. The oldest thread is first.
 
     ``more_children``: True if the graph does not have all children.
     """
@@ -60,8 +60,7 @@ class ThreadTree:
             self.turns[key].refs.append(ref)
 
     def link(self, children: Iterable[ChildRun]) -> None:
-        """Connect the turns of ``children`` with the turns of the runs that started them. A turn with a turn before it keeps
-        its place."""
+        """Connect the turns of ``children`` with the turns of the runs that started them. A turn that has a parent keeps it."""
         of_run = {(turn.thread_id, turn.run_id): turn for turn in self.turns.values()}
         for child in children:
             turn = of_run.get((child.thread_id, child.run_id))
@@ -98,7 +97,7 @@ async def collect(client: Client, thread_id: str) -> ThreadTree:
     threads = list(dict.fromkeys(child.thread_id for child in children if child.thread_id not in seen))
     family.more_children |= len(threads) > MAX_CHILD_THREADS
     for child_thread in threads[:MAX_CHILD_THREADS]:
-        with suppress(ThreadNotFoundError):  # the thread was deleted meanwhile
+        with suppress(ThreadNotFoundError):  # the thread was deleted after the list was read
             await _add(client, family, await client.thread(child_thread))
     family.link(children)
     return family

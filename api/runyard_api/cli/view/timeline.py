@@ -21,13 +21,13 @@ PROGRESS = get_args(CandidateStatus)
 """The statuses of candidates, in the order in which their numbers are shown."""
 
 _WORDS = {"model_request": "model", "request": "asked"}
-"""The words in the table for types of entries, by type, if they differ."""
+"""The word in the table for a type of entry. A type that is missing here is its own word."""
 
 
 def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progress: FanOutProgress | None = None) -> None:
     """Print a run, its ``details``, its times and the entries of its timeline. Print the tracebacks of its errors below.
 
-    ``progress``: that of a fan-out.
+    ``progress``: the progress of a fan-out, or None.
     """
     run, console = found.run, output.console()
     console.print(f"[bold]{escape(run.run_id)}[/] on {escape(run.thread_id)}  {output.status(run.status)}")

@@ -25,8 +25,8 @@ EXPLAIN_SECONDS: Final = 2.0
 async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool, timeout: float | None, as_json: bool) -> None:
     """Print the id of the run. With ``wait`` or ``stream``, print its answer instead.
 
-    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Print it before a TimeoutError as well.
-    Raises TimeoutError after ``timeout`` seconds.
+    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Before a TimeoutError, print this
+    sentence too. Raises TimeoutError after ``timeout`` seconds.
     """
     if not (wait or stream):
         run = await handle.run()

@@ -23,8 +23,8 @@ class Compat:
 
     ``prefix``: the beginning of the paths of all its routes. ``tag`` and ``description``: the tag of its operations in the
     OpenAPI document. ``shape``: a function that returns the response for an error of these routes. Without a ``shape``, errors
-    are problem documents. ``key_header``: another header that may have the API key on these routes. ``open_paths``: paths that
-    need no authentication.
+    are problem documents. ``key_header``: another header that may contain the API key on these routes. ``open_paths``: paths
+    that need no authentication.
     """
 
     tag: str

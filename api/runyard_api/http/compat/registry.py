@@ -22,6 +22,6 @@ def named(names: Iterable[str]) -> list[Compat]:
     for name in names:
         if name not in COMPATS:
             known = ", ".join(COMPATS)
-            raise InvalidInputError(f"there is no compatible API {brief(name)}; choose of: {known}", field="compat")
+            raise InvalidInputError(f"there is no compatible API {brief(name)}; choose from: {known}", field="compat")
         found[name] = COMPATS[name]
     return list(found.values())

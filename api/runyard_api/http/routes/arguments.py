@@ -1,4 +1,4 @@
-"""The arguments that routes share: ids in paths, pages of lists, the time to wait, and the last received event.
+"""The arguments that several routes have: ids in paths, pages of lists, the time to wait, and the last received event.
 
 A page has 100 entries by default. ``max_page`` in ``settings.py`` is the largest page.
 """

@@ -29,14 +29,14 @@ def check_body(request: Request) -> None:
     """Check the body of ``request``. Raises UnsupportedMediaTypeError if the body is not JSON, and a Refusal if it exceeds a
     bound."""
     if not _is_json(request):
-        raise UnsupportedMediaTypeError("send the body as application/json, with that Content-Type")
+        raise UnsupportedMediaTypeError("send the body as JSON, with Content-Type: application/json")
     if OUT_OF_BOUNDS in state_of(request.scope):
         raise _unreadable(state_of(request.scope)[OUT_OF_BOUNDS])
 
 
 def _unreadable(why: str) -> Refusal:
     at = {"location": "body", "pointer": "", "message": why}
-    return Refusal(InvalidRequestError(f"the body is not JSON that can be read: {why}", errors=[at]))
+    return Refusal(InvalidRequestError(f"the body cannot be read as JSON: {why}", errors=[at]))
 
 
 def _is_json(request: Request) -> bool:

@@ -22,7 +22,7 @@ router = APIRouter(tags=["deployment"], route_class=Route)
 
 @router.get("/v1/doctor", **operation(s200=(DoctorReport, "What was found, the servers first.")))
 async def examine_deployment(caller: Operates) -> Response:
-    """Check the servers, the workers and the queues. `runyard doctor` with a direct connection checks more.
+    """Check the servers, the workers and the queues. With a direct connection, `runyard doctor` has more checks.
 
     Needs a key that belongs to no tenant.
     """
@@ -44,8 +44,8 @@ async def _redis(caller: Caller) -> DoctorFinding:
     **operation(WorkerNotFoundError, BackendUnavailableError, s200=(WorkerStacks, "The stacks at this moment.")),
 )
 async def read_stacks(caller: Operates, worker_id: WorkerId) -> Response:
-    """Read the stacks of a worker, also while user code blocks its event loop. The API process asks the worker, which answers
-    callers of its own machine, and with RUNYARD_REMOTE_STACKS=true also others.
+    """Read the stacks of a worker, even while user code blocks its event loop. The API process requests them from the worker. A
+    worker answers only processes of its own machine, unless it has RUNYARD_REMOTE_STACKS=true.
 
     Needs a key that belongs to no tenant.
     """

@@ -40,12 +40,13 @@ router = APIRouter(tags=["forks"], route_class=Route)
     ),
 )
 async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Try several messages on the same snapshot. Return the answers and the winner: the first success with `stop` = `first`, or
-    the choice of the judge. `next` continues the answers on `…/candidates` of the job."""
+    """Try several messages on the same snapshot. Return the answers and the winner. With `stop` = `first`, the winner is the
+    first success. Otherwise the judge chooses it. Pass `next` as `cursor` to `…/candidates` of the job to get further
+    answers."""
     messages = [message for each in body.messages if (message := as_message(each)) is not None]
     run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     try:
-        with caller.seat().permit:  # before the accept: a refused request accepts nothing
+        with caller.seat().permit:  # before the accept, so that a refused request creates no job
             handle = await caller.client.enqueue_fork_many(
                 thread_id, run_id,
                 messages=messages, after_run_id=body.after_run_id, threads=body.threads, stop=body.stop, judge=body.judge,
@@ -72,7 +73,7 @@ async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idem
     ),
 )
 async def read_progress(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Read how many candidates of a fan-out have which status, and what they have used so far."""
+    """Read the number of candidates of a fan-out by status, and their usage so far."""
     return reply(await caller.client.fan_out_progress(thread_id, run_id))
 
 

@@ -54,16 +54,16 @@ JOB: Final = (
         MessageNotFoundError,
         s200=(ForkMade, "The fork that an earlier request with the same content created.", "Location"),
         s201=(ForkMade, "The new thread. `Location` is its path.", "Location"),
-        s202=(Run, "With `wait`: the fork job, which forks when the run of the cut has completed.", "Location"),
+        s202=(Run, "With `wait`: the fork job. It makes the fork when the run of the cut has completed.", "Location"),
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:
     """Create a fork. The new thread shows the messages of the source up to the end of a run or up to a message. No message is
     copied."""
     if body.run_id is not None and body.message is None:
-        raise InvalidInputError("run_id is that of the first prompt; give a message with it", field="run_id")
+        raise InvalidInputError("run_id is the id of the first prompt's run; give a message too", field="run_id")
     if body.job_id is not None and not body.wait:
-        raise InvalidInputError("job_id is that of a fork job; give wait with it", field="job_id")
+        raise InvalidInputError("job_id is the id of a fork job; set wait too", field="job_id")
     new = body.new or key.id("fork", thread_id)
     cut = Cut(after_run_id=body.after_run_id, at_message_id=body.at_message_id, at_seq=body.at_seq, repair=body.repair)
     if body.wait:

@@ -1,7 +1,7 @@
 """Routes of operators: queues, the drain of workers, limits, API keys.
 
-Queues, workers and limits concern all tenants. Only an admin key that belongs to no tenant can change them. Only such a key can
-read the limits, because limits name tenants. An admin key of a tenant manages the keys of this tenant.
+Queues, workers and limits concern all tenants. Only an admin key that belongs to no tenant can change them. Limits contain the
+names of tenants, so only such a key can read them. An admin key of a tenant manages the keys of this tenant.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Known = Annotated[bool, Query(description="Only queues of a worker, queues of an
 async def list_queues(caller: Administers, limit: Most | None = None, cursor: Cursor = None, known: Known = False) -> Response:
     """List the queues that have runs, are paused, or have a worker.
 
-    With a key that belongs to a tenant, `known` is always true, because unknown queues may have names from other tenants.
+    With a key that belongs to a tenant, `known` is always true, because other tenants may have chosen the names of unknown
+    queues.
     """
     known = known or bool(caller.principal.tenant)
     most = caller.service.settings.max_page if limit is None else bounded(limit, caller)
@@ -114,9 +115,10 @@ async def list_keys(caller: Administers) -> Response:
     **operation(s201=(NewKey, "The key, with its text.")),
 )
 async def create_key(caller: Administers, body: KeyRequest) -> Response:
-    """Create an API key of the caller's tenant. Only this response has the text of the key. A repetition makes another key.
+    """Create an API key of the caller's tenant. Only this response has the text of the key. A repeated request makes another
+    key.
 
-    If the caller's key expires, the new key expires no later.
+    If the caller's key has an expiry, the new key expires at this time or earlier.
     """
     expires = caller.principal.expires
     until = datetime.fromtimestamp(expires, UTC) if expires is not None else None

@@ -23,7 +23,7 @@ M = TypeVar("M", bound=BaseModel | JsonObject)
 SLICE_SECONDS: Final = 0.01
 """Seconds after which the event loop runs again while a page is written."""
 UNSEEN: Final = "no-store"
-"""Value of ``Cache-Control`` for responses with secrets. It keeps the response out of caches."""
+"""Value of ``Cache-Control`` for responses with secrets. No cache then stores the response."""
 _NO_ITEMS: Final = b'{"items":['
 MAX_TAGS_CHARACTERS: Final = 2000
 """Maximum number of characters of an If-Match or If-None-Match."""
@@ -61,11 +61,11 @@ async def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = 
 
 
 async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -> Response:
-    """Return ``page`` as a JSON response with an ETag of the content. ``items`` takes the place of the page's empty first field
-    ``items``.
+    """Return ``page`` as a JSON response with an ETag of the content. The first field of ``page``, ``items``, is empty. The
+    response has ``items`` in its place.
 
-    The event loop runs between slices of a large page. ``items`` is emptied, so that written values are freed at once.
-    ``known``: the If-None-Match of the request.
+    The event loop runs between slices of a large page. Written values are removed from ``items``, so that their memory is freed
+    at once. ``known``: the If-None-Match of the request.
     """
     digest = hashlib.blake2b(digest_size=16)
     written = []
@@ -84,7 +84,8 @@ async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -
 async def reply_lists(content: BaseModel, **lists: list[M]) -> Response:
     """Return ``content`` as a JSON response. ``lists`` take the places of the empty lists with the same names.
 
-    The event loop runs between slices of large lists. ``lists`` are emptied, so that written values are freed at once.
+    The event loop runs between slices of large lists. Written values are removed from ``lists``, so that their memory is freed
+    at once.
     """
     text = to_bytes(content)
     joined = {name: b",".join([item async for item in _written(items)]) for name, items in lists.items()}
@@ -98,8 +99,8 @@ async def reply_lists(content: BaseModel, **lists: list[M]) -> Response:
 
 
 async def _written(items: list[M]) -> AsyncGenerator[bytes]:
-    """Yield each of ``items`` as JSON. The event loop runs between slices. ``items`` is emptied, so that written values are
-    freed at once."""
+    """Yield each of ``items`` as JSON. The event loop runs between slices. Written values are removed from ``items``, so that
+    their memory is freed at once."""
     since = monotonic()
     items.reverse()
     while items:

@@ -92,8 +92,8 @@ async def respond_to_request(caller: Responds, request_id: RequestId, body: Resp
 async def abort_pending(caller: Responds, thread_id: ThreadId, body: Annotated[Abort | None, Body()] = None) -> Response:
     """Cancel the run that waits for a human. Its open tool calls get error results, and no model is called.
 
-    If no run waits, the response is 204. Without `run_id`, a repetition could cancel another run that waits by then. Give
-    `run_id` to prevent this.
+    If no run waits, the response is 204. Without `run_id`, a repeated request could cancel another run that waits in the
+    meantime. Give `run_id` to prevent this.
     """
     asked = body or Abort()
     run = await caller.client.abort_pending(thread_id, asked.reason, run_id=asked.run_id)

@@ -44,12 +44,14 @@ class Access:
     operator: bool = False
 
     def check(self, principal: Principal) -> None:
-        """Raise ForbiddenError if ``principal`` lacks the scope. Raise it as well for a principal of a tenant on a route for
-        operators."""
+        """Raise ForbiddenError if ``principal`` lacks the scope. On a route for operators, also raise it if ``principal``
+        belongs to a tenant."""
         if self.scope is not None:
             principal.require(self.scope)
         if self.operator and principal.tenant:
-            raise ForbiddenError("this concerns all tenants and needs an admin key that belongs to no tenant", scope=self.scope)
+            raise ForbiddenError(
+                "this request concerns all tenants; use an admin key that belongs to no tenant", scope=self.scope
+            )
 
     async def principal(self, request: Request) -> Principal:
         """Return the principal of ``request``. Raises ForbiddenError."""
@@ -84,7 +86,8 @@ Streams = Annotated[Caller, Depends(Access("read", token=True).caller)]
 class Route(APIRoute):
     """A route that accepts only the callers that its parameters admit, and only JSON bodies.
 
-    A route that needs no key has ``openapi_extra``. Any other route without a parameter that names an access raises TypeError.
+    A route that needs no key has ``openapi_extra``. Any other route must have a parameter that names an access. Otherwise its
+    definition raises TypeError.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

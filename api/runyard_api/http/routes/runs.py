@@ -103,8 +103,8 @@ async def entries(caller: Caller, thread_id: str, run: Run, last_event_id: str |
 async def streamed(caller: Caller, thread_id: str, run_id: str) -> Run:
     """Return the run whose events ``caller`` wants to read. Raises RunNotFoundError.
 
-    A stream token reads the streams of one thread. The stream of an inherited run belongs to another thread. Therefore a stream
-    token does not read it.
+    A stream token reads the streams of one thread. The stream of an inherited run belongs to another thread. A stream token
+    therefore cannot read it.
     """
     run = await caller.client.run(thread_id, run_id)
     if caller.principal.only is not None:
@@ -129,7 +129,7 @@ def check_own(thread_id: str, run: Run) -> None:
     **operation(
         *REFUSED,
         s200=(Run, "The run that an earlier request with the same content created.", "Location"),
-        s202=(Run, "The accepted run. It will end, even after crashes. `Location` is its path.", "Location"),
+        s202=(Run, "The accepted run. It will end, even if processes crash. `Location` is its path.", "Location"),
     ),
 )
 async def create_run(caller: Writes, thread_id: ThreadId, body: Prompt, key: Idempotency) -> Response:
@@ -279,8 +279,8 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
     **operation(RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")),
 )
 async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Delete the content of an ended run that no later run sees. Such a run is failed, dead, cancelled without `keep`, or a
-    fork job.
+    """Delete the content of an ended run that no later run sees. Such a run failed, died, or was cancelled without `keep`. A
+    fork job that ended can also be deleted.
 
     An empty record of the run, with `deleted_at`, stays. Lists do not contain this record.
     """

@@ -1,4 +1,4 @@
-"""The route of signals. A signal is a value that a program sends to a run that waits for it, or will wait for it."""
+"""The route of signals. A signal is a named value that a program sends to a thread. A run that waits for the name takes it."""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) 
     **operation(ThreadNotFoundError, PreconditionFailedError, s200=(Thread, "The thread after the change.", "ETag")),
 )
 async def update_thread(caller: Writes, thread_id: ThreadId, body: UpdateThread, if_match: IfMatch = None) -> Response:
-    """Change the agent, the title, the tags, the extra or the config of a thread. Given tags replace all tags. A given extra
-    or config is merged. Null clears a value.
+    """Change the agent, the title, the tags, the extra or the config of a thread. If you give tags, they replace all tags. If
+    you give an extra or a config, it is merged. Null clears a value.
 
     With If-Match, the thread is changed only if its ETag is the given ETag.
     """
@@ -132,7 +132,7 @@ async def delete_thread(
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a thread. Its forks still show its messages. With `erase`, the forks show these messages without content. With
-    `descendants`, the forks and their forks are deleted too."""
+    `descendants`, the forks and their forks are also deleted."""
     if erase and descendants:
         raise InvalidInputError("give erase or descendants, not both", field="erase")
     expected = await _expected(caller, thread_id, if_match)
@@ -161,5 +161,5 @@ async def diff_threads(
     other: Annotated[str, Query(min_length=1, max_length=255, description="The thread to compare with.")],
     limit: Limit = 200,
 ) -> Response:
-    """Return the last message that both threads show, and for each thread its messages after that message."""
+    """Return the last message that both threads show. For each thread, also return the messages after this message."""
     return reply(await caller.client.diff(thread_id, other, limit=bounded(limit, caller)))

@@ -50,7 +50,7 @@ async def create_webhook(caller: Administers, key: Idempotency, body: WebhookReq
     A repetition with the same `Idempotency-Key` returns the same webhook.
     """
     if body.all_tenants and caller.principal.tenant:
-        raise ForbiddenError("all_tenants concerns all tenants and needs a key that belongs to no tenant", scope="admin")
+        raise ForbiddenError("all_tenants needs a key that belongs to no tenant", scope="admin")
     webhook_id = key.id("webhook")
     made = await caller.client.subscribe_webhook(body.url, body.events, all_tenants=body.all_tenants, webhook_id=webhook_id)
     return reply(made, 201, Location=caller.location("webhooks", made.webhook_id), Cache_Control=UNSEEN)
@@ -65,7 +65,7 @@ async def list_webhooks(caller: Administers, limit: Limit = 100, cursor: Cursor 
 
 @router.get(OF_WEBHOOK, **operation(WebhookNotFoundError, s200=(Webhook, "The webhook, without its secret.")))
 async def get_webhook(caller: Administers, webhook_id: WebhookId) -> Response:
-    """Read one webhook. If the receiver has answered 410, `disabled_at` is set, and nothing more is sent."""
+    """Read one webhook. If the receiver has answered 410, `disabled_at` is set, and no more deliveries are sent."""
     found = await caller.client.webhook(webhook_id)
     if found is None:
         raise _no_webhook(webhook_id)
@@ -117,13 +117,14 @@ async def list_webhook_deliveries(
 @router.post(
     "/v1/webhook_deliveries/{delivery_id}/redeliver",
     dependencies=BY_STATE,
-    **operation(WebhookDeliveryNotFoundError, s204=(None, "It is due at once, with the full number of tries.")),
+    **operation(WebhookDeliveryNotFoundError, s204=(None, "The delivery is due at once, with the full number of tries.")),
 )
 async def redeliver_webhook(caller: Administers, delivery_id: DeliveryId) -> Response:
     """Repeat a delivery that failed or arrived, with the same id. For a pending delivery, the response is 404."""
     if not await caller.client.redeliver_webhook(delivery_id):
         raise WebhookDeliveryNotFoundError(
-            f"no delivery {delivery_id} has failed or arrived, or its webhook was removed or disabled", delivery_id=delivery_id
+            f"delivery {delivery_id} does not exist or is pending, or its webhook was removed or disabled",
+            delivery_id=delivery_id,
         )
     return Response(status_code=204)
 

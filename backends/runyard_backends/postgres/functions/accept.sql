@@ -1,10 +1,11 @@
 -- Accepting runs. The verb of clients also admits the run. It shares functions with the verb of hosts (accept_in_transaction.sql). make_way
 -- in lanes.sql decides what happens if the lane is busy.
 
--- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests for one
--- thread keep their order. A refused request changes nothing and does not affect the other requests. If there is only one request, its
--- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's limit. After this time the
--- requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction has taken its run id.
+-- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
+-- for one thread keep their order. A refused request does not affect the other requests. If there is only one request, its
+-- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's limit. After this time
+-- the requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction has
+-- inserted its run id.
 CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -113,8 +114,8 @@ BEGIN
             PERFORM runyard.check_something_to_run(t, q.parent_id, busy);
         END IF;
     END IF;
-    -- A host's open transaction may have taken the run id. Without this timeout, the insert would wait for the end of that transaction, and
-    -- the thread would stay locked meanwhile.
+    -- A host's open transaction may have taken the run id. Without this timeout, the insert would wait for the end of that
+    -- transaction. The thread would stay locked during this time.
     ignored := set_config('lock_timeout', '5ms', true);
     run := runyard.insert_run(for_tenant, q, t.thread_key, in_lane, for_agent, due, limited);
     ignored := set_config('lock_timeout', usual_timeout, true);
@@ -169,8 +170,9 @@ BEGIN
     RETURN clock_timestamp() + make_interval(secs => q.delay);
 END $$;
 
--- Return the time by which the first attempt must start, or NULL. It is the due time plus the request's expires_in or the deployment's
--- limit queued_seconds, whichever is shorter. The limit does not apply to a fork, which may wait for another run.
+-- Return the time by which the first attempt must start, or NULL. This is the due time plus the shorter of two times: the
+-- request's expires_in, and the deployment's limit queued_seconds. The limit does not apply to a fork, which may wait for
+-- another run.
 CREATE OR REPLACE FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -197,7 +199,7 @@ BEGIN
     SELECT m.role, m.calls INTO leaf FROM runyard.last_visible(view) l JOIN runyard.messages m USING (message_id, seq);
     IF NOT FOUND OR (leaf.role = 'assistant' AND leaf.calls IS NULL) THEN
         PERFORM runyard.refuse('nothing_to_run',
-            format('thread %s ends with nothing to answer; give a message', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
+            format('thread %s has no message at its end to answer; give a message', t.thread_id), jsonb_build_object('thread_id', t.thread_id));
     END IF;
 END $$;
 

@@ -10,7 +10,7 @@ BEGIN
         PERFORM runyard.refuse('invalid_input', format('%s must be 1 to 255 printable characters, got %s', field, coalesce(quote_literal(left(given, 100)), 'NULL')),
                                jsonb_build_object('field', field));
     ELSIF given IN ('.', '..') THEN
-        PERFORM runyard.refuse('invalid_input', format('%s cannot be %L, which is a step in paths; choose another', field, given),
+        PERFORM runyard.refuse('invalid_input', format('%s cannot be %L, because this name has a meaning in URL paths; choose another', field, given),
                                jsonb_build_object('field', field));
     END IF;
 END $$;
@@ -62,8 +62,8 @@ EXCEPTION WHEN invalid_text_representation THEN
     RETURN false;
 END $$;
 
--- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish a large integer from a large floating-point
--- number. This function therefore refuses both.
+-- Refuse metadata that runyard.domain.size_limits would refuse. jsonb does not distinguish large integers from large
+-- floating-point numbers. This function therefore refuses both.
 CREATE OR REPLACE FUNCTION runyard.check_metadata(metadata jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

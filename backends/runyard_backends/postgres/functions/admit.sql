@@ -1,11 +1,11 @@
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies deadlines of HITL requests and
 -- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql decides what happens if the lane is busy.
 
--- Admit the committed runs that are due, apply the deadlines of HITL requests and waits, and fail the runs that were not started by their
--- expires_at, on up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). A thread that another
--- transaction has locked is left to a later call. next_due: seconds until the next of these times; NULL if there is none. For a
--- thread that was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become
--- rare while the thread stays locked.
+-- Admit the committed runs that are due. Apply the deadlines of HITL requests and waits. Fail the runs that were not started by
+-- their expires_at. One call covers up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). It
+-- leaves a thread that another transaction has locked to a later call. next_due: seconds until the next of these times; NULL if
+-- there is none. If a thread was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls
+-- therefore become rarer while the thread stays locked.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

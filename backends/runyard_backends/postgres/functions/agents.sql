@@ -48,7 +48,7 @@ CREATE OR REPLACE FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_i
 LANGUAGE sql STABLE AS $$
     SELECT x.agent FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = agent_of_unadmitted.thread_id AND x.lane_seq IS NULL AND x.kind = 'prompt' AND NOT x.deleted
-    ORDER BY x.accept_no + 0 LIMIT 1 -- + 0 prevents a scan of the primary key, which has all runs
+    ORDER BY x.accept_no + 0 LIMIT 1 -- with + 0, the plan cannot scan the primary key, which has all runs
 $$;
 
 -- Return true if a worker serves an agent. A name may stand for the default agent of a namespace. A worker that lists no agents serves all

@@ -72,8 +72,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the message of the thread with this id, own or inherited, or a NULL row. For a new id, which is the usual case, the first query is
--- enough. The second query reads the index once per branch, because many threads may have a message with the id.
+-- Return the message of the thread with this id, own or inherited, or a NULL row. In the usual case the id is new, and the
+-- first query is enough. The second query reads the index once per branch, because many threads may have a message with this
+-- id.
 CREATE OR REPLACE FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -15,8 +15,9 @@ BEGIN
         r.fence, r.usage, runyard.fan_out_expired(r);
 END $$;
 
--- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. value: is left out
--- after the records have about `bytes`, but for the first record; NULL for no values.
+-- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. The first
+-- record has its value. Each further record has its value until the records have about `bytes` together. If `bytes` is NULL, no
+-- record has a value.
 CREATE OR REPLACE FUNCTION runyard.candidate_records(for_tenant text, thread_id text, run_id text, first integer, last integer, bytes bigint)
 RETURNS TABLE (number integer, fence bigint, outcome text, usage jsonb, size bigint, value bytea)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

@@ -68,8 +68,8 @@ BEGIN
     t.next_seq := t.next_seq + many;
 END $$;
 
--- Return those of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id: the run of the
--- messages, or NULL.
+-- Return the messages of `messages` whose ids the thread does not have. Refuse an id that a message of another run has. run_id:
+-- the run of the messages, or NULL.
 CREATE OR REPLACE FUNCTION runyard.not_held(t runyard.threads, run_id text, messages runyard.new_message[]) RETURNS runyard.new_message[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -98,7 +98,7 @@ BEGIN
     UPDATE runyard.threads SET extra = extra || more, extra_changed = true, updated_at = now() WHERE thread_key = t.thread_key;
 END $$;
 
--- Delete the requests with these ids that a deleted thread still has, because their ids are free.
+-- If a deleted thread still has requests with these ids, delete these requests, because their ids are free.
 CREATE OR REPLACE FUNCTION runyard.drop_deleted_requests(for_tenant text, request_ids text[]) RETURNS void
 LANGUAGE sql SET enable_seqscan = off AS $$
     DELETE FROM runyard.hitl_requests h USING runyard.threads t

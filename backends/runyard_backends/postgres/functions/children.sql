@@ -1,4 +1,4 @@
--- Children: runs that an attempt of another run started, and for which the other run waits.
+-- Children. A child is a run that an attempt of another run (the parent) started. The parent waits for its children.
 
 -- Accept a child of an attempt's run, together with the wait for its end. The id of the wait is the child's run id. A repetition changes
 -- nothing. Raises run_conflict if the id is taken by a run that is not the parent's child, or by a child
@@ -37,7 +37,8 @@ BEGIN
         PERFORM runyard.refuse('run_conflict', format('run id %s is taken by a run that is no child of run %s; choose another id', q.run_id, parent.run_id),
                                jsonb_build_object('run_id', q.run_id, 'differs', jsonb_build_array('job')));
     END IF;
-    -- Lock the parent's row, because the parent may have been cancelled meanwhile. Its lock must come after the lock of the child's thread.
+    -- Lock the parent's row, because the parent may have been cancelled in the meantime. This lock must come after the lock of
+    -- the child's thread.
     SELECT x.* INTO parent FROM runyard.runs x WHERE x.accept_no = parent.accept_no FOR UPDATE;
     PERFORM runyard.refuse_write(parent, with_fence);
     UPDATE runyard.runs SET progressed = true WHERE accept_no = parent.accept_no AND NOT progressed;
@@ -45,13 +46,13 @@ BEGIN
     ON CONFLICT (thread_key, run_id, wait_id) DO NOTHING;
     IF NOT EXISTS (SELECT 1 FROM runyard.waits w WHERE w.thread_key = parent.thread_key AND w.run_id = parent.run_id AND w.wait_id = q.run_id
                    AND w.name = q.thread_id) THEN
-        PERFORM runyard.refuse('run_conflict', format('run id %s is that of a child of another thread; choose another id', q.run_id),
+        PERFORM runyard.refuse('run_conflict', format('run id %s belongs to a child on another thread; choose another id', q.run_id),
                                jsonb_build_object('run_id', q.run_id, 'differs', jsonb_build_array('thread_id')));
     END IF;
 END $$;
 
--- Make the wait for an ended child due. Delete the wait if the parent was deleted with its thread. Nothing else of the parent is changed,
--- because the transaction does not lock the parent's thread.
+-- Make the wait for an ended child due. Delete the wait if the parent was deleted with its thread. No other part of the parent
+-- is changed, because the transaction does not lock the parent's thread.
 CREATE OR REPLACE FUNCTION runyard.end_child(child runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -72,8 +73,9 @@ BEGIN
     WHERE w.thread_key = child.started_by_key AND w.run_id = child.started_by_run_id AND w.wait_id = child.run_id AND w.kind = 'child';
 END $$;
 
--- End the due waits of a suspended run at its claim, and return the run. The effects do not contain the run's own job. The end of a child
--- only submits the job of the parent, without a lock of the parent's thread. The waits therefore end here.
+-- End the due waits of a suspended run at its claim, and return the run. The waits end here for the following reason: the end
+-- of a child only submits the job of the parent, without a lock of the parent's thread. The effects do not contain the run's
+-- own job.
 CREATE OR REPLACE FUNCTION runyard.wake_parent(INOUT r runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -96,8 +98,8 @@ BEGIN
 END $$;
 
 -- Delete the waits of these runs of a thread, or of all its runs if run_ids is NULL. A wait for a live child stays, so that the reconciler
--- cancels the child. The end of the child deletes this wait. A locked wait stays too, until the thread is removed. Its child is ending, and
--- the transaction of that end may need the lock of this thread.
+-- cancels the child. The end of the child deletes this wait. A locked wait also stays, until the thread is removed. The child
+-- of such a wait is ending, and the transaction of its end may need the lock of this thread.
 CREATE OR REPLACE FUNCTION runyard.forget_waits(thread_key bigint, run_ids text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -107,9 +109,9 @@ BEGIN
         FOR UPDATE SKIP LOCKED);
 END $$;
 
--- Return true if a deleted thread has waits that must be deleted before the thread: waits without a live child, or waits that the end of a
--- child has locked. The end of a live child deletes the other waits. This function locks them, so that this end sees the removal of the
--- thread.
+-- Return true if a deleted thread has waits that must be deleted before the thread. These are waits without a live child, and
+-- waits that the end of a child has locked. The end of a live child deletes the other waits. This function locks these other
+-- waits. The end of the child therefore sees the removal of the thread.
 CREATE OR REPLACE FUNCTION runyard.has_waits_to_forget(of_thread bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

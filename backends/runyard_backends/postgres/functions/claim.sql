@@ -1,9 +1,9 @@
 -- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
 -- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
--- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. With limits on
--- running runs, the function does not wait. It then locks permits before threads. The transaction that has locked a thread may wait for one
--- of these permits, so that a wait could be a deadlock.
+-- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. With
+-- limits on running runs, the function locks permits before threads, and does not wait for a thread. The transaction that has
+-- locked the thread may wait for one of these permits. A wait could therefore be a deadlock.
 CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -26,7 +26,7 @@ BEGIN
             SELECT s.name FROM unnest(thread_keys, run_ids) k(thread_key, run_id) JOIN runyard.runs r ON r.thread_key = k.thread_key AND r.run_id = k.run_id
                 JOIN runyard.threads x ON x.thread_key = k.thread_key,
                 unnest(runyard.permits_of(runyard.as_claimed(r, x.agent, claimant)) || r.waits_for_permit) s(name) WHERE s.name IS NOT NULL));
-    ELSIF cardinality(thread_keys) > 1 -- for a single run that is not plain, the plain path would be wasted time
+    ELSIF cardinality(thread_keys) > 1 -- for a single run that is not plain, the plain path would only cost time
           OR (SELECT r.attempt = 0 FROM runyard.runs r WHERE r.thread_key = thread_keys[1] AND r.run_id = run_ids[1]) THEN
         FOR c IN SELECT p.* FROM runyard.claim_plain(claimant, thread_keys, run_ids, paused, patience) p LOOP
             done := done || (c.thread_key || ' ' || c.run_id);

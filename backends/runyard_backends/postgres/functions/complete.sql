@@ -19,7 +19,7 @@ DECLARE
     done bigint[] := '{}'; -- the thread keys of the plain writes, which are stored together
     locked bigint; -- the last thread with a write that was refused as locked; its later writes are refused, too
 BEGIN
-    IF NOT limited AND (cardinality(writes) > 1 -- for a single run that is not plain, the plain path would be wasted time
+    IF NOT limited AND (cardinality(writes) > 1 -- for a single run that is not plain, the plain path would only cost time
             OR (SELECT x.attempt = 1 AND NOT x.has_tools FROM runyard.runs x
                 WHERE x.thread_key = writes[1].thread_key AND x.run_id = writes[1].run_id)) THEN
         FOR ended IN SELECT p.* FROM runyard.complete_plain(writes, message_bytes, patience) p LOOP

@@ -1,11 +1,12 @@
 -- Crashes of runs: their number, the attempt that runs alone, and the end of a run that has crashed too often. MAX_CRASHES in
 -- runyard/domain/crashes.py is the same limit.
 
--- Return the number of crashes without progress after which a run is dead. After one crash fewer, the next attempt runs alone.
+-- Return the number of crashes without progress after which a run is dead. When a run has one crash fewer, its next attempt
+-- runs alone.
 CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 3;
 
--- Return the number of a run's crashes without progress, including the crash of its current attempt. That crash does not count if the
--- attempt was still waiting for its own process, because another run must have caused it.
+-- Return the number of a run's crashes without progress, including the crash of its current attempt. If the attempt was still
+-- waiting for its own process, its crash does not count, because another run must have caused the crash.
 CREATE OR REPLACE FUNCTION runyard.crashes(r runyard.runs) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -36,7 +37,7 @@ BEGIN
         CASE WHEN e.error IS NULL THEN '{}' ELSE jsonb_build_object('error', e.error) END));
 END $$;
 
--- Record that the attempt runs alone in its process. From here on, its crash counts.
+-- Record that the attempt runs alone in its process. From now on, a crash of the attempt counts.
 CREATE OR REPLACE FUNCTION runyard.isolate(thread_key bigint, run_id text, with_fence bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

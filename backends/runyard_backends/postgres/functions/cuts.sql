@@ -159,7 +159,7 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM runyard.refuse('fork_boundary',
-        format('message %s is inside an unfinished tool cycle (open calls: %s); cut before at %s or after at %s, or repair the fork',
+        format('message %s is inside an unfinished tool cycle (open calls: %s); cut before it at %s or after it at %s, or repair the fork',
                at.message_id, array_to_string(calls, ', '), coalesce(before::text, 'nothing'), coalesce(after::text, 'nothing')),
         jsonb_build_object('message_id', at.message_id, 'open_calls', to_jsonb(calls), 'before', before, 'after', after));
 END $$;

@@ -37,7 +37,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Fail a run that has expired: it had no attempt before its expires_at.
+-- Fail a run that has expired, because it had no attempt before its expires_at.
 CREATE OR REPLACE FUNCTION runyard.expire_run(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -87,8 +87,9 @@ BEGIN
     RETURN runyard.known_thread(for_tenant, thread_id);
 END $$;
 
--- Delete the content of a run that has ended and is in no context. The run's row stays, so that a repeated request finds it. Keep the
--- messages that a live thread shows through a fork or a branch. When no live thread shows them, another call deletes them.
+-- Delete the content of a run that has ended and is in no context. The run's row stays, so that a repeated request finds it.
+-- Keep messages that a live thread shows through a fork or a branch. When no live thread shows them any more, another call
+-- deletes them.
 CREATE OR REPLACE FUNCTION runyard.delete_run(for_tenant text, thread_id text, run_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -117,7 +118,7 @@ BEGIN
             OR y.finished_at IS NULL AND ((y.fork->'cut'->>'at_message_id')::uuid = ANY (doomed) OR (y.fork->'cut'->>'at_seq')::bigint = ANY (numbers)))
         ORDER BY y.accept_no LIMIT 1;
         IF FOUND THEN
-            PERFORM runyard.refuse('run_in_use', format('run %s goes on from a message of run %s; cancel or delete that run first', next, run_id),
+            PERFORM runyard.refuse('run_in_use', format('run %1$s continues from a message of run %2$s; first cancel or delete run %1$s', next, run_id),
                                    details || jsonb_build_object('used_by', next));
         END IF;
     END IF;

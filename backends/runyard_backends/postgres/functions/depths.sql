@@ -1,9 +1,9 @@
 -- Depths of leaves. The depth of a leaf is the number of messages on its path. Several paths are counted together.
 
--- Return the number of messages on each path, in the order of `ends`. ends: the last level of each path. The path also has the levels that
--- this level's branch inherits. Paths share levels. The messages of a branch are read once, from the start to the highest high water, and
--- are counted between two successive high waters. A run below the high water may have completed after the level's cutoff, so that the level
--- does not show it. Such a level is counted separately.
+-- Return the number of messages on each path, in the order of `ends`. ends: the last level of each path. A path also has the
+-- levels that the branch of this level inherits. Paths share levels. Therefore the messages of a branch are read once, from the
+-- start to the highest high water, and counted between two successive high waters. A run below the high water may have
+-- completed after the level's cutoff. The level then does not show the run. Such a level is counted separately.
 CREATE OR REPLACE FUNCTION runyard.count_paths(ends runyard.level[]) RETURNS bigint[]
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$

@@ -11,11 +11,11 @@ BEGIN
         (SELECT e.expires_at FROM runyard.live_runs e WHERE e.expires_at > since ORDER BY e.expires_at LIMIT 1));
 END $$;
 
--- Return up to `most` threads of each kind for which something is due, since when, and the kinds (see apply_due). thread_key is NULL if
--- the thread does not exist. Threads in `locked` are left out. only_runs: true if nothing but runs is due. The plan for runs alone is small,
--- because a host that has committed waits for it. Each statement reads the clock in a subquery, because a query that reads the clock for
--- each row uses no index. It reads the number of the thread in a subquery, because a join would read all threads if the planner expected
--- many rows.
+-- Return up to `most` threads of each kind on which something is due. For each thread, return the earliest due time and the
+-- kinds (see apply_due). thread_key is NULL if the thread does not exist. Threads in `locked` are left out. only_runs: true if
+-- only runs are due. The statement for runs alone is short, because the run of a host that has just committed waits for it.
+-- Each statement reads the clock in a subquery: if it read the clock for each row, it could not use an index. It reads the key
+-- of the thread in a subquery: a join would read all threads if the planner expected many rows.
 CREATE OR REPLACE FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
 RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -13,8 +13,8 @@ BEGIN
         'deleted', coalesce(a->'deleted', '[]') || coalesce(b->'deleted', '[]')) END;
 END $$;
 
--- Return the job of a run as JSON. Its field `queued` has the data of the event run.queued, which is written when the job is
--- submitted. `queued` is NULL if an attempt has begun since the run was accepted or redriven.
+-- Return the job of a run as JSON. The field `queued` of the job has the data of the event run.queued. This event is written
+-- when the job is submitted. If an attempt has begun since the run was accepted or redriven, `queued` is NULL.
 CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

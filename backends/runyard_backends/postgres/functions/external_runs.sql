@@ -29,7 +29,7 @@ BEGIN
         '{"kind": "external"}', head.branch_id, head.leaf_id, t.next_seq - 1, t.next_completion_seq - 1,
         u.first_seq, u.last_seq, u.last_message_id, coalesce(u.has_tools, false), nextval('runyard.fences'), 1, now(), now())
     ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING;
-    -- A host's transaction may have accepted a run with this id meanwhile. In this case open_external refuses the claim.
+    -- In the meantime, a host's transaction may have accepted a run with this id. In this case open_external refuses the claim.
     IF NOT FOUND THEN PERFORM runyard.open_external(t, run_id); END IF;
 END $$;
 

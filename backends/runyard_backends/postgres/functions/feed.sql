@@ -1,8 +1,8 @@
 -- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return the entries after (after_transaction, after_position), in this order. Only entries of transactions that are older than every open
--- transaction are returned. Therefore no new entry can appear before the last entry that a reader has read. horizon: the transaction before
--- which all entries are readable. Without entries, the result is one row that has only the horizon.
+-- Return the entries after (after_transaction, after_position), in this order. An entry is returned only if its transaction is
+-- older than every open transaction. No new entry can therefore appear before an entry that a reader has already read. horizon:
+-- the transaction before which all entries are readable. Without entries, the result is one row that has only the horizon.
 CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
@@ -11,13 +11,13 @@ DECLARE
     oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
 BEGIN
     IF seen > pg_snapshot_xmax(pg_current_snapshot()) THEN
-        PERFORM runyard.refuse('invalid_cursor', 'the cursor is ahead of this database; it was issued by another one');
+        PERFORM runyard.refuse('invalid_cursor', 'another database issued this cursor');
     END IF;
     IF after_transaction IS NOT NULL AND EXISTS (
         SELECT 1 FROM runyard.pruned p WHERE p.tenant = for_tenant AND (p.transaction, p.position) > (seen, after_position))
     THEN
         PERFORM runyard.refuse('cursor_expired',
-            'entries after this cursor were pruned; read the data of your copy again, then the feed without a cursor');
+            'entries after this cursor were pruned; read all data for your copy again, then read the feed without a cursor');
     END IF;
     RETURN QUERY
         SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at::timestamptz
@@ -60,9 +60,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the delay of the feed: the seconds for which the oldest unreadable entry has been committed. An entry is unreadable while an older
--- transaction is open in any database of the server. A delay of two seconds is usual. holder: the oldest open transaction that has written,
--- if the delay is at least five seconds.
+-- Return the delay of the feed. This is the time since the commit of the oldest unreadable entry, in seconds. An entry is
+-- unreadable while an older transaction is open in any database of the server. A delay of two seconds is usual. holder: if the
+-- delay is at least five seconds, the oldest open transaction that has written.
 CREATE OR REPLACE FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

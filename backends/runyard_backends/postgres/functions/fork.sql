@@ -64,8 +64,9 @@ BEGIN
     UPDATE runyard.threads SET next_seq = t.next_seq WHERE thread_key = t.thread_key;
 END $$;
 
--- Return the usage of the runs all of whose messages a view shows: completed runs, and cancelled runs whose messages were kept. The
--- function reads each of these runs. A usage that is no object of numbers counts nothing, as in add_usage.
+-- Return the usage of the runs whose messages a view shows completely. These are completed runs, and cancelled runs whose
+-- messages were kept. The function reads each of these runs. A usage that is no object of numbers counts nothing, as in
+-- add_usage.
 CREATE OR REPLACE FUNCTION runyard.usage_of_view(view runyard.level[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -81,7 +81,8 @@ DECLARE
     locked bigint[] := '{}';
     old bigint[] := '{}';
 BEGIN
-    -- A checkpoint of a copy may use a value of these lines. Lock the lines and their copies, so that no copy is written or made meanwhile.
+    -- A checkpoint of a copy may use a value of these lines. Lock the lines and their copies, so that other transactions cannot
+    -- write to a copy or make one.
     LOOP
         lines := ARRAY(
             SELECT x.line_id FROM runyard.graph_lines x WHERE x.tenant = for_tenant AND x.owner_key = 0 AND x.line_id IN (

@@ -42,9 +42,9 @@ END $$;
 
 -- Begin or continue the graph of an attempt's run. candidates: the messages before the run that may have a mark, the newest first. The list
 -- is empty if the graph has no earlier state. input_id: the run's input, which gets a mark, or NULL. graph_id: the name of the run's line.
--- began: true if the line has a state of this run. base_id: the last message in the state at the run's beginning. The run continues the
--- line of its predecessor. The run gets a copy of the line if it begins at an earlier position, or if another live run continues the line.
--- Raises checkpoint_missing, stale_fence and cancel_requested.
+-- began: true if the line has a state of this run. base_id: the last message in the state at the run's beginning. Usually the
+-- run continues the line of its predecessor. If it begins at an earlier position, or if another live run continues the line,
+-- the run gets a copy of the line. Raises checkpoint_missing, stale_fence and cancel_requested.
 CREATE OR REPLACE FUNCTION runyard.graph_begin(of_thread bigint, of_run text, with_fence bigint, candidates uuid[], input_id uuid)
 RETURNS TABLE (graph_id text, began boolean, message_id uuid, base_id uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

@@ -2,8 +2,8 @@
 -- `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
 -- Return a page of the leaves, the oldest first. only_labelled: true for the leaves with labels only. Depths are counted for the
--- returned leaves only. segment: the branch that the path to the leaf ends on, of which the path shows no number above until_seq.
--- inherited: the branches before it on the path, each with the number above which the path shows nothing of it.
+-- returned leaves only. segment: the branch on which the path to the leaf ends. until_seq: the highest number of this branch
+-- that the path shows. inherited: the earlier branches of the path, each with the highest number that the path shows.
 CREATE OR REPLACE FUNCTION runyard.list_leaves(
     for_tenant text, thread_id text, only_labelled boolean, after_time timestamptz, after_id uuid, most integer
 ) RETURNS TABLE (
@@ -32,9 +32,9 @@ BEGIN
 END $$;
 
 -- Return the leaves of the thread's tree: the last visible message of every branch, and the last message of every run that is not
--- completed. A branch without own visible messages has no leaf, except the thread's first branch. A message after which another branch
--- begins is no leaf, except at the end of a labelled branch. level: the last level of the path to the leaf. The path also has the levels
--- that this level's branch inherits.
+-- completed. A branch without own visible messages has no leaf, except the thread's first branch. If another branch begins at a
+-- message, the message is not a leaf, unless it is the end of a labelled branch. level: the last level of the path to the leaf.
+-- The path also has the levels that this level's branch inherits.
 CREATE OR REPLACE FUNCTION runyard.tree_leaves(t runyard.threads)
 RETURNS TABLE (message_id uuid, created_at timestamptz, run_id text, run_status text, level runyard.level, labels text[])
 LANGUAGE plpgsql STABLE AS $$

@@ -1,7 +1,8 @@
 -- The children of a thread's runs, and their children.
 
--- Return at most `most` descendants of the runs of a thread, level by level, and at most `most_depth` levels: first the children, then
--- their children. Within a level, the children of one run are together. A child whose content was deleted is omitted, with its children.
+-- Return at most `most` descendants of the runs of a thread, level by level: first the children, then their children. Return at
+-- most `most_depth` levels. Within a level, the children of one run are together. A child whose content was deleted is omitted,
+-- with its children.
 CREATE OR REPLACE FUNCTION runyard.list_children(for_tenant text, of_thread text, most_depth integer, most integer)
 RETURNS TABLE (depth integer, thread_id text, run_id text, agent text, status text, started_by_thread_id text, started_by_run_id text,
                accepted_at timestamptz, finished_at timestamptz)
@@ -30,7 +31,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return true if lists show the run: neither it nor its thread was deleted.
+-- Return true if lists show the run. They do not show a run that was deleted, or whose thread was deleted.
 CREATE OR REPLACE FUNCTION runyard.is_listed(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

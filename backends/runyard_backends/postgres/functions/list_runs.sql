@@ -83,7 +83,8 @@ BEGIN
         few := CASE WHEN with_status IN ('queued', 'running', 'suspended') THEN 1000 >
             (SELECT count(*) FROM (SELECT 1 FROM runyard.live_runs x WHERE x.thread_key = of_thread LIMIT 1000) y) END;
         IF few THEN
-            -- The subquery prevents a read of the whole index that has the order, only to find the few live runs.
+            -- Without the subquery, the plan could read the whole index that has this order, although there are only few live
+            -- runs.
             statement := 'SELECT k.* FROM (' || live || 'k.thread_key = $2' || bounds || ' OFFSET 0) k';
         END IF;
         IF EXISTS (SELECT 1 FROM runyard.runs x

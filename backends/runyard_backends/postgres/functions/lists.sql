@@ -4,11 +4,12 @@
 -- larger entry is a page of its own. A page also ends after a thousand rows that do not match the filters. Such a page has fewer entries,
 -- and the place after which the next page begins. An entry omits values of more than 8192 bytes, and `omitted` lists them.
 --
--- Each function reads one index, which has the order of the list. The function itself compares the rows with the other filters. Its
--- statement is planned for the given filters, because one plan for all filters would read the whole table for some of them. Each index has
--- a condition that only its list has. For some filters a primary key has the same order, and Postgres could use the key instead. To prevent
--- this, the statement gives one column as a range and orders by this column first. The range ends with a comparison of this column alone,
--- because a comparison of rows does not end a scan before the first column changes.
+-- Each function reads one index, which has the order of the list. The function itself compares the rows with the other filters.
+-- Its statement is planned for the given filters, because one plan for all filters would sometimes read the whole table. Each
+-- index has a condition that only the statement of its list contains. For some filters a primary key has the same order, and
+-- Postgres could use this key instead. To prevent this, the statement gives one column as a range and orders by this column
+-- first. The range ends with a comparison of this column alone. With a comparison of rows, the scan would continue until the
+-- first column changes.
 
 -- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. Forks of a deleted
 -- thread are not listed as forks of a later thread with the same id. They have lower keys than the later thread.

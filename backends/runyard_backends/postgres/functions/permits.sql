@@ -13,9 +13,10 @@ BEGIN
         || CASE WHEN runyard.limit_of('running_per_tenant', r.tenant) IS NOT NULL THEN ARRAY['tenant ' || r.tenant] ELSE '{}' END;
 END $$;
 
--- Lock the permits of these names in the order of the names, so that one transaction at a time counts and frees them. After this call, the
--- transaction must not wait for the lock of a thread, because of deadlocks. A call waits longer for these locks than for the lock of a
--- thread. Transactions that hold these locks are short, and after a failed wait all changes of the call would be undone.
+-- Lock the permits of these names, in the order of the names. Only one transaction at a time can then count and free them.
+-- After this call, the transaction must not wait for the lock of a thread: this could be a deadlock. A call waits longer for
+-- these locks than for the lock of a thread. Transactions that hold these locks are short, and after a failed wait all changes
+-- of the call would be undone.
 CREATE OR REPLACE FUNCTION runyard.lock_permits(permits text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -164,9 +165,9 @@ BEGIN
     RETURN effects;
 END $$;
 
--- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. There are such runs if a limit
--- was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of tenants without a run in the
--- line. The leader calls this function.
+-- Measure the numbers of queued runs. Return as effects the jobs of waiting runs for which a permit is free. There are such
+-- runs after a limit was raised or cleared, after a takeover from a dead worker, and after a lost submission. Delete the turns
+-- of tenants without a run in the line. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.review_limits() RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

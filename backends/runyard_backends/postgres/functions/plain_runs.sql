@@ -4,9 +4,10 @@
 -- A plain run is a prompt without a parent message on the lane ''. Its thread is no fork and has no unadmitted runs. The run was never
 -- claimed before. It completes with messages that have new ids, and no tool calls or results. The deployment has no limits.
 --
--- Each function locks its threads in the order of their keys, in one statement. If a lock is not free in time, the function changes
--- nothing. All its writes are inside the block with the exception handler, because changing a row outside of the subtransaction that has
--- locked it costs more. With the settings of the functions, generic plans find every row by an index and suit a table of any size.
+-- Each function locks its threads in the order of their keys, in one statement. If a lock is not free in time, the function
+-- changes nothing. All its writes are inside the block with the exception handler: it costs more to change a row outside of the
+-- subtransaction that has locked the row. With the settings of these functions, generic plans find every row by an index. They
+-- suit tables of any size.
 
 -- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
 -- for a thread that also has a request that is not plain.

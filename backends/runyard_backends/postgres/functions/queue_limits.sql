@@ -35,16 +35,16 @@ BEGIN
     END IF;
 END $$;
 
--- Return the lane_seq up to which all runs of a lane have ended. Reads of the lane begin after this number. Otherwise they would read the
--- index entries of ended runs, which stay while an older transaction is open.
+-- Return the lane_seq up to which all runs of a lane have ended. Reads of the lane begin after this number. Otherwise they
+-- would also read the index entries of ended runs. These entries stay while an older transaction is open.
 CREATE OR REPLACE FUNCTION runyard.floor_of(key bigint, in_lane text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN CASE in_lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = key) ELSE 0 END;
 END $$;
 
--- Return the error for a run that exceeds the limit of its lane at a later admission, or NULL. One run more than the limit is allowed,
--- because the lane's head may have been released to the queue.
+-- Return the error for a run that exceeds the limit of its lane at a later admission, or NULL. The lane may have one run more
+-- than the limit, because its head may have been released to the queue.
 CREATE OR REPLACE FUNCTION runyard.lane_full(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

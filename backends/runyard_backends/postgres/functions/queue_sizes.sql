@@ -1,8 +1,9 @@
 -- The numbers of queued runs, for the limits queued and queued_per_tenant. A number is the last measurement plus the runs that were
 -- accepted after it.
 
--- Return the number of queued runs of a tenant, or of all tenants if for_tenant is NULL. If the last measurement is older than a second,
--- the number is not small and the caller may write, measure first. most: the number up to which runs are counted.
+-- Return the number of queued runs of a tenant, or of all tenants if for_tenant is NULL. Measure first if three conditions
+-- hold: the last measurement is older than a second, the number is not small, and the caller may write. most: the number up to
+-- which runs are counted.
 CREATE OR REPLACE FUNCTION runyard.queue_size(for_tenant text, most bigint, may_write boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -50,8 +50,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the view of all visible messages of a branch and of the messages of its live run. This run is the head of the branch's lane, if an
--- attempt has begun.
+-- Return the view of all visible messages of a branch and of the messages of its live run. The live run is the head of the
+-- branch's lane, provided that an attempt of it has begun.
 CREATE OR REPLACE FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 BEGIN

@@ -27,7 +27,7 @@ BEGIN
         END IF;
     END IF;
     IF run.kind = 'external' THEN
-        PERFORM runyard.refuse('run_ended', format('run %s is external and %s; no worker can take it up, claim a new one', run_id, run.status),
+        PERFORM runyard.refuse('run_ended', format('run %s is an external run and %s; no worker can continue it; claim a new run', run_id, run.status),
                                jsonb_build_object('run_id', run_id, 'status', run.status));
     END IF;
     -- If the run was refused at its admission, check it again.

@@ -4,8 +4,8 @@
 -- `most` is the maximum number of runs and messages that a call examines. Three callers choose it: the process that deletes a thread
 -- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql (left_over).
 
--- Make one step for a deleted thread. Return true if more steps may be needed. Raises locked if the rest needs a lock that another
--- transaction has. This is the lock of a fork, or of a wait for an ending child.
+-- Make one step for a deleted thread. Return true if more steps may be needed. Raises locked if another transaction holds a
+-- lock that the remaining steps need. This is the lock of a fork, or of a wait whose child is ending.
 CREATE OR REPLACE FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -16,7 +16,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = remove_step.thread_key) THEN
         RETURN false;
     ELSIF examined = 0 THEN
-        PERFORM runyard.refuse('locked', 'another transaction has locked what is left of the deleted thread; it is removed later');
+        PERFORM runyard.refuse('locked', 'another transaction has locked rows of the deleted thread; they are removed later');
     END IF;
     RETURN true;
 END $$;
@@ -45,7 +45,7 @@ BEGIN
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING 'cannot remove the rows of deleted thread %: % (%)', key, SQLERRM, SQLSTATE;
                 part := 0;
-            WHEN query_canceled THEN -- OTHERS does not include this error, which means that the time of the call is over
+            WHEN query_canceled THEN -- not included in OTHERS; the time limit of the call is reached
                 RAISE WARNING 'the removal of the rows of deleted thread % takes too long: %', key, SQLERRM;
                 RETURN true;
             END;
@@ -107,8 +107,8 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.remove_runs(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
-    -- A cut shows the latest extra of its thread, which a run on another branch may have saved. Therefore all runs with an extra stay up to
-    -- the last cut that a live thread shows.
+    -- A cut shows the latest extra of its thread. A run on another branch may have saved this extra. Therefore all runs with an
+    -- extra stay, up to the last cut that a live thread shows.
     last_cut bigint := (
         SELECT max(l.cutoff) FROM runyard.branches own JOIN runyard.levels l ON l.ancestor_id = own.branch_id
         JOIN runyard.branches b ON b.branch_id = l.branch_id JOIN runyard.threads t ON t.thread_key = b.thread_key
@@ -211,12 +211,12 @@ BEGIN
 END $$;
 
 -- Remove the extra of an erased thread from the next thread that inherits from it, and from up to `most` runs of that thread. The function
--- locks the inheriting thread. Return 0 if another transaction has locked it. After a step that has locked a thread, return `most`, because
--- the transaction must not lock a second one.
+-- locks the inheriting thread. Return 0 if another transaction has locked it. After a step that has locked a thread, return
+-- `most`, because the transaction must not lock a second thread.
 CREATE OR REPLACE FUNCTION runyard.erase_extra(s runyard.removals, most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    hashes jsonb := s.erased || '{}'; -- || makes a copy, so that the value is read from its row once and not for each run
+    hashes jsonb := s.erased || '{}'; -- || makes a copy; without it, the value would be read from its row again for each run
     heir bigint;
     part record;
 BEGIN

@@ -35,8 +35,9 @@ BEGIN
     effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, request.run_id));
 END $$;
 
--- Return the HITL request that an answer is for. This is the request request_id. Without request_id, it is the request that was answered
--- with response_id before, so that the answer is a repetition. If there is none, it is the only pending request of the thread.
+-- Return the HITL request that an answer is for. This is the request request_id. Without request_id, it is the request that was
+-- answered with response_id before: the answer is then a repetition. If there is no such request, it is the only pending
+-- request of the thread.
 CREATE OR REPLACE FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,5 +1,5 @@
--- The proven events of a run: the events that follow from its rows, for readers of a stream that Redis has lost. EVENTS_PER_READ and
--- EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
+-- The proven events of a run. These are the events that follow from its rows. They are for readers of a stream that Redis has
+-- lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
 
 -- Return the proven events of a run after the id `after`, in the order of their ids: at most `most` events and at most `bytes` together. A
 -- larger event is returned alone. An attempt numbers its messages as it appends them, and a later attempt has a higher fence. Event ids of

@@ -57,7 +57,7 @@ BEGIN
     RETURN e;
 END $$;
 
--- Record that the present attempt is the first to have the answers that no earlier attempt had.
+-- Record that the present attempt has the answers that no earlier attempt had.
 CREATE OR REPLACE FUNCTION runyard.receive_answers(r runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

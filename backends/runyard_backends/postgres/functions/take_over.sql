@@ -1,8 +1,9 @@
 -- Taking over a run after the death of its worker, or after its worker has lost the run's task.
 
--- Check that the claimant may take over a running run. The worker of the run must be dead or have left, or be the claimant itself. Only the
--- death of a worker counts as a crash, because a worker that left has stopped the attempt. outcome: NULL if the claim may continue, 'busy'
--- if the worker is alive or the run is external, 'ended' if this function has ended the run because of its crashes or a cancel.
+-- Check that the claimant may take over a running run. This is allowed if the worker of the run is dead or has left, or if it
+-- is the claimant itself. Only the death of a worker counts as a crash, because a worker that left has stopped the attempt.
+-- outcome: NULL if the claim may continue, 'busy' if the worker is alive or the run is external, 'ended' if this function has
+-- ended the run because of its crashes or a cancel.
 CREATE OR REPLACE FUNCTION runyard.take_over(
     INOUT t runyard.threads, INOUT r runyard.runs, claimant runyard.workers, limited boolean, OUT outcome text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$

@@ -83,9 +83,9 @@ BEGIN
     RETURN t;
 END $$;
 
--- Raise locked if the runs of a deleted thread with this id are still being removed. A new run of the same id would be taken for the old
--- one. run_id: the run of a request, or NULL. If this run was accepted in a host's transaction and has no thread yet, nothing is raised,
--- because the request is a repetition.
+-- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise a new run could not be
+-- distinguished from an old run with the same id. run_id: the run of a request, or NULL. If this run was accepted in a host's
+-- transaction and has no thread yet, no error is raised, because the request is a repetition.
 CREATE OR REPLACE FUNCTION runyard.check_removed(for_tenant text, thread_id text, run_id text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

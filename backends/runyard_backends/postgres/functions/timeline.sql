@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION runyard.find_runs(for_tenant text, prefix text, most 
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET jit = off AS $$
 DECLARE
-    -- No character sorts after the last one.
+    -- chr(1114111) is the last character, so no other character sorts after it.
     after text := prefix || chr(1114111);
 BEGIN
     RETURN QUERY
@@ -66,7 +66,7 @@ END $$;
 -- together. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3). since:
 -- the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message whose tool
 -- calls a message answers. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
--- entries, counted up to one more than `most`. `enable_material` is off, so that an index finds each message of the page by its number.
+-- entries, counted up to one more than `most`. With `enable_material` off, each message of the page is found by an index.
 -- Otherwise a planner without statistics would compare each entry with all messages of the branch.
 CREATE OR REPLACE FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
@@ -132,8 +132,8 @@ BEGIN
     RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq = ANY (numbers) AND m.run_id = r.run_id ORDER BY m.seq;
 END $$;
 
--- Return a run of a thread, or a run of an ancestor all of whose messages the thread shows. The ancestor may be deleted. Refuse if there is
--- no such run, or if the thread is deleted.
+-- Return a run of a thread, or a run of an ancestor whose messages the thread shows completely. The ancestor may be deleted.
+-- Refuse if there is no such run, or if the thread is deleted.
 CREATE OR REPLACE FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -150,8 +150,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Return the attempts of a run. A running attempt, and the attempt that completed the run, have no rows in `attempts`. The run's row has
--- their data.
+-- Return the attempts of a run. Two attempts have no row in `attempts`: a running attempt, and the attempt that completed the
+-- run. The run's row has their data.
 CREATE OR REPLACE FUNCTION runyard.attempts_of(r runyard.runs) RETURNS SETOF runyard.attempts
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -87,9 +87,10 @@ BEGIN
 END $$;
 
 -- Add about `most` entries of the outbox to the totals (the `limit` of `count` in runyard/ports/stores.py). The leader calls this
--- function. The function counts in rounds, tenant by tenant. The end of a round sets the goal of the next: the entries of all transactions
--- that have begun. The next round begins when all these transactions have ended, so that no entry can appear among the counted ones. One
--- transaction writes the totals and the progress. A second leader finds the row locked and does nothing.
+-- function. The function counts in rounds, tenant by tenant. The end of a round sets the goal of the next round: the entries of
+-- all transactions that have begun. The next round begins when all these transactions have ended. No new entry can then appear
+-- among the counted entries. One transaction writes the totals and the progress. A second leader finds the row locked and does
+-- nothing.
 CREATE OR REPLACE FUNCTION runyard.count_usage(most integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

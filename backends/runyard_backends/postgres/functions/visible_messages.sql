@@ -1,7 +1,7 @@
 -- The visible messages of a branch, a run or a cut. A view is an array of levels. A level shows a message of its branch under two
 -- conditions. First, the number of the message is at most the high water. Second, the message has no run, or belongs to the level's open
--- run, or the completion number of its run is at most the cutoff. Message numbers grow along every path, so that the order by seq is the
--- order of a view. cuts.sql makes the levels of a fork.
+-- run, or the completion number of its run is at most the cutoff. Message numbers grow along every path. The messages of a view
+-- are therefore ordered by seq. cuts.sql makes the levels of a fork.
 
 -- Return all messages of a view, level by level. Every plan of the join reads only runs of one thread. A subquery per message would cost
 -- three times as much.
@@ -40,8 +40,8 @@ BEGIN
 END $$;
 
 -- Return at most `most` visible messages of a level whose numbers are between `after` and `before`, each with the present status of its
--- run. newest_first: true to begin with the highest number. The function reads only these messages, the invisible messages between them,
--- and their runs. Without OFFSET 0, a plan may read all runs of the thread.
+-- run. newest_first: true to begin with the highest number. The function reads only these messages, the invisible messages
+-- between them, and the runs of both. Without OFFSET 0, a plan may read all runs of the thread.
 CREATE OR REPLACE FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text)
 LANGUAGE plpgsql STABLE AS $$
@@ -144,8 +144,8 @@ BEGIN
     ORDER BY 3, l.high_water_seq DESC, l.cutoff DESC LIMIT 1;
 END $$;
 
--- Return an inherited run all of whose messages the thread shows, or no row. Readers of the thread do not find other inherited runs: runs
--- that were not completed at the cut, or have messages after the cut.
+-- Return an inherited run whose messages the thread shows completely, or no row. Readers of the thread do not find other
+-- inherited runs. These are runs that were not completed at the cut, or that have messages after the cut.
 CREATE OR REPLACE FUNCTION runyard.whole_run(thread_key bigint, run_id text) RETURNS SETOF runyard.runs
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Waits of suspended runs that no human ends: sleeps, signals, children.
+-- Waits of suspended runs for a time, a signal or a child.
 
 -- Store the waits of an attempt's run in the order of `waits`, and end the waits that are due. A repetition changes nothing. ended: true if
 -- one of `waits` has ended.

@@ -40,14 +40,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return true if a webhook is the one for which a delivery was made. A webhook that was made later with the id of a removed webhook may have
--- another owner or another URL. A webhook for all tenants belongs to ''.
+-- Return true if a delivery was made for a webhook. A webhook with the same id may have been made after the delivery. It then
+-- has another owner or another URL. A webhook for all tenants belongs to ''.
 CREATE OR REPLACE FUNCTION runyard.is_delivery_of(d runyard.webhook_deliveries, w runyard.webhooks) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT d.webhook_id = w.webhook_id AND coalesce(d.owner, d.tenant) = coalesce(w.tenant, '') AND d.url = w.url
 $$;
 
--- Make the feed's entries for a webhook into about `most` deliveries, and move the webhook's cursor, in one transaction. The
+-- Make about `most` deliveries from the feed's entries for a webhook, and move the webhook's cursor, in one transaction. The
 -- function reads all entries of each transaction, and only transactions that are older than the oldest open transaction. No entry
 -- can therefore appear before the cursor. Without entries, nothing is written.
 CREATE OR REPLACE FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void
@@ -135,7 +135,7 @@ BEGIN
     SELECT x.* INTO w FROM runyard.webhooks x WHERE x.webhook_id = add_webhook.webhook_id;
     IF FOUND THEN RETURN w; END IF;
     IF most <= (SELECT count(*) FROM runyard.webhooks x WHERE x.tenant = of_tenant OR of_tenant IS NULL AND x.tenant IS NULL) THEN
-        PERFORM runyard.refuse('too_many_webhooks', format('there are %s webhooks, the most that there may be; remove one', most),
+        PERFORM runyard.refuse('too_many_webhooks', format('there are %s webhooks, which is the maximum; remove one', most),
                                jsonb_build_object('limit', most));
     END IF;
     INSERT INTO runyard.webhooks (webhook_id, tenant, url, events, version)
@@ -146,8 +146,9 @@ BEGIN
     RETURN w;
 END $$;
 
--- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in one row. A
--- webhook that is made later begins after this version, so that it has another secret, whoever makes it. Return true if the webhook existed.
+-- Remove a webhook of a tenant and its pending deliveries. Keep the highest version of the secrets of all removed webhooks, in
+-- one row. A webhook that is made later begins after this version. It therefore has another secret, for any owner. Return true
+-- if the webhook existed.
 CREATE OR REPLACE FUNCTION runyard.remove_webhook(for_tenant text, webhook_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -163,8 +164,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make a delivery that arrived or failed due again. Return false if there is no such delivery, or if its webhook was removed or
--- disabled.
+-- Make a delivery due again if it arrived or failed. Return false if there is no such delivery, or if its webhook was removed
+-- or disabled.
 CREATE OR REPLACE FUNCTION runyard.redeliver(for_tenant text, delivery_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

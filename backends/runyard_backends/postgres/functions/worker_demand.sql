@@ -1,10 +1,11 @@
 -- The demand for workers: the number of slots that the runs need. A program that scales workers reads this number (charts/runyard).
 
 -- Return the number of slots that the runs of the queues need. Running runs and runs that wait only for a worker need a slot. At most
--- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed, return 1 while a worker will be
--- needed at a later time. This is so for a delayed run, a run that was accepted in a host's transaction, a run that expires, a HITL request
--- with a deadline, and a wait with a due time. in_queues: the queues, or NULL for all queues. If it is NULL, webhooks and the removal of
--- deleted threads also need a worker. The function has the rights of its owner, so that the caller needs only the right to call it.
+-- 100000 waiting runs are counted. Waiting runs of a paused queue need no slot. If no slot is needed now but a worker will be
+-- needed later, return 1. A worker is needed later for a delayed run, a run that was accepted in a host's transaction, a run
+-- that expires, a HITL request with a deadline, and a wait with a due time. in_queues: the queues, or NULL for all queues. If
+-- it is NULL, webhooks and the removal of deleted threads also need a worker. The function has the rights of its owner, so that
+-- the caller needs only the right to call it.
 CREATE OR REPLACE FUNCTION runyard.worker_demand(in_queues text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $$
@@ -26,7 +27,7 @@ END $$;
 -- Return the first queued run of each lane without a started run, and every queued run without a lane.
 CREATE OR REPLACE FUNCTION runyard.queued_heads() RETURNS SETOF runyard.live_runs
 LANGUAGE sql STABLE AS $$
-    WITH queued AS MATERIALIZED ( -- otherwise Postgres would read the lanes of all live runs in order, instead of sorting
+    WITH queued AS MATERIALIZED ( -- otherwise Postgres would read the lanes of all live runs, in order
         SELECT l.* FROM runyard.live_runs l WHERE l.status = 'queued' AND l.lane_seq IS NOT NULL)
     SELECT h.* FROM (SELECT DISTINCT ON (q.thread_key, q.lane) q.* FROM queued q WHERE q.lane IS NOT NULL ORDER BY q.thread_key, q.lane, q.lane_seq) h
     WHERE NOT EXISTS (SELECT 1 FROM runyard.live_runs a WHERE a.thread_key = h.thread_key AND a.lane = h.lane AND a.status IN ('running', 'suspended'))

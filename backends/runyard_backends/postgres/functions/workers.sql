@@ -1,4 +1,4 @@
--- The register of workers, the leader's lease, and the functions that find the runs that the leader offers again.
+-- The register of workers, the leader's lease, and the functions by which the leader finds runs to submit again.
 -- runyard/worker/lost_jobs.py chooses their `most` and `unchanged` (ORPHANS_PER_PAGE, RECENT_ROWS, ROTATION_ROWS, MIN_HEAD_AGE).
 
 -- Register a worker and its agents. A repetition after a lost reply only renews the heartbeat. Raises worker_dead for the id of a
@@ -29,7 +29,7 @@ BEGIN
 END $$;
 
 -- Record a worker's heartbeat. Return the state to which the worker must react. draining: true if the worker must claim no more runs.
--- paused: the paused queues. oldest_code: the oldest code version that the schema admits.
+-- paused: the paused queues. oldest_code: the oldest code version that can run on the schema.
 CREATE OR REPLACE FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN

@@ -6,7 +6,8 @@ An event is dropped without an error if its id "fence-n" is not higher than the 
 or comes from a superseded attempt. XADD itself refuses such an id. Events of a deleted thread are published but not stored. The
 thread of an existing stream is not deleted.
 
-The first write is XADD. A server without free memory therefore refuses the call before any change.
+The first write of the script is XADD. If the server has no free memory, it therefore refuses the call before any
+change.
 
 The events of a run are published as one message on its channel, or as a few messages if the events are large. The message of
 one event is "id payload". The message of several events is "* ", then for each event "id length " and a payload of that length.
@@ -20,15 +21,15 @@ Returns  the number of events added
 ]]
 -- include streams.lua
 local MESSAGE = 32768 -- bytes of events after which a new message begins
-local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream may be too early, so that few appends write it
+local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream may be too early; few appends then write it
 local SWEPT = 1000 -- ms between two sweeps by appends; after a sweep that leaves expired streams, the next append sweeps again
 local SWEEP = 100 -- maximum number of streams per index that one sweep removes
 
 local prefix, most_events, most_bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local running, stopped = tonumber(ARGV[3]), tonumber(ARGV[4])
 local running_streams, stopped_streams = prefix .. 'running_streams', prefix .. 'stopped_streams'
--- Ms for which the byte counts of streams are kept. They outlive the streams by 30 days. A sweep in these days corrects the
--- sum.
+-- Ms for which the byte counts of streams are kept. They are kept 30 days longer than the streams. A sweep in these
+-- days corrects the sum.
 local kept = running + stopped + 30 * 86400000
 local now, runs, added, made, grown, i = clock(), 0, 0, 0, 0, 5
 local begun = {} -- by thread: true if the call adds an event numbered 1 to one of its runs
@@ -37,7 +38,7 @@ local begun = {} -- by thread: true if the call adds an event numbered 1 to one 
 -- the events that are left. The newest event stays.
 local function trimmed(stream, size)
   if size <= most_bytes and size <= most_events * ENTRY then
-    return size -- so few bytes cannot be too many events
+    return size -- a stream of so few bytes cannot have too many events
   end
   local length = redis.call('XLEN', stream)
   if length <= most_events * 1.1 and size <= most_bytes * 1.1 then
@@ -60,8 +61,8 @@ local function trimmed(stream, size)
   return math.max(size, 0)
 end
 
--- Store an event. Return its id, or nil if the id is not higher than the stream's last id. make: true to create a missing
--- stream. If make is false and there is no stream, return false.
+-- Store an event. Return its id, or nil if the id is not higher than the stream's last id. make: true to create the
+-- stream if it does not exist. If make is false and the stream does not exist, return false.
 local function store(stream, make, id, payload)
   local reply
   if make then
@@ -206,6 +207,6 @@ if sweeps then
   end
 end
 if limit and total > limit then
-  add_bytes(prefix, -shrink(prefix, total, limit, 2 * runs + 2)) -- more streams than the call can have made
+  add_bytes(prefix, -shrink(prefix, total, limit, 2 * runs + 2)) -- the call cannot have made so many streams
 end
 return added

@@ -1,11 +1,11 @@
 --[[
-Return the jobs of an arq queue that a worker must look at: those that a producer has added, those whose next look is due, and
-those that a producer has aborted since the last look. The same job is returned again after the time `lease`, if no worker has
-kept or answered it.
+Return the jobs of an arq queue that a worker must look at. These are jobs that a producer has added, jobs whose next
+look is due, and jobs that a producer has aborted since the last look. If no worker keeps or answers a job, it is
+returned again after the time `lease`.
 
-A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. arq decides by
-the score of a job whether the job is deferred. A look replaces the score by `queued` or `deferred`, which have a fraction.
-Every other score comes from a producer, because arq's client sends integers.
+A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. The score
+of a job tells arq's client whether the job is deferred. A look replaces the score by `queued` or `deferred`. These two
+scores have a fraction. Every other score comes from a producer, because arq's client sends integers.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
 ARGV     queue, most jobs, most bytes of one body, most bytes of all bodies, lease in ms, most aborts to check, score of a job that is due,
@@ -39,14 +39,14 @@ local function ms(score)
   return string.format('%.0f', math.max(-latest, math.min(latest, tonumber(score) or latest)))
 end
 
--- Return true if an abort may make a known job due. The job must have a run, or its lease must be over. During the lease, a
--- worker may be accepting the run. A second worker would then answer the job as cancelled.
+-- Return true if an abort may make a known job due. This is so if the job has a run, or if its lease is over. During
+-- the lease, a worker may be accepting the run, and a second worker would answer the job as cancelled.
 local function is_free(id)
   return redis.call('HEXISTS', runs, id) == 1 or tonumber(redis.call('ZSCORE', looks, id) or 0) > now + lease
 end
 
--- Remove aborts without a job. They came after the end of the job, and would cancel a later job of the same id. Each abort
--- makes its job due once.
+-- Remove aborts without a job. They came after the end of their job, and would cancel a later job with the same id.
+-- Every other abort makes its job due once.
 local aborts = redis.call('ZRANGE', 'arq:abort', 0, ARGV[6] - 1, 'WITHSCORES')
 for i = 1, #aborts, 2 do
   local id, at = aborts[i], aborts[i + 1]

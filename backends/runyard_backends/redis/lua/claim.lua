@@ -1,12 +1,13 @@
 --[[
 Move delayed jobs to the due jobs when their time has come. Then take due jobs, and lock their lanes. turns.lua decides the
-order: tenants take turns, and within a tenant high priority comes first. The claim deletes the job's key. The release does not,
-because a worker may die before it.
+order: tenants take turns, and within a tenant high priority comes first. The claim deletes the job's key. It does not
+leave this to the release, because a worker may die before the release.
 
-A job whose lane is locked is put back, due at the expiry of the lock. It is also recorded under wait:<lane>, so that the
-release of the lock makes it due at once. A job that is put back does not use up a turn of its tenant. A worker takes over a
-lock only if another worker holds it for the same run. Without this rule, a holder that cannot reach Postgres could renew the
-lock for ever, although the run has a new worker. A worker never takes over the lock of a run that it executes itself.
+If the lane of a job is locked, the job is put back and becomes due when the lock expires. The job is also recorded
+under wait:<lane>. The release of the lock then makes it due at once. A job that is put back does not use up a turn of
+its tenant. A worker takes over a lock only if another worker holds the lock for the same run. This is necessary,
+because a holder that cannot reach Postgres could renew the lock for ever, although the run has a new worker. A worker
+never takes over the lock of a run that it executes itself.
 
 A delayed job with a requirement is offered to the workers that fulfil the requirement (submit.lua). Such a job stays among the
 delayed jobs of its queue until a worker has taken it. The due jobs and the offered jobs come first by turns.
@@ -39,7 +40,7 @@ end
 local function tokens(count)
   local last = redis.call('INCRBY', prefix .. 'token', count)
   if last == count then
-    -- The server is new or has lost its data. Start from the time in µs, so that no token is issued twice.
+    -- The server is new or has lost its data. Tokens begin at the time in µs. No token is therefore issued twice.
     now()
     last = time[1] * 1000000 + time[2] + count
     redis.call('SET', prefix .. 'token', string.format('%.0f', last))
@@ -126,7 +127,7 @@ local function make_due(queue)
   end
 end
 
--- Return true if the call may take more jobs. BOUND limits the work of a call if many lanes are locked.
+-- Return true if the call may take more jobs. If many lanes are locked, BOUND limits the work of the call.
 local function has_room()
   return claimed < limit and scanned < limit + BOUND
 end
@@ -222,7 +223,7 @@ for _, queue in ipairs(served) do
       redis.call('PEXPIRE', wake, KEPT)
     end
   else
-    redis.call('DEL', wake) -- a token without a job would wake a worker for nothing
+    redis.call('DEL', wake) -- a token without a job would wake a worker although there is no work
   end
   if next_due and (out[1] < 0 or next_due < out[1]) then
     out[1] = next_due

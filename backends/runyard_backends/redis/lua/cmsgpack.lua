@@ -1,8 +1,8 @@
 --[[
 Define `cmsgpack.unpack` on a fakeredis server, which lacks this function. A real server has it built in.
 
-A script may not define a global name. This script therefore sets the metatable of the globals. Lua looks up undefined global
-names there.
+A script may not define a global name. This script therefore sets the metatable of the globals, in which Lua looks up
+undefined names.
 
 KEYS[1]  not used
 ARGV     not used

@@ -1,7 +1,7 @@
 --[[
 Drop streams. This file is included after streams.lua. The header of streams.lua describes the order in which streams are
-dropped. The server defines the functions of a script anew in each call. append.lua includes this file behind an early return,
-because most appends need none of these functions.
+dropped. In each call, the server defines all functions of a script again. Most appends need none of these functions.
+append.lua therefore includes this file after an early return.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)

@@ -1,5 +1,5 @@
 --[[
-Delete the streams of deleted threads. Later events of these threads are not stored.
+Delete the streams of deleted threads. For some time, later events of these threads are not stored.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     ms for which later events are not stored, maximum number of streams to delete (FORGOTTEN_MS and STREAMS_PER_CALL,

@@ -1,7 +1,7 @@
 --[[
 Find the jobs that are missing from Redis. All given jobs are due in Postgres. A job is missing if its run does not hold the
 lane's lock and the job is not due within SOON. Keep the other jobs for at least half a day. runyard/worker/lost_jobs.py calls
-this script. It decides which of the missing jobs are lost, and submits those again.
+this script. lost_jobs.py decides which of the missing jobs are lost, and submits these again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the workers whose locks do not count: "|", then each with a "|" after it; then per job: id, queue, tenant
@@ -15,8 +15,8 @@ local prefix, missing = KEYS[1], {}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 
--- Return true if a claim finds the job soon. The payload of the job must be stored. The job must be a due job of a tenant in
--- the ring, or be due within SOON. A job that is only partly stored counts as missing.
+-- Return true if a claim finds the job soon. For this, the payload of the job must be stored, and the job must be due
+-- within SOON or be a due job of a tenant in the ring. A job that is only partly stored counts as missing.
 local function offered(id, queue, tenant)
   local due = redis.call('ZSCORE', due_jobs(prefix, queue, tenant), id) and redis.call('ZSCORE', prefix .. 'turns:' .. queue, tenant)
   local later = not due and redis.call('ZSCORE', prefix .. 'later:' .. queue, id)

@@ -1,7 +1,7 @@
 --[[
-Read one page of a run's events. Check that no event between the given id and the page is missing. redis/events.py calls this
-script. If an event may be missing, it yields a `gap`. runyard/events/run_stream.py adds the events that follow from the state
-in Postgres.
+Read one page of a run's events. Check that no event between the given id and the page is missing. redis/events.py calls
+this script, and yields a `gap` if an event may be missing. runyard/events/run_stream.py adds the events that follow
+from the state in Postgres.
 
 KEYS[1]  the stream
 ARGV     the id after which to read ("": from the start), the maximum number of events, the approximate maximum number of bytes
@@ -48,8 +48,8 @@ while got < count and size < most do
     got = got + 1
   end
   from = '(' .. entries[#entries][1]
-  -- Estimate how many more entries fit, from the size of the entries before. Read at most 16 at once. Larger entries may
-  -- follow, and entries that do not fit are read for nothing.
+  -- Estimate from the size of the previous entries how many more entries fit. Read at most 16 entries at once: larger
+  -- entries may follow, and reading entries that do not fit is wasted work.
   step = math.max(1, math.min(16, math.floor((most - size) * got / math.max(size, 1))))
 end
 out[2] = 1

@@ -1,10 +1,11 @@
 --[[
 Count the bytes of event streams. The scripts that write or delete streams include this file, together with drops.lua.
 
-A stream is in one of three indexes, with the time at which it expires. Streams are dropped index by index. stopped_streams
-comes first, with the run that stopped longest ago. running_streams follows, with the longest time without an event.
-emptied_streams comes last: streams of running runs whose events were dropped. The hash sizes:<thread> has the bytes of the
-events of each run. If its field '' exists, the thread was deleted. stream_bytes is the sum over all streams.
+A stream is in one of three indexes, with the time at which it expires. Streams are dropped in the order of the indexes,
+and within an index in the order of these times. stopped_streams is first: the streams of runs that stopped, the longest
+stopped first. running_streams is second: the streams of running runs, the longest without an event first.
+emptied_streams is last: the streams of running runs whose events were dropped. The hash sizes:<thread> has the bytes of
+the events of each run. If its field '' exists, the thread was deleted. stream_bytes is the sum over all streams.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)

@@ -3,11 +3,12 @@ Set the limit of all streams of a shard. Drop streams until all streams are with
 streams.lua describes. Subtract expired streams from the sum. append.lua applies the limit of one run's stream and sets its
 expiry. StreamLimits (runyard/ports/scheduling.py) has the default numbers of all limits.
 
-By default the streams take at most half of the server's memory limit. If other data takes more than the other half, the streams
-take less, so that jobs and locks have room.
+By default the streams take at most half of the server's memory limit. If other data takes more than half, the streams
+take less. Jobs and locks then still have memory.
 
-A call may make room for a call that the server has refused. If the server does not report its memory, such a call drops a tenth
-of the streams. It stores the lower limit, and appends apply this limit until the leader sets the limit again.
+This script may also free memory for a call that the server has refused. If the server does not report its memory, such
+a call drops a tenth of the streams and stores a lower limit. Appends apply this limit until the leader sets the limit
+again.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     the most bytes of the streams of several shards (0: half of the server's memory), the same for a server without a memory
@@ -20,7 +21,7 @@ Returns  the bytes of the streams, the number of streams ever dropped, 1 if more
 -- include streams.lua
 -- include drops.lua
 local HIGH = 0.8 -- share of the server's memory limit above which streams are dropped, even if other data takes the memory
-local LEFT = 0.9 -- share of the streams that a call leaves when it makes room on a server that does not report its memory
+local LEFT = 0.9 -- share of the streams that stay when a call frees memory and the server does not report its memory
 
 local prefix, most, decides = KEYS[1], tonumber(ARGV[4]), ARGV[5] == '1'
 
@@ -29,7 +30,7 @@ local prefix, most, decides = KEYS[1], tonumber(ARGV[4]), ARGV[5] == '1'
 local function memory()
   local info = redis.pcall('INFO', 'memory')
   if type(info) ~= 'string' then
-    return 0, 0 -- a user may lack the right to ask
+    return 0, 0 -- the user may lack the right to INFO
   end
   local function field(name)
     return tonumber(string.match(info, '[\r\n]' .. name .. ':(%d+)') or 0)

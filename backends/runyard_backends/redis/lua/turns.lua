@@ -3,9 +3,9 @@ Order the due jobs of a queue fairly between tenants. The scripts that make jobs
 well, to serve the turns.
 
 The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that
-was served moves to the end of the ring. A new tenant joins at the end. A tenant therefore waits for at most one job of each
-other tenant. The number, priority and age of the other tenants' jobs do not matter. Within a tenant, high priority comes first.
-Among jobs of one priority, the job that became due first comes first.
+was served moves to the end of the ring. A new tenant joins at the end. A tenant therefore waits for at most one job of
+each other tenant, for any number, priority and age of the other tenants' jobs. Within a tenant, high priority comes
+first. Jobs of one priority are ordered by the time at which they became due.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
@@ -16,17 +16,17 @@ local KEPT = 86400000
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
--- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write the
--- expiry. The leader looks up the jobs of waiting runs again and again (missing_jobs.lua) and thereby keeps them. A job of an
--- ended run expires if no call has withdrawn it. The keys of a queue without jobs expire too.
+-- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write
+-- the expiry. Each look-up of a waiting run's job by the leader (missing_jobs.lua) keeps the job. A job of an ended run
+-- expires if no call has withdrawn it. The keys of a queue without jobs also expire.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms - KEPT / 2 then
     redis.call('PEXPIRE', key, ms)
   end
 end
 
--- Return the key of a tenant's due jobs. Queue and tenant are free text. The key has the length of the queue's name, because
--- two pairs of queue and tenant could otherwise have the same key.
+-- Return the key of a tenant's due jobs. Queue and tenant are free text. The key contains the length of the queue's
+-- name. Otherwise two pairs of queue and tenant could have the same key.
 local function due_jobs(prefix, queue, tenant)
   return prefix .. 'due:' .. #queue .. ':' .. queue .. ':' .. tenant
 end

@@ -11,8 +11,8 @@ from runyard.models import JsonObject, JsonValue
 from ...reading import MAX_BODY_VALUES
 
 MAX_WANTED: Final = 50
-"""Maximum number of values in a filter. A comparison takes as many steps as the product of the numbers of values in the filter
-and in the configs."""
+"""Maximum number of values in a filter. The number of steps of a comparison is the product of two numbers: the values in the
+filter, and the values in the configs."""
 
 
 def wanted(text: str) -> JsonObject:
@@ -24,7 +24,7 @@ def wanted(text: str) -> JsonObject:
     except ValueError as error:
         raise InvalidInputError(f"filter_by_configs is not JSON: {error}", field="filter_by_configs") from None
     if not isinstance(found, dict):
-        raise InvalidInputError("filter_by_configs is a JSON object", field="filter_by_configs")
+        raise InvalidInputError("filter_by_configs must be a JSON object", field="filter_by_configs")
     if _count(found) > MAX_WANTED:
         raise InvalidInputError(f"filter_by_configs has at most {MAX_WANTED} values", field="filter_by_configs")
     return found
@@ -37,7 +37,8 @@ def _count(value: JsonValue) -> int:
 
 
 def contains(value: JsonValue, part: JsonValue) -> bool:
-    """Return True if ``value`` contains ``part``: each field of an object, and each entry of a list at any place."""
+    """Return True if ``value`` contains ``part``. An object must have each field of ``part``. A list must have each entry of
+    ``part``, at any place."""
     if isinstance(part, dict):
         return isinstance(value, dict) and all(name in value and contains(value[name], each) for name, each in part.items())
     if isinstance(part, list):

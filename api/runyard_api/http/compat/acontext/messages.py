@@ -36,7 +36,7 @@ router = APIRouter(prefix="/api/v1/session/{thread_id}", tags=["acontext"], rout
 uploads = APIRouter(prefix=router.prefix, tags=router.tags, route_class=UploadRoute)
 
 TRACKING: Final = "disable_tracking"
-"""The status of every message. Its value says that the server extracts no tasks."""
+"""The status of every message. It means that the server extracts no tasks."""
 
 MaybeLimit = Annotated[int | None, Query(ge=1, le=1000, description="Maximum number of messages. Default: a full page.")]
 
@@ -59,8 +59,8 @@ class StoredMessage(BaseModel):
 class MessagesPage(BaseModel):
     """A page of a path of the message tree.
 
-    One message can be several items, or none. ``ids`` and ``metas``: for each of ``items``, the id and the metadata of its
-    message. ``this_time_tokens``: an estimate. ``losses``: the values of the messages that the items lack.
+    A message can have several items, or none. ``ids`` and ``metas``: for each of ``items``, the id and the metadata of its
+    message. ``this_time_tokens``: an estimate. ``losses``: values of the messages that are missing in the items.
     """
 
     items: list[JsonObject]
@@ -102,8 +102,8 @@ class Leaves(BaseModel):
     ),
 )
 async def acontext_store_message(caller: Writes, thread_id: ThreadId, body: NewMessage, key: Idempotency) -> Response:
-    """Store a message in a session. With `parent_id`, the new message follows the message with this id. If that message is not
-    the last one of a branch, the new message opens a branch.
+    """Store a message in a session. With `parent_id`, the new message follows the message with this id. If this parent is not
+    the last message of a branch, the new message opens a branch.
 
     In a `multipart/form-data` body, the field `payload` has the JSON. Each other field is a file. A part names the field of its
     file in `file_field`.
@@ -135,7 +135,7 @@ async def acontext_get_messages(
     cursor: Cursor = None,
     time_desc: Annotated[bool, Query(description="Start at the leaf.")] = False,
     with_asset_public_url: Annotated[
-        bool, Query(description="Accepted and not used: files are in the messages, and there are no URLs of them.")
+        bool, Query(description="Accepted and not used. Files are in the messages and have no URLs.")
     ] = False,
 ) -> Response:
     """Read the messages from the first message to a leaf of the message tree, page by page."""

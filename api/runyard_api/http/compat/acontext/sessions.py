@@ -45,7 +45,7 @@ FILTERED_AT_ONCE: Final = 10
 FILTER_SECONDS: Final = 0.5
 """Seconds after which a page of a filtered list ends."""
 PATCH_TRIES: Final = 10
-"""Maximum number of tries of a change of configs. A try fails if the thread has changed since the read of the configs."""
+"""Maximum number of tries of a change of configs. A try fails if the thread has changed after the configs were read."""
 
 
 class Session(BaseModel):
@@ -130,7 +130,7 @@ async def acontext_list_sessions(
 ) -> Response:
     """List sessions, the oldest first. Every thread of the tenant is a session.
 
-    With `filter_by_configs`, a page may have fewer sessions than `limit` before the end of the list.
+    With `filter_by_configs`, a page may have fewer sessions than `limit`, even if more pages follow.
     """
     if time_desc:
         raise InvalidInputError("sessions are listed with the oldest first; leave out time_desc", field="time_desc")

@@ -1,4 +1,4 @@
-"""Messages with files. The body is a form with the JSON in the field ``payload``, and with a field for each file.
+"""Messages with files. The body is a form. The field ``payload`` has the JSON, and each file has a field.
 
 Each file becomes base64 data of its part.
 """
@@ -112,7 +112,7 @@ async def _payload(text: Any) -> JsonObject:
             await asyncio.sleep(0)
         payload = read(given)
     except ValueError as error:
-        raise _refused(PAYLOAD, f"is not JSON that can be read: {error}") from None
+        raise _refused(PAYLOAD, f"cannot be read as JSON: {error}") from None
     if not isinstance(payload, dict):
         raise _refused(PAYLOAD, "is JSON, but no object")
     return payload

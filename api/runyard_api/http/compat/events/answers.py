@@ -11,7 +11,7 @@ from runyard.models import JsonObject, Message, Part, Role, TextPart, Thread
 
 
 class EventThread(BaseModel):
-    """A thread. The entry of a fork names the thread from which it was forked, and the number of the last inherited event."""
+    """A thread. A fork names the thread from which it was forked, and the number of the last inherited event."""
 
     thread_id: str
     title: str | None

@@ -40,7 +40,9 @@ class ForkConversation(BaseModel):
         None, max_length=MAX_TITLE_CHARACTERS, description="Title of the fork. It is also the tag `title`."
     )
     tags: Tags | None = None
-    reset_metrics: StrictBool = Field(True, description="Start tokens and cost at zero. False: at those of the source.")
+    reset_metrics: StrictBool = Field(
+        True, description="Tokens and cost start at zero. False: they start at those of the source."
+    )
     from_event_id: Annotated[str, AfterValidator(_event_id)] | None = Field(
         None,
         description="Id of the last message that the fork shows. Default: the last message of the last completed run.",
@@ -51,7 +53,7 @@ class ForkConversation(BaseModel):
     @classmethod
     def _check_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and "agent" in value:
-            raise ValueError("agent: a fork keeps the agent of its source here; POST /v1/threads/{id}/fork can change it")
+            raise ValueError("agent cannot be changed here; use POST /v1/threads/{id}/fork to fork with another agent")
         return few_fields(value)
 
 
