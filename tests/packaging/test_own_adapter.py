@@ -43,7 +43,7 @@ def test_the_package_passes_the_suite_of_adapters(tmp_path: Path) -> None:
     options = ("-q", "-o", "asyncio_mode=auto", "-p", "no:valkey", "-p", "no:schemathesis", "-p", "no:cacheprovider")
     done = run(tmp_path / "site", "-m", "pytest", *options, str(tests))
     assert done.returncode == 0, done.stdout
-    assert "14 passed" in done.stdout, done.stdout
+    assert "15 passed" in done.stdout, done.stdout
 
 
 def test_the_adapter_is_loaded_with_its_framework_only(tmp_path: Path) -> None:
