@@ -81,21 +81,22 @@ def _candidate(
     thread_id = candidate_id(job.thread_id, job.run_id, number) if job.threads and began else None
     status = status_of(job, record, run)
     found = Candidate(number=number, status=status, thread_id=thread_id, usage=usage_of(record, run))
-    size, fields = CANDIDATE_BYTES, dict[str, object]()
+    size = CANDIDATE_BYTES
     if record is not None and record.outcome is not None and record.value is not None:
         answer = _ANSWERS.validate_python({"text": "", "messages": [], **record.value}, extra="ignore")
-        fields = {"text": answer.text, "messages": answer.messages, "stop_reason": answer.stop_reason, "error": answer.error}
-        found, size = found.model_copy(update=fields), size + record.size
+        said = {"text": answer.text, "messages": answer.messages, "stop_reason": answer.stop_reason, "error": answer.error}
+        found, size = found.model_copy(update=said), size + record.size
     if run is not None and run.status in ENDED:
         written = run.messages or []
-        fields = {
-            "text": next((message.text for message in reversed(written) if message.role == "assistant"), ""),
+        last = next((message.text for message in reversed(written) if message.role == "assistant"), "")
+        outcome = {
+            "text": last,
             "messages": list(written),
             "stop_reason": stop_reason_of(run.status, written),
             "error": run.error,
             "omitted": ["messages"] if run.cut else [],
         }
-        found, size = found.model_copy(update=fields), size + sum(map(message_bytes, written))
+        found, size = found.model_copy(update=outcome), size + sum(map(message_bytes, written))
     elif status in ENDED_CANDIDATE and found.stop_reason is None:
         found = found.model_copy(update={"stop_reason": "cancelled"})
     return found, size

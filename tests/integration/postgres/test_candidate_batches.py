@@ -28,6 +28,7 @@ from runyard.support import store_retries
 from runyard_backends.conformance.world import T, World, said, user
 from runyard_backends.postgres import codec
 from runyard_backends.postgres.backend import connect
+from runyard_backends.postgres.migrate import Release
 
 
 @pytest.fixture
@@ -240,6 +241,16 @@ async def test_d4_the_expiry_of_fan_outs_is_bounded_in_each_call(world: World, c
         left.append(await rows(connection))
     assert left == [3750, 2500, 1250, 0]
     assert await connection.fetchval("SELECT count(*) FROM runyard.fork_results") == 0
+
+
+async def test_d4_fan_outs_that_ended_before_the_migration_expire(world: World, connection: asyncpg.Connection) -> None:
+    """D4: The migration notes the fan-outs that failed or were cancelled under an earlier schema."""
+    await filled(world, connection, 2)
+    await connection.execute("DELETE FROM runyard.fork_results")
+    [migration] = [each for each in Release.installed().migrations if each.name == "fan_out_retention"]
+    await connection.execute(migration.sql[migration.sql.index("INSERT INTO") :])
+    await connection.fetchval("SELECT runyard.prune_results('0 s', 9000)")
+    assert await rows(connection) == 0
 
 
 async def test_f15_batches_that_nobody_took_are_removed_by_number_of_rows(connection: asyncpg.Connection) -> None:
