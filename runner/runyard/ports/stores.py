@@ -175,9 +175,8 @@ class RunStore(Protocol):
     ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError. ``isolate``: record that an
     attempt has a separate process. ``bury``: record the death of that process. ``how``: the cause of the death, as text.
     ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs have not ended.
-    ``usage`` of a verb that ends an attempt: the usage to add to the run's, even if the run was cancelled. ``usage`` of
-    ``append`` and ``finish_step``: the usage of the run so far. The record of the run gets it if it is larger.
-    ``run_events``: make events of a run from the store's rows. Return the events after the event id ``after``, at most
+    ``usage`` of a verb that ends an attempt: the usage to add to the run's, even after a cancel. ``usage`` of ``append`` and
+    ``finish_step``: the usage of the run so far. The record of the run gets the larger amounts. ``run_events``: make events of a run from the store's rows. Return the events after the event id ``after``, at most
     ``limit``, and about EVENT_BYTES_PER_READ bytes. An empty list means the end.
     """
 
@@ -373,8 +372,7 @@ class Backend(Protocol):
 
     ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
     SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls whose callers do
-    not get the effects. Yield empty effects at the start. Yield empty effects also when the transaction of another program may
-    have accepted a run that waits for admission.
+    not get the effects. Yield empty effects at the start, and when another program may have accepted a run that is not admitted.
     """
 
     tenant: str
