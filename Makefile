@@ -64,7 +64,7 @@ console: $(STAMP) ## Build the console that the API serves at /console
 
 .PHONY: test
 test: $(STAMP) console ## Run the whole test suite against private servers
-	$(BOUNDED) $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+	$(BOUNDED) $(BIN)/python -m pytest -n 4 --dist loadgroup $(ARGS)
 
 .PHONY: unit
 unit: $(STAMP) ## Run the tests that need no server

@@ -38,6 +38,8 @@ SELECT relname, seq_scan, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
 FROM pg_stat_user_tables WHERE schemaname = 'runyard' AND relname IN ('messages', 'runs')
 """
 
+pytestmark = pytest.mark.xdist_group("fork at scale")
+
 
 @dataclass(frozen=True)
 class Big:

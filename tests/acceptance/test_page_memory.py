@@ -31,6 +31,8 @@ BRANCH = "INSERT INTO runyard.branches (branch_id, thread_key, lane) SELECT head
 MOST = 150 * 2**20
 """Bytes by which the process may grow, with four answers at once, and the client that reads them in the same process."""
 
+pytestmark = pytest.mark.xdist_group("page memory")
+
 
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -37,6 +37,8 @@ BUILD, FINAL = (
 ARGUMENTS: Final = dict(found[1].split("=", 1) for found in INSTRUCTIONS if found[0] == "ARG" and "=" in found[1])
 EXTRAS: Final = ARGUMENTS["EXTRAS"].split(",")
 
+pytestmark = pytest.mark.xdist_group("image")
+
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -24,6 +24,11 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
         LOCKED, "-k", "their_patience",
     ),
     mutant(
+        "a batch of completions locks its threads in any order", f"{SQL}/complete.sql",
+        "WHERE y.thread_key <> ALL (done) ORDER BY y.thread_key, y.run_id LOOP", "WHERE y.thread_key <> ALL (done) LOOP",
+        "tests/integration/postgres/test_lock_order.py",
+    ),
+    mutant(
         "an insert waits with the thread's lock", ACCEPT,
         "    ignored := set_config('lock_timeout', '5ms', true);\n    run :=", "    run :=",
         LOCKED, "-k", "insert_of_an_accept",

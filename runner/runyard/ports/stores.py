@@ -175,9 +175,9 @@ class RunStore(Protocol):
     ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError. ``isolate``: record that an
     attempt has a separate process. ``bury``: record the death of that process. ``how``: the cause of the death, as text.
     ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs have not ended.
-    ``usage`` of a verb that ends an attempt: the usage to add to the run's, even after a cancel. ``usage`` of ``append`` and
-    ``finish_step``: the usage of the run so far. The record of the run gets the larger amounts. ``run_events``: make events of a run from the store's rows. Return the events after the event id ``after``, at most
-    ``limit``, and about EVENT_BYTES_PER_READ bytes. An empty list means the end.
+    ``usage`` of a verb that ends an attempt: the usage to add to the run's, even after a cancel. ``usage`` of ``append``
+    and ``finish_step``: the usage of the run so far. The run's record keeps the larger amounts. ``run_events``: return the
+    events after the event id ``after``, at most ``limit``, of about EVENT_BYTES_PER_READ bytes. An empty list means the end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
@@ -372,7 +372,7 @@ class Backend(Protocol):
 
     ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
     SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls whose callers do
-    not get the effects. Yield empty effects at the start, and when another program may have accepted a run that is not admitted.
+    not get the effects. Yield empty effects at the start, and when another program may have accepted a run.
     """
 
     tenant: str

@@ -203,6 +203,8 @@ GUARDS = {
 }
 """Unique indexes that refuse rows, and that no statement reads."""
 
+pytestmark = pytest.mark.xdist_group("indexes")
+
 
 @pytest.fixture(scope="module")
 def filled(module_postgres_url: str) -> str:

@@ -6,6 +6,7 @@ The store sends such a transaction again, so a deadlock shows as a second of sil
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Collection
@@ -23,7 +24,7 @@ from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.postgres.backend import connect
 
-SECONDS = 4.0
+SECONDS = float(os.environ.get("RUNYARD_TEST_LOCKS", "2"))
 THREADS = 24
 OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -24,7 +24,7 @@ from runyard_backends.codec.values import unpack
 
 from .wires import BLOBS, messages
 
-EXAMPLES: Final = int(os.environ.get("RUNYARD_TEST_FORMATS", "200"))
+EXAMPLES: Final = int(os.environ.get("RUNYARD_TEST_FORMATS", "100"))
 thorough = settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
