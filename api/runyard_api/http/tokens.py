@@ -4,7 +4,8 @@ A token is JSON with an HMAC. The key of the HMAC is derived from a secret of th
 key or its row is therefore not enough to make a token. A signature for another purpose is not a valid token. Tokens do not name
 an algorithm, because there is only one. A token names its creator and the streams that it opens. The rights of the creator are
 looked up at each use. The caller requests a lifetime (``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in
-``settings.py`` is the maximum.
+``settings.py`` is the maximum. ``authentication.py`` makes the principal of a token. ``routes/route_access.py`` checks that the
+token opens the stream.
 """
 
 from __future__ import annotations

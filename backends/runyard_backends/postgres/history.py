@@ -1,4 +1,8 @@
-"""Read long histories in parts."""
+"""Read long histories in parts: the size of a part, and whether another part follows.
+
+``context`` in ``runs.py`` reads the parts for an attempt. ``_path`` in ``threads.py`` reads them for other readers.
+``runyard/execution/transcript.py`` keeps the messages of an attempt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Budgets: limits on the usage of a run or its thread. At a limit, the run fails or asks a human."""
+"""Budgets: limits on the usage of a run or its thread. At a limit, the run fails or asks a human.
+
+``engine.py`` checks the budgets. The adapters of other frameworks have none.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 :class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer
 returns that result. The layer turns an exception of a tool into a result that the model sees (R7). If a tool asks a human, the
 layer defers the call, so that parallel tools can finish. :class:`Humans` is the innermost layer. It asks the open questions
-when all tools have finished.
+when all tools have finished. A call that an earlier attempt started and did not finish is repeated, unless the metadata of the
+tool have another ``on_unknown``. ``execution/steps.py`` applies this policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Approvals: their keys, the schema of their answers, and the decision in an answer."""
+"""Approvals: their keys, the schema of their answers, and the decision in an answer.
+
+``check_answer`` in ``requests.py`` checks an answer against its schema.
+"""
 
 from __future__ import annotations
 

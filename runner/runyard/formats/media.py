@@ -1,4 +1,8 @@
-"""Files in messages: data URLs, media types, and the kind of part for a media type."""
+"""Files in messages: data URLs, media types, and the kind of part for a media type.
+
+The module of each format decides which files it reads and writes. ``result_text`` in ``wire.py`` decides which files of a tool
+result are lost when the result becomes text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The reconciler: the work of the leader. The failure detector decides which worker leads.
+"""The reconciler: the work of the leader. The failure detector (``failure_detector.py``)
+decides which worker leads.
 
 The leader submits runs that Redis lost (``lost_jobs.py``), admits due runs, applies limits, counts usage, trims the streams,
 and prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the retention times. The store's ``prune``

@@ -1,4 +1,5 @@
 -- Usage of runs: sums and differences of usages, and totals by tenant, agent and day. The totals are counted from the feed.
+-- end_run.sql writes the usage of a run to the feed.
 
 -- Return the sum of two usages. If one of them is damaged, return `a`. An error would stop every verb that adds to a damaged usage.
 CREATE OR REPLACE FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb
