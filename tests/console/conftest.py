@@ -152,6 +152,12 @@ async def working(client: Client, app: App) -> AsyncIterator[None]:
         await running
 
 
+async def prompt(page: Page, text: str) -> None:
+    """Type a prompt, and send it."""
+    await page.get_by_role("textbox", name="Prompt").fill(text)
+    await page.get_by_role("button", name="Send", exact=True).click()
+
+
 @dataclass
 class Site:
     """A served console, and a client of the test's tenant. ``operator``: a client of the tenant that operates the deployment.

@@ -12,7 +12,7 @@ from tests.console.conftest import SOURCES, Site
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("workers")]
 
 PAGES = ("threads", "threads/t", "threads/t?run=r1", "inbox", "runs", "playground?thread=t&other=fork")
-OPERATION = tuple(f"operate/{part}" for part in ("queues", "workers", "limits", "webhooks", "doctor", "settings"))
+OPERATION = tuple(f"operate/{part}" for part in ("queues", "workers", "limits", "webhooks", "doctor"))
 
 
 async def violations(page: Page) -> list[str]:

@@ -2,57 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
-from runyard import App, Message, RunContext
 from runyard.domain.states import RunStatus
-from tests.console.conftest import Serve, Site, working
+from tests.console.conftest import Serve, Site, prompt
 from tests.support.fleet import Fleet
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("workers")]
-
-
-class Typist:
-    """An agent that says the words of its prompt one after the other, and the last word when ``released`` is set."""
-
-    def __init__(self) -> None:
-        self.released = asyncio.Event()
-
-    async def __call__(self, ctx: RunContext) -> None:
-        text = ctx.input.text if ctx.input else ""
-        *words, last = text.split()
-        for word in words:
-            await ctx.stream_text(f"{word} ")
-        await self.released.wait()
-        await ctx.stream_text(last)
-        await ctx.append(Message.assistant(text, stop_reason="stop"))
-
-
-async def prompt(page: Page, text: str) -> None:
-    await page.get_by_role("textbox", name="Prompt").fill(text)
-    await page.get_by_role("button", name="Send", exact=True).click()
-
-
-async def test_a_prompt_streams_its_answer(site: Site) -> None:
-    """A page that opens while the answer is written shows its first words, too."""
-    typist = Typist()
-    async with working(site.operator, App({"typist": typist})):
-        page = await site.person("playground?agent=typist")
-        await prompt(page, "one two three four")
-        writing = page.get_by_label("assistant message, being written")
-        await expect(writing).to_contain_text("one two three")
-        [run] = (await site.client.runs()).items
-        assert run.status is RunStatus.RUNNING
-        late = await site.person(f"threads/{run.thread_id}")
-        await expect(late.get_by_label("assistant message, being written")).to_contain_text("one two three")
-        typist.released.set()
-        for each in (page, late):
-            await expect(each.get_by_label("assistant message", exact=True)).to_contain_text("one two three four")
-            await expect(each.get_by_label("assistant message, being written")).to_have_count(0)
 
 
 async def test_a_fork_and_its_source_continue(site: Site) -> None:
