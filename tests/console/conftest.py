@@ -1,23 +1,36 @@
-"""The console in a headless Chromium, on a real API, real servers and real workers. Chromium is the machine's own."""
+"""The console in a headless Chromium, on a real API, real servers and real workers. Chromium is the machine's own.
+
+The tests of a module share a browser and a deployment. Each test has a tenant of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import runpy
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from redis.asyncio import Redis
 
-from runyard import Client
+from runyard import App, Client
 from runyard.domain.api_keys import Scope
+from runyard.domain.states import RunStatus
+from runyard.worker.worker import Worker
 from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
+from runyard_backends.embedded.servers import REDIS_VARIABLE
 from tests.support.api_server import serving
+from tests.support.fleet import Fleet, until
 
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ROOT / "api" / "console"
@@ -25,6 +38,17 @@ SECRET: Final = "0123456789abcdef" * 2
 BOUND: Final = 30_000
 """Milliseconds that a page may take to show something."""
 EVERYTHING: Final[tuple[Scope, ...]] = ("read", "write", "respond", "admin")
+LOG_IN: Final = 'if (sessionStorage.getItem("runyard.key") === null) sessionStorage.setItem("runyard.key", "{key}");'
+
+expect.set_options(timeout=BOUND)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run these tests in one process, each module in one event loop."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+            item.add_marker(pytest.mark.xdist_group("console"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,46 +57,143 @@ def built() -> None:
     runpy.run_path(str(SOURCES / "build.py"))["build"]()
 
 
-@pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of the machine's Chromium."""
+    """Return the path of the machine's Chromium."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert found is not None, "install chromium (Debian: apt-get install chromium)"
     return found
 
 
-@pytest.fixture
-async def browser(chromium: str) -> AsyncIterator[Browser]:
-    """A browser without profile."""
+@asynccontextmanager
+async def browsing(*arguments: str) -> AsyncIterator[Browser]:
+    """A browser without profile. ``arguments``: more arguments of its program."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        arguments = ("--no-sandbox", "--disable-dev-shm-usage", *arguments)
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=arguments)
         yield browser
         await browser.close()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with browsing() as found:
+        yield found
+
+
+class Servers(NamedTuple):
+    """The servers of a module. ``owner`` is the URL of Postgres for its owner. ``app``: for the role of API and workers."""
+
+    owner: str
+    app: str
+    redis: str
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers(request: pytest.FixtureRequest, module_postgres_url: str, app_role: str) -> Servers:
+    """A database with the current schema, and an emptied Redis database."""
+    parts = urlsplit(module_postgres_url)
+    app = urlunsplit(parts._replace(netloc=f"{app_role}:{app_role}@{parts.netloc.rpartition('@')[2]}"))
+    redis: str = os.environ.get(REDIS_VARIABLE) or request.getfixturevalue("redis_server").url
+    async with Redis.from_url(redis) as client:
+        await client.flushdb()
+    return Servers(module_postgres_url, app, redis)
+
+
+Serve = Callable[[], Awaitable[str]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def serve(servers: Servers) -> AsyncIterator[Serve]:
+    """Start an API process more on the same servers, and return its URL."""
+    settings = ApiSettings(_env_file=None, requests_per_second=1e6, burst=10**6, token_secret=SECRET)
+    async with AsyncExitStack() as stack:
+
+        async def start() -> str:
+            app = asgi_app(postgres=servers.app, redis=servers.redis, auth="keys", settings=settings)
+            return await stack.enter_async_context(serving(app))
+
+        yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def url(serve: Serve) -> str:
+    """The URL of the API of this module's tests."""
+    return await serve()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def operator(servers: Servers) -> AsyncIterator[Client]:
+    """A client of the tenant that operates the deployment."""
+    async with Client.connect(servers.owner, redis=servers.redis) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def workers(servers: Servers, operator: Client) -> AsyncIterator[Fleet]:
+    """Two worker processes with the scripted agent."""
+    fleet = Fleet(servers.owner, servers.redis, operator, operator.backend)
+    try:
+        await asyncio.gather(fleet.start(), fleet.start())
+        yield fleet
+    finally:
+        await fleet.stop()
+
+
+@asynccontextmanager
+async def working(client: Client, app: App) -> AsyncIterator[None]:
+    """A worker of ``app`` in this process."""
+    worker = Worker(app, client.backend, grace=1)
+    running = asyncio.create_task(worker.run())
+    await worker.started.wait()
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running
+
+
+async def prompt(page: Page, text: str) -> None:
+    """Type a prompt, and send it."""
+    await page.get_by_role("textbox", name="Prompt").fill(text)
+    await page.get_by_role("button", name="Send", exact=True).click()
+
+
 @dataclass
 class Site:
-    """A served console. ``complaints``: what the pages wrote as errors, and the policy's violations."""
+    """A served console, and a client of the test's tenant. ``operator``: a client of the tenant that operates the deployment.
+
+    ``complaints``: what the pages wrote as errors, and the policy's violations.
+    """
 
     url: str
     client: Client
+    operator: Client
     browser: Browser
     stack: AsyncExitStack
     complaints: list[str] = field(default_factory=list)
 
-    async def person(self, *scopes: Scope, url: str | None = None, **options: Any) -> Page:
-        """A page of a browser of its own, logged in with a key with ``scopes``, by default all."""
-        _, key = await self.client.create_key("person", scopes=scopes or EVERYTHING)
+    async def person(
+        self, path: str = "", *scopes: Scope, url: str | None = None, operates: bool = False, **options: Any
+    ) -> Page:
+        """A page of a browser of its own, at a place of the console, with a key with ``scopes``, by default all.
+
+        ``operates``: the key belongs to the tenant that operates the deployment.
+        """
+        _, key = await (self.operator if operates else self.client).create_key("person", scopes=scopes or EVERYTHING)
+        page = await self.visitor(**options)
+        await page.add_init_script(LOG_IN.format(key=key))
+        await page.goto(f"{url or self.url}/console/{path}")
+        await page.get_by_role("navigation", name="Pages").wait_for()
+        return page
+
+    async def visitor(self, **options: Any) -> Page:
+        """A page of a browser of its own, without a key."""
         context: BrowserContext = await self.browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
         context.set_default_timeout(BOUND)
         self.stack.push_async_callback(context.close)
         page = await context.new_page()
         page.on("console", lambda message: self._hear(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        await page.goto(f"{url or self.url}/console")
-        await page.get_by_label("API key").fill(key)
-        await page.get_by_role("button", name="Log in").click()
-        await page.get_by_role("navigation", name="Pages").wait_for()
         return page
 
     def _hear(self, kind: str, text: str) -> None:
@@ -82,31 +203,28 @@ class Site:
 
     async def open(self, page: Page, path: str) -> None:
         """Go to a place in the console by its link."""
-        root = page.url.partition("/console")[0]
+        root = page.url.partition("/console")[0] if "/console" in page.url else self.url
         await page.goto(f"{root}/console/{path}")
 
+    async def say(self, thread: str, prompt: str, run: str, **options: Any) -> None:
+        """Prompt, and wait until the run has stopped."""
+        await (await self.client.enqueue(thread, prompt, run, **options)).result(20)
 
-Serve = Callable[[], Awaitable[str]]
+    async def running(self, thread: str, run: str, messages: int) -> None:
+        """Wait until the run is running, and the thread has this number of messages."""
+
+        async def stored() -> bool:
+            found = await self.client.run(thread, run)
+            return found.status is RunStatus.RUNNING and len((await self.client.messages(thread)).items) >= messages
+
+        await until(stored)
 
 
-@pytest.fixture
-async def serve(app_url: str, redis_url: str) -> AsyncIterator[Serve]:
-    """Start another API process on the same servers, and return its URL."""
-    settings = ApiSettings(_env_file=None, requests_per_second=1e6, burst=10**6, token_secret=SECRET)
+@pytest_asyncio.fixture(loop_scope="module")
+async def site(url: str, servers: Servers, operator: Client, browser: Browser) -> AsyncIterator[Site]:
+    """The console for a tenant of this test. No page may write an error or violate the policy."""
     async with AsyncExitStack() as stack:
-
-        async def start() -> str:
-            app = asgi_app(postgres=app_url, redis=redis_url, auth="keys", settings=settings)
-            return await stack.enter_async_context(serving(app))
-
-        yield start
-
-
-@pytest.fixture
-async def site(serve: Serve, postgres_url: str, redis_url: str, browser: Browser) -> AsyncIterator[Site]:
-    """The console on private servers. No page may write an error or violate the policy."""
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client.connect(postgres_url, redis=redis_url))
-        site = Site(await serve(), client, browser, stack)
+        connecting = Client.connect(servers.owner, redis=servers.redis, tenant=f"t-{secrets.token_hex(4)}")
+        site = Site(url, await stack.enter_async_context(connecting), operator, browser, stack)
         yield site
     assert site.complaints == []

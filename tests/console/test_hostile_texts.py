@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import pytest
@@ -10,13 +9,10 @@ from playwright.async_api import Page, expect
 
 from runyard import App, Client, Message, RunContext
 from runyard.models import TextPart, ThinkingPart, ToolCallPart, ToolResultPart
-from runyard.worker.worker import Worker
-from tests.console.conftest import BOUND, Site
+from tests.console.conftest import Site, working
 from tests.console.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
-
-expect.set_options(timeout=BOUND)
 
 PER_THREAD: Final = 20
 WATCH: Final = """
@@ -86,10 +82,7 @@ async def check(page: Page) -> None:
 
 
 async def test_stored_payloads_execute_nothing(site: Site) -> None:
-    serving = Worker(App({"hostile": hostile}), site.client.backend, grace=1)
-    running = asyncio.create_task(serving.run())
-    await serving.started.wait()
-    try:
+    async with working(site.operator, App({"hostile": hostile})):
         await fill(site.client)
         page = await site.person()
         left: list[str] = []
@@ -127,6 +120,3 @@ async def test_stored_payloads_execute_nothing(site: Site) -> None:
         await expect(page.get_by_text("There is no thread")).to_be_visible()
         await check(page)
         assert left == []
-    finally:
-        serving.stop()
-        await running

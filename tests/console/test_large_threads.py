@@ -10,11 +10,9 @@ import pytest
 from playwright.async_api import Page, expect
 
 from runyard import Client, Message
-from tests.console.conftest import BOUND, Site
+from tests.console.conftest import Site
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
-
-expect.set_options(timeout=BOUND)
 
 LEAVES: Final = int(os.environ.get("RUNYARD_TEST_CONSOLE_LEAVES", "500"))
 MESSAGES: Final = int(os.environ.get("RUNYARD_TEST_CONSOLE_MESSAGES", "10000"))

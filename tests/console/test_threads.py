@@ -5,49 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from runyard.domain.states import RunStatus
-from tests.console.conftest import BOUND, Serve, Site
+from tests.console.conftest import Serve, Site, prompt
 from tests.support.fleet import Fleet
 
-pytestmark = pytest.mark.timeout(120)
-
-expect.set_options(timeout=BOUND)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("workers")]
 
 
-async def prompt(page: Page, text: str) -> None:
-    await page.get_by_role("textbox", name="Prompt").fill(text)
-    await page.get_by_role("button", name="Send", exact=True).click()
-
-
-async def test_a_prompt_streams_its_answer(site: Site, fleet: Fleet) -> None:
-    await fleet.start(token_delay=0.4)
-    page = await site.person()
-    await page.get_by_role("link", name="New thread").click()
-    await prompt(page, "say one two three four five six")
-    writing = page.get_by_label("assistant message, being written")
-    await expect(writing).to_contain_text("one two")
-    assert (await site.client.runs()).items[0].status is RunStatus.RUNNING
-    await expect(page.get_by_label("assistant message", exact=True)).to_have_text(re.compile("one two three four five six"))
-    await expect(writing).to_have_count(0)
-
-
-async def test_a_page_that_opens_while_a_run_writes_shows_all_of_its_words(site: Site, fleet: Fleet) -> None:
-    await fleet.start(token_delay=0.3)
-    await site.client.enqueue("t", "say " + " ".join(f"w{n}" for n in range(40)), "r")
-    await fleet.holder("t", "r", messages=1)
-    page = await site.person()
-    await site.open(page, "threads/t")
-    await expect(page.get_by_label("assistant message, being written")).to_contain_text("w0 w1 w2")
-
-
-async def test_a_fork_and_its_source_continue(site: Site, fleet: Fleet) -> None:
-    await fleet.start()
+async def test_a_fork_and_its_source_continue(site: Site) -> None:
     for n in (1, 2):
-        await (await site.client.enqueue("t", f"say answer {n}", f"r{n}")).result(20)
-    page = await site.person()
-    await site.open(page, "threads/t")
+        await site.say("t", f"say answer {n}", f"r{n}")
+    page = await site.person("threads/t")
     first = page.get_by_label("assistant message").filter(has_text="answer 1")
     await first.hover()
     await first.get_by_role("button", name="Fork here").click()
@@ -65,11 +35,9 @@ async def test_a_fork_and_its_source_continue(site: Site, fleet: Fleet) -> None:
     assert [m.text for m in (await site.client.messages(child.thread_id)).items][-1] == "the fork goes on"
 
 
-async def test_edit_and_resend_makes_siblings(site: Site, fleet: Fleet) -> None:
-    await fleet.start()
-    await (await site.client.enqueue("t", "say red", "r1")).result(20)
-    page = await site.person()
-    await site.open(page, "threads/t")
+async def test_edit_and_resend_makes_siblings(site: Site) -> None:
+    await site.say("t", "say red", "r1")
+    page = await site.person("threads/t")
     asked = page.get_by_label("user message")
     await asked.hover()
     await asked.get_by_role("button", name="Edit and resend").click()
@@ -85,11 +53,9 @@ async def test_edit_and_resend_makes_siblings(site: Site, fleet: Fleet) -> None:
     await expect(page.get_by_role("treeitem")).to_have_count(3)
 
 
-async def test_an_approval_is_answered_with_edited_arguments(site: Site, fleet: Fleet) -> None:
-    await fleet.start()
+async def test_an_approval_is_answered_with_edited_arguments(site: Site) -> None:
     await site.client.enqueue("t", "approve refund 10", "r")
-    page = await site.person()
-    await page.get_by_role("link", name="Inbox").click()
+    page = await site.person("inbox")
     await page.get_by_role("button", name="Edit arguments…").click()
     await page.get_by_label("Arguments of refund").fill('{"args": ["7"]}')
     await page.get_by_role("button", name="Approve with these").click()
@@ -101,12 +67,10 @@ async def test_an_approval_is_answered_with_edited_arguments(site: Site, fleet: 
     assert request.answered_by == "person"
 
 
-async def test_the_takeover_of_a_run_is_seen(site: Site, fleet: Fleet) -> None:
-    await fleet.start()
-    await fleet.start()
-    page = await site.person()
-    await (await site.client.enqueue("t", "say hello", "r0")).result(20)
-    await site.open(page, "threads/t")
+async def test_the_takeover_of_a_run_is_seen(site: Site, workers: Fleet) -> None:
+    await workers.start()  # one of them dies
+    await site.say("t", "say hello", "r0")
+    page = await site.person("threads/t")
     await prompt(page, "say before | crash | say after")
     await expect(page.get_by_text("The worker died.")).to_be_visible()
     await expect(page.get_by_label("assistant message").filter(has_text="after")).to_be_visible()
@@ -116,23 +80,18 @@ async def test_the_takeover_of_a_run_is_seen(site: Site, fleet: Fleet) -> None:
     await expect(page.locator(".attempts")).to_contain_text("lost")
 
 
-async def test_a_run_is_cancelled(site: Site, fleet: Fleet) -> None:
-    await fleet.start()
+async def test_a_run_is_cancelled(site: Site) -> None:
     await site.client.enqueue("t", "say working | hang", "r")
-    await fleet.holder("t", "r", messages=2)
-    page = await site.person()
-    await site.open(page, "threads/t")
+    await site.running("t", "r", messages=2)
+    page = await site.person("threads/t")
     await page.get_by_label("Inspector").get_by_role("button", name="Cancel").click()
     await expect(page.get_by_label("Inspector").get_by_text("cancelled").first).to_be_visible()
     assert (await site.client.run("t", "r")).status is RunStatus.CANCELLED
 
 
 async def test_two_browsers_on_two_api_processes_see_the_same(site: Site, serve: Serve, fleet: Fleet) -> None:
-    await fleet.start()
-    await (await site.client.enqueue("t", "say hello", "r0")).result(20)
-    anna, bert = await site.person(), await site.person(url=await serve())
-    await site.open(anna, "threads/t")
-    await site.open(bert, "threads/t")
+    await site.say("t", "say hello", "r0")
+    anna, bert = await site.person("threads/t"), await site.person("threads/t", url=await serve())
     await expect(bert.get_by_title("live")).to_be_visible()
     await prompt(anna, "ask Which colour?")
     await expect(bert.get_by_label("Request")).to_contain_text("Which colour?")
@@ -142,13 +101,11 @@ async def test_two_browsers_on_two_api_processes_see_the_same(site: Site, serve:
     await expect(anna.get_by_label("Request")).to_have_count(0)
 
 
-async def test_a_link_leads_to_its_message_and_its_event(site: Site, fleet: Fleet) -> None:
-    await fleet.start()
-    await (await site.client.enqueue("t", "say red", "r1")).result(20)
+async def test_a_link_leads_to_its_message_and_its_event(site: Site) -> None:
+    await site.say("t", "say red", "r1")
     old = (await site.client.messages("t")).items[-1]
     await (await site.client.regenerate("t", old.id, "r2")).result(20)
-    page = await site.person()
-    await site.open(page, f"threads/t?message={old.id}")
+    page = await site.person(f"threads/t?message={old.id}")
     await expect(page.locator(f"#m-{old.id}.selected")).to_be_visible()
     await expect(page.get_by_label("Inspector")).to_contain_text(old.id)
     run = await site.client.run("t", "r2")

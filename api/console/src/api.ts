@@ -36,7 +36,10 @@ export function saveKey(key: string | null): void {
   else sessionStorage.setItem(KEY, key);
 }
 
+/** The URL of a path of the API. Raises ApiError for `.` and `..`, which are no ids, and which a browser resolves even if encoded. */
 export function urlOf(path: string, query: Query = {}): URL {
+  const wrong = path.split("/").find((each) => each === "" || each === "." || each === "..");
+  if (wrong !== undefined) throw new ApiError(404, "not_found", `“${wrong}” is not an id`);
   const url = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query)) {
     if (Array.isArray(value)) for (const each of value) url.searchParams.append(name, each);
@@ -127,13 +130,15 @@ export async function gather<T>(path: string, query: Query, most: number, signal
   return found;
 }
 
-const id = encodeURIComponent;
+const segment = encodeURIComponent;
 
 /** Paths of the API. */
 export const at = {
-  thread: (thread: string, ...rest: string[]): string => ["v1/threads", id(thread), ...rest.map(id)].join("/"),
+  thread: (thread: string, ...rest: string[]): string => ["v1/threads", ...[thread, ...rest].map(segment)].join("/"),
   run: (thread: string, run: string, ...rest: string[]): string => at.thread(thread, "runs", run, ...rest),
-  request: (request: string, ...rest: string[]): string => ["v1/requests", id(request), ...rest].join("/"),
-  queue: (queue: string, verb: string): string => `v1/queues/${id(queue)}/${verb}`,
-  worker: (worker: string, verb: string): string => `v1/workers/${id(worker)}/${verb}`,
+  request: (request: string, ...rest: string[]): string => ["v1/requests", segment(request), ...rest].join("/"),
+  queue: (queue: string, verb: string): string => `v1/queues/${segment(queue)}/${verb}`,
+  worker: (worker: string, verb: string): string => `v1/workers/${segment(worker)}/${verb}`,
+  webhook: (webhook: string): string => `v1/webhooks/${segment(webhook)}`,
+  redelivery: (delivery: string): string => `v1/webhook_deliveries/${segment(delivery)}/redeliver`,
 };

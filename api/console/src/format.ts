@@ -49,8 +49,13 @@ export function money(value: number): string {
   return value === 0 ? "$0" : value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`;
 }
 
+export function size(bytes: number): string {
+  return bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+/** The beginning of a text in one line. */
 export function brief(text: string, most: number): string {
-  const line = text.replace(/\s+/g, " ").trim();
+  const line = text.slice(0, 4 * most + 100).replace(/\s+/g, " ").trim();
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 

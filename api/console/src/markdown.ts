@@ -36,14 +36,36 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   node.setAttribute("rel", "noopener noreferrer nofollow");
 });
 
-const kept = new Map<string, string>();
+const kept = new Map<string, string | null>();
 
-/** The HTML of a text, sanitised. The last texts are kept: a list draws the same text again when it scrolls. */
-export function render(text: string): string {
+const MOST_CHARACTERS = 40_000;
+/** Milliseconds after which a text is slow, and for how many of them slow texts may take before long ones stay as they are. */
+const SLOW = 50;
+const MOST_SLOW = 2_000;
+const SHORT_CHARACTERS = 1_000;
+let slow = 0;
+
+/**
+ * The HTML of a text, sanitised, or null if the text is shown as it is: if it is long, nested too deeply, or made to take long.
+ * The last texts are kept: a list draws the same text again when it scrolls.
+ */
+export function render(text: string): string | null {
   const found = kept.get(text);
   if (found !== undefined) return found;
-  const made = DOMPurify.sanitize(marked.parse(text) as string, ALLOWED) as unknown as string;
+  if (text.length > (slow > MOST_SLOW ? SHORT_CHARACTERS : MOST_CHARACTERS)) return null;
+  const began = performance.now();
+  const made = sanitised(text);
+  const took = performance.now() - began;
+  if (took > SLOW) slow += took;
   if (kept.size > 500) kept.delete(kept.keys().next().value as string);
   kept.set(text, made);
   return made;
+}
+
+function sanitised(text: string): string | null {
+  try {
+    return DOMPurify.sanitize(marked.parse(text) as string, ALLOWED) as unknown as string;
+  } catch {
+    return null; // the parser calls itself for each level
+  }
 }

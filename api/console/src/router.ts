@@ -11,7 +11,16 @@ export interface Place {
 
 function here(): Place {
   const rest = location.pathname.startsWith(BASE.pathname) ? location.pathname.slice(BASE.pathname.length) : "";
-  return { path: rest.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(location.search) };
+  return { path: rest.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(location.search) };
+}
+
+/** A segment of a path as text. One that is not UTF-8 stays encoded. */
+function decoded(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
 }
 
 export const place = signal<Place>(here());

@@ -15,25 +15,32 @@ export function can(scope: Scope): boolean {
   return scopes.includes(scope) || scopes.includes("admin");
 }
 
-/** Ask the API who the caller is. Without a key this succeeds if the API runs without keys. */
-export async function identify(): Promise<void> {
+/** Whether this page has shown something to a caller. The next caller gets a fresh page, which has none of it in its memory. */
+let used = false;
+
+/** Ask the API who the caller is. Without a key this succeeds if the API runs without keys. Returns whether it succeeded. */
+export async function identify(): Promise<boolean> {
   refusal.value = null;
   try {
-    caller.value = await get<WhoAmI>("v1/whoami");
+    const found = await get<WhoAmI>("v1/whoami");
+    if (used) location.reload();
+    else caller.value = found;
+    return (used = true);
   } catch (error) {
     caller.value = null;
     const keyless = error instanceof ApiError && error.status === 401;
     refusal.value = keyless ? "" : error instanceof Error ? error.message : String(error);
+    return false;
   }
 }
 
-export async function logIn(key: string): Promise<boolean> {
-  saveKey(key);
-  await identify();
-  if (caller.value !== null) return true;
-  saveKey(null);
-  refusal.value = refusal.value === "" ? "The API does not know this key." : refusal.value;
-  return false;
+export async function logIn(key: string): Promise<void> {
+  if (/^[\x21-\x7e]+$/.test(key)) {
+    saveKey(key);
+    if (await identify()) return;
+    saveKey(null);
+  }
+  refusal.value ||= "The API does not know this key.";
 }
 
 export function logOut(): void {

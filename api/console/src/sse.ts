@@ -8,6 +8,10 @@ export interface Frame {
   event: RunEvent | null;
 }
 
+const FIRST_PAUSE = 500;
+/** Milliseconds after which a connection counts as a good one, even if it brought nothing. */
+const LASTING = 10_000;
+
 /** Read the frames of a body of server-sent events. */
 export async function* frames(body: ReadableStream<Uint8Array>): AsyncGenerator<Frame> {
   const reader = body.pipeThrough(new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array>).getReader();
@@ -16,11 +20,13 @@ export async function* frames(body: ReadableStream<Uint8Array>): AsyncGenerator<
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
+      let searched = Math.max(0, rest.length - 1); // a large event comes in many pieces
       rest += value;
       let end: number;
-      while ((end = rest.indexOf("\n\n")) >= 0) {
+      while ((end = rest.indexOf("\n\n", searched)) >= 0) {
         yield frame(rest.slice(0, end));
         rest = rest.slice(end + 2);
+        searched = 0;
       }
     }
   } finally {
@@ -35,12 +41,23 @@ function frame(text: string): Frame {
     if (line.startsWith("id: ")) id = line.slice(4);
     else if (line.startsWith("data: ")) data += line.slice(6);
   }
-  return { id, event: data === "" ? null : (JSON.parse(data) as RunEvent) };
+  return { id, event: data === "" ? null : eventOf(data) };
+}
+
+/** The event of a frame. Null for what is no event: a stream that passes through a proxy may bring anything. */
+function eventOf(data: string): RunEvent | null {
+  try {
+    const found = JSON.parse(data) as Partial<RunEvent> | null;
+    const whole = typeof found?.type === "string" && typeof found.thread_id === "string" && typeof found.run_id === "string";
+    return whole && typeof found.data === "object" && found.data !== null ? (found as RunEvent) : null;
+  } catch {
+    return null;
+  }
 }
 
 /**
  * Follow a stream until `signal` ends it, or the server says that there is no more (204, or the run's last event when `once`).
- * A lost connection continues after the last id. While the page is hidden no connection is open: browsers have few per server.
+ * A lost connection continues after the last id, and ever later if it brings nothing. While the page is hidden no connection is open: browsers have few per server.
  */
 export async function follow(
   path: string,
@@ -49,7 +66,7 @@ export async function follow(
   options: { once?: boolean; onState?: (open: boolean) => void; onGap?: () => void } = {},
 ): Promise<void> {
   let last: string | null = null;
-  let pause = 500;
+  let pause = FIRST_PAUSE;
   while (!signal.aborted) {
     await visible(signal);
     const connection = new AbortController();
@@ -68,10 +85,11 @@ export async function follow(
       });
       if (reply.status === 204) return;
       if (!reply.ok || reply.body === null) throw await problem(reply);
+      const opened = Date.now();
       options.onState?.(true);
-      pause = 500;
       for await (const each of frames(reply.body)) {
         if (each.id !== null) last = each.id;
+        if (each.event !== null || Date.now() - opened > LASTING) pause = FIRST_PAUSE;
         if (each.event?.type === "gap") options.onGap?.();
         if (each.event !== null) onEvent(each.event);
       }

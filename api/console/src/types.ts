@@ -296,7 +296,22 @@ export interface Finding {
   do: string;
 }
 
-export interface FanOut {
-  results: { text: string; stop_reason: string; thread_id: string | null; messages: Message[]; error: ErrorInfo | null }[];
-  winner: number | null;
+export interface Candidate {
+  number: number;
+  status: "queued" | "running" | "parked" | "completed" | "failed" | "cancelled";
+  thread_id: string | null;
+  text: string;
+  stop_reason: string | null;
+  error: ErrorInfo | null;
+}
+
+export interface FanOutProgress {
+  total: number;
+  queued: number;
+  running: number;
+  parked: number;
+  completed: number;
+  failed: number;
+  cancelled: number;
+  usage: Usage;
 }

@@ -1,18 +1,21 @@
 /** All requests that wait for a human, over all threads. */
 
-import { useState } from "preact/hooks";
-import { at } from "../api";
+import { useEffect, useState } from "preact/hooks";
+import { at, get } from "../api";
+import { brief, now } from "../format";
 import { href, place, setQuery } from "../router";
-import { now } from "../format";
 import type { HitlRequest } from "../types";
 import { AnswerForm, callOf, question } from "../ui/answer_form";
-import { Age, Code, Empty, Id, Problem } from "../ui/bits";
+import { Age, Empty, Id, Problem } from "../ui/bits";
 import { note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { useLive } from "../ui/live";
+import { Code, LongText } from "../ui/long";
 import { usePaged } from "../ui/paged";
-import { get } from "../api";
+import { VirtualList } from "../ui/virtual";
+
+const HEIGHT = 84;
 
 export function Inbox() {
   const list = usePaged<HitlRequest>("v1/requests", {}, (each) => each.request_id, 3000);
@@ -20,12 +23,22 @@ export function Inbox() {
   const items = list.items.filter((each) => !answered.has(each.request_id));
   const chosen = place.value.query.get("request");
   const index = items.findIndex((each) => each.request_id === chosen);
-  const current = items[index] ?? (chosen === null ? items[0] : undefined);
+  const oldest = items[0]?.request_id;
+  // the shown request stays while others come and go
+  useEffect(() => {
+    if (chosen === null && oldest !== undefined) setQuery({ request: oldest });
+  }, [chosen, oldest]);
   const move = (step: number): void => {
-    const next = items[Math.max(0, Math.min(items.length - 1, (index < 0 ? 0 : index) + step))];
+    const next = items[Math.max(0, Math.min(items.length - 1, index + step))];
     if (next) setQuery({ request: next.request_id });
   };
   useKeys({ ArrowDown: () => move(1), ArrowUp: () => move(-1), j: () => move(1), k: () => move(-1) });
+  const done = (): void => {
+    setAnswered(new Set([...answered, chosen as string]));
+    note("Answered");
+    setQuery({ request: (items[index + 1] ?? items[index - 1])?.request_id ?? null });
+    void list.refresh();
+  };
   return (
     <section class="page split">
       <header class="bar">
@@ -34,54 +47,51 @@ export function Inbox() {
       </header>
       {list.error !== null && <Problem error={list.error} />}
       <div class="split-body">
-        <ul class="inbox-list" aria-label="Pending requests">
-          {items.map((each) => (
-            <li key={each.request_id}>
-              <button
-                type="button"
-                class="inbox-row"
-                aria-current={each.request_id === current?.request_id}
-                onClick={() => setQuery({ request: each.request_id })}
-              >
-                <span class="inbox-question">{question(each)}</span>
-                <span class="inbox-meta">
-                  <span class="chip">{each.kind}</span>
-                  <span>{each.agent ?? "default"}</span>
-                  <span class="spacer" />
-                  {each.deadline_at && <Deadline at={each.deadline_at} />}
-                  <Age at={each.created_at} />
-                </span>
-              </button>
-            </li>
-          ))}
-          {!list.ended && (
-            <li>
-              <button type="button" class="more" onClick={list.more}>
-                Show more
-              </button>
-            </li>
-          )}
-        </ul>
+        <div class="inbox-list">
+          <VirtualList
+            items={items}
+            height={HEIGHT}
+            label="Pending requests"
+            show={index}
+            onEnd={list.more}
+            row={(each) => <Row key={each.request_id} request={each} current={each.request_id === chosen} />}
+          />
+        </div>
         <div class="inbox-detail">
-          {current ? (
-            <RequestDetail
-              key={current.request_id}
-              request={current}
-              onDone={() => {
-                setAnswered(new Set([...answered, current.request_id]));
-                note("Answered");
-                void list.refresh();
-              }}
-            />
-          ) : chosen !== null ? (
-            <Answered id={chosen} />
+          {chosen !== null ? (
+            <Chosen key={chosen} id={chosen} known={items[index]} onDone={done} />
           ) : (
-            !list.loading && <Empty title="Nobody waits for you">Questions and approvals of all threads appear here.</Empty>
+            !list.loading && items.length === 0 && <Empty title="Nobody waits for you">Questions and approvals of all threads appear here.</Empty>
           )}
         </div>
       </div>
     </section>
   );
+}
+
+function Row({ request, current }: { request: HitlRequest; current: boolean }) {
+  return (
+    <div role="listitem">
+      <button type="button" class="inbox-row" aria-current={current} onClick={() => setQuery({ request: request.request_id })}>
+        <span class="inbox-question">{brief(question(request), 200)}</span>
+        <span class="inbox-meta">
+          <span class="chip">{request.kind}</span>
+          <span class="inbox-agent">{request.agent ?? "default"}</span>
+          <span class="spacer" />
+          {request.deadline_at && <Deadline at={request.deadline_at} />}
+          <Age at={request.created_at} />
+        </span>
+      </button>
+    </div>
+  );
+}
+
+/** The chosen request as it is now: somebody else may answer it, or follow its link after its answer. */
+function Chosen({ id, known, onDone }: { id: string; known: HitlRequest | undefined; onDone: () => void }) {
+  const found = useLive<HitlRequest>(id, (signal) => get<HitlRequest>(at.request(id), {}, signal), 4000);
+  const request = found.value ?? known;
+  if (request) return <RequestDetail request={request} onDone={onDone} />;
+  return found.error !== null ? <Problem error={found.error} /> : <div aria-busy="true" />;
 }
 
 function Deadline({ at: deadline }: { at: string }) {
@@ -93,13 +103,6 @@ function Deadline({ at: deadline }: { at: string }) {
   );
 }
 
-/** A request whose link somebody followed after it was answered. */
-function Answered({ id }: { id: string }) {
-  const found = useLive<HitlRequest>(id, () => get<HitlRequest>(at.request(id)), 0);
-  if (found.error !== null) return <Problem error={found.error} />;
-  return found.value ? <RequestDetail request={found.value} /> : null;
-}
-
 export function RequestDetail({ request, onDone }: { request: HitlRequest; onDone?: () => void }) {
   const call = callOf(request);
   const thread = { message: null, run: request.run_id, request: request.request_id };
@@ -109,7 +112,7 @@ export function RequestDetail({ request, onDone }: { request: HitlRequest; onDon
         <span class="chip">{request.kind}</span> <Age at={request.created_at} /> ago
         {request.deadline_at && request.answered_at === null && <Deadline at={request.deadline_at} />}
       </p>
-      <h2 class="request-question">{question(request)}</h2>
+      <LongText as="h2" class="request-question" text={question(request)} />
       {request.kind === "approval" && call && (
         <div class="call">
           <p class="call-name">

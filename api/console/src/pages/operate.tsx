@@ -6,11 +6,11 @@ import { count, seconds } from "../format";
 import { go, href, place } from "../router";
 import { operator } from "../session";
 import type { Delivery, Finding, Limit, Page, Queue, Webhook, Worker } from "../types";
-import { Age, Button, Code, Empty, Fold, Problem, Status, Tabs } from "../ui/bits";
+import { Age, Button, Empty, Fold, Problem, Status, Tabs } from "../ui/bits";
 import { ask, attempt } from "../ui/dialog";
 import { useLive } from "../ui/live";
+import { Code } from "../ui/long";
 import { usePaged } from "../ui/paged";
-import { setTraceTemplate, traceTemplate } from "../thread/traces";
 
 const PARTS = [
   ["queues", "Queues"],
@@ -18,7 +18,6 @@ const PARTS = [
   ["limits", "Limits"],
   ["webhooks", "Webhooks"],
   ["doctor", "Doctor"],
-  ["settings", "Settings"],
 ] as const;
 
 type PartName = (typeof PARTS)[number][0];
@@ -39,7 +38,6 @@ export function Operate() {
         {part === "limits" && <Limits />}
         {part === "webhooks" && <Webhooks />}
         {part === "doctor" && <Doctor />}
-        {part === "settings" && <Settings />}
       </div>
     </section>
   );
@@ -123,7 +121,7 @@ function Workers() {
     });
   const stacks = async (worker: Worker): Promise<void> => {
     const found = await get<{ stacks: string }>(at.worker(worker.worker_id, "stacks"));
-    ask({ title: `Stacks of ${worker.worker_id}`, body: <Code value={found.stacks} label="Stacks" />, confirm: "Close", act: () => undefined });
+    ask({ title: `Stacks of ${worker.worker_id}`, body: <Code value={found.stacks} label="Stacks" /> });
   };
   return (
     <table>
@@ -259,7 +257,7 @@ function Webhooks() {
       confirm: "Remove",
       danger: true,
       act: async () => {
-        await remove(`v1/webhooks/${encodeURIComponent(webhook.webhook_id)}`);
+        await remove(at.webhook(webhook.webhook_id));
         await list.refresh();
       },
     });
@@ -317,7 +315,7 @@ function Webhooks() {
                 </td>
                 <td class="actions-cell">
                   {each.status !== "pending" && (
-                    <Button onClick={() => attempt(() => post(`v1/webhook_deliveries/${encodeURIComponent(each.delivery_id)}/redeliver`), "Sent again").then(deliveries.refresh)}>Redeliver</Button>
+                    <Button onClick={() => attempt(() => post(at.redelivery(each.delivery_id)), "Sent again").then(deliveries.refresh)}>Redeliver</Button>
                   )}
                 </td>
               </tr>
@@ -356,27 +354,5 @@ function Doctor() {
         ))}
       </ul>
     </>
-  );
-}
-
-function Settings() {
-  const [template, setTemplate] = useState(traceTemplate());
-  return (
-    <form class="settings" onSubmit={(event) => event.preventDefault()}>
-      <label class="labelled">
-        <span>Link to a trace</span>
-        <input
-          placeholder="https://traces.example.org/trace/{trace_id}"
-          value={template}
-          onInput={(e) => {
-            setTemplate(e.currentTarget.value);
-            setTraceTemplate(e.currentTarget.value);
-          }}
-        />
-        <small>
-          <code>{"{trace_id}"}</code> stands for the id of the run's trace. This browser keeps the template.
-        </small>
-      </label>
-    </form>
   );
 }

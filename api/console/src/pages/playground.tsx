@@ -1,12 +1,13 @@
-/** The playground: choose an agent, prompt, watch, answer, fork, and compare two threads side by side. */
+/** The playground: choose an agent, prompt, watch, answer, fork, and compare two branches or two threads side by side. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { useAgents } from "../agents";
 import { at, get, post } from "../api";
 import { href, place, setQuery } from "../router";
 import { textOf } from "../runs";
-import type { Message, Thread, ThreadDiff } from "../types";
-import { Button, Empty, Problem } from "../ui/bits";
+import { can } from "../session";
+import type { Message, Page, Thread, ThreadDiff } from "../types";
+import { Button, Empty, Id, Problem } from "../ui/bits";
 import { attempt } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useLive } from "../ui/live";
@@ -23,13 +24,16 @@ export function Playground() {
   const agents = useAgents();
   const agent = query.get("agent") ?? "";
   const compared = query.get("view") === "diff" && other !== null;
-  const begin = (): void => setQuery({ thread: `play-${crypto.randomUUID?.().slice(0, 8) ?? Date.now()}`, other: null, view: null }, false);
+  const leaf = query.get("leaf");
+  const otherLeaf = query.get("other_leaf");
+  const alone = { other: null, other_leaf: null, view: null };
+  const begin = (): void => setQuery({ thread: `play-${crypto.randomUUID?.().slice(0, 8) ?? Date.now()}`, leaf: null, ...alone }, false);
   useEffect(() => {
     if (thread === null) begin();
   }, [thread]);
   const fork = (): Promise<boolean> =>
     attempt(async () => {
-      const made = await post<{ thread: Thread }>(at.thread(thread as string, "fork"), {});
+      const made = await post<{ thread: Thread }>(at.thread(thread as string, "fork"), leaf === null ? {} : { at_message_id: leaf });
       setQuery({ other: made.thread.thread_id });
     }, "Forked: prompt both");
   if (thread === null) return null;
@@ -53,35 +57,41 @@ export function Playground() {
           </Button>
         )}
         {other === null ? (
-          <Button icon="fork" onClick={fork}>
-            Fork beside
-          </Button>
+          can("write") && (
+            <Button icon="fork" onClick={fork}>
+              Fork beside
+            </Button>
+          )
         ) : (
-          <Button icon="close" onClick={() => setQuery({ other: null, view: null })}>
+          <Button icon="close" onClick={() => setQuery(alone)}>
             Close right
           </Button>
         )}
-        <Button icon="play" onClick={begin}>
-          New
-        </Button>
+        {can("write") && (
+          <Button icon="play" onClick={begin}>
+            New
+          </Button>
+        )}
       </header>
       {compared ? (
-        <Diff thread={thread} other={other} />
+        <Diff sides={[{ thread, leaf }, { thread: other, leaf: otherLeaf }]} />
       ) : (
         <div class={`sides${other === null ? "" : " two"}`}>
-          <Side key={thread} id={thread} agent={agent} />
-          {other !== null && <Side key={other} id={other} agent={agent} />}
+          <Side key={`left ${thread} ${leaf}`} id={thread} leaf={leaf} agent={agent} onSent={() => setQuery({ leaf: null })} />
+          {other !== null && (
+            <Side key={`right ${other} ${otherLeaf}`} id={other} leaf={otherLeaf} agent={agent} onSent={() => setQuery({ other_leaf: null })} />
+          )}
         </div>
       )}
     </section>
   );
 }
 
-function Side({ id, agent }: { id: string; agent: string }) {
+function Side({ id, leaf, agent, onSent }: { id: string; leaf: string | null; agent: string; onSent: () => void }) {
   const model = useMemo(() => new ThreadModel(id), [id]);
   const [started, setStarted] = useState(false);
   useEffect(() => {
-    void model.open(null);
+    void model.open(leaf);
     return () => model.close();
   }, [model]);
   const missing = model.error.value !== null;
@@ -110,14 +120,29 @@ function Side({ id, agent }: { id: string; agent: string }) {
           </a>
         </p>
         {missing ? <div class="transcript"><Empty title="A new thread">The first prompt begins it.</Empty></div> : <Transcript />}
-        <Composer agent={agent} />
+        {can("write") && <Composer agent={agent} onSent={onSent} />}
       </div>
     </Model.Provider>
   );
 }
 
-function Diff({ thread, other }: { thread: string; other: string }) {
-  const found = useLive<ThreadDiff>(`${thread} ${other}`, (signal) => get<ThreadDiff>(at.thread(thread, "diff"), { other, limit: 200 }, signal), 4000);
+interface Path {
+  thread: string;
+  /** The message at its end, or null for the end of the thread. */
+  leaf: string | null;
+}
+
+const COMPARED = 200;
+/** Characters of each message that are compared. */
+const MOST_CHARACTERS = 20_000;
+
+function Diff({ sides: [one, two] }: { sides: [Path, Path] }) {
+  const ofThreads = one.leaf === null && two.leaf === null;
+  const read = (signal: AbortSignal): Promise<ThreadDiff> =>
+    ofThreads
+      ? get<ThreadDiff>(at.thread(one.thread, "diff"), { other: two.thread, limit: COMPARED }, signal)
+      : differences(one, two, signal);
+  const found = useLive<ThreadDiff>([one.thread, one.leaf, two.thread, two.leaf].join(" "), read, 4000);
   if (found.error !== null) return <Problem error={found.error} />;
   if (!found.value) return <div aria-busy="true" />;
   const { ours, theirs, common_message_id: common } = found.value;
@@ -125,19 +150,34 @@ function Diff({ thread, other }: { thread: string; other: string }) {
   return (
     <div class="diff scroll" tabIndex={0} role="region" aria-label="Differences">
       <div class="diff-line diff-names">
-        {[thread, other].map((each) => (
-          <a key={each} href={href(["threads", each])}>
-            <Icon name="threads" size={14} /> {each}
+        {[one, two].map((each, side) => (
+          <a key={side} href={href(["threads", each.thread], { leaf: each.leaf })}>
+            <Icon name="threads" size={14} /> {each.thread}
+            {each.leaf !== null && <Id value={each.leaf} />}
           </a>
         ))}
       </div>
-      {common === null && <p class="mark">The threads have no message in common</p>}
+      {common === null && <p class="mark">{found.value.truncated ? `The last ${COMPARED} messages have none in common` : "They have no message in common"}</p>}
       {lines.length === 0 && <Empty title="No differences" />}
       {lines.map(([left, right], n) => (
         <DiffLine key={n} left={left} right={right} />
       ))}
     </div>
   );
+}
+
+/** The messages of two paths after the last common one, of the last messages of each. */
+async function differences(one: Path, two: Path, signal: AbortSignal): Promise<ThreadDiff> {
+  const read = (path: Path): Promise<Page<Message>> =>
+    get<Page<Message>>(at.thread(path.thread, "messages"), { order: "newest_first", limit: COMPARED, leaf_id: path.leaf }, signal);
+  const [ours, theirs] = await Promise.all([read(one), read(two)]);
+  const known = new Set(theirs.items.map((each) => each.id));
+  const common = ours.items.find((each) => known.has(each.id))?.id ?? null;
+  const after = (page: Page<Message>): Message[] => {
+    const end = page.items.findIndex((each) => each.id === common);
+    return page.items.slice(0, end < 0 ? undefined : end).reverse();
+  };
+  return { common_message_id: common, ours: after(ours), theirs: after(theirs), truncated: common === null && (ours.next ?? theirs.next) !== null };
 }
 
 function DiffLine({ left, right }: { left: Message | undefined; right: Message | undefined }) {
@@ -159,5 +199,6 @@ function DiffLine({ left, right }: { left: Message | undefined; right: Message |
 function shown(message: Message | undefined): string {
   if (!message) return "";
   const calls = message.content.flatMap((part) => (part.type === "tool_call" ? [`${part.name}(${JSON.stringify(part.arguments)})`] : part.type === "tool_result" ? [JSON.stringify(part.content)] : []));
-  return [textOf(message), ...calls].filter(Boolean).join("\n");
+  const text = [textOf(message), ...calls].filter(Boolean).join("\n");
+  return text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)} …` : text;
 }

@@ -9,7 +9,9 @@ import { Button } from "../ui/bits";
 import { attempt } from "../ui/dialog";
 import { useModel } from "./page";
 
-export function Composer({ agent: fixed }: { agent?: string }) {
+const showEnd = (): void => setQuery({ leaf: null });
+
+export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: () => void }) {
   const model = useModel();
   const agents = useAgents();
   const [text, setText] = useState("");
@@ -29,7 +31,7 @@ export function Composer({ agent: fixed }: { agent?: string }) {
     const sent = await attempt(() => post<Run>(at.thread(model.id, "runs"), body));
     if (!sent) return;
     setText("");
-    if (leaf !== null) setQuery({ leaf: null });
+    if (leaf !== null) (onSent ?? showEnd)();
     model.reloadSoon(0);
   };
   return (

@@ -6,7 +6,7 @@ import { brief } from "../format";
 import { place, setQuery } from "../router";
 import { follow } from "../sse";
 import type { Run, RunEvent } from "../types";
-import { Code } from "../ui/bits";
+import { Code } from "../ui/long";
 import { VirtualList } from "../ui/virtual";
 
 const MOST = 5000;

@@ -8,13 +8,14 @@ import { RequestDetail } from "../pages/inbox";
 import { isLive } from "../runs";
 import { can } from "../session";
 import type { Attempt, HitlRequest, Message, Page, Run } from "../types";
-import { Age, Button, Code, Empty, Field, Fold, Id, Problem, Status, Tabs } from "../ui/bits";
+import { Age, Button, Empty, Field, Fold, Id, Problem, Status, Tabs } from "../ui/bits";
 import { useLive } from "../ui/live";
+import { Code } from "../ui/long";
 import { cancel, redrive } from "./actions";
 import { Events } from "./events";
 import { select, useModel } from "./page";
 import { runOf } from "./waterfall";
-import { traceLink } from "./traces";
+import { askTraceTemplate, traceLink } from "./traces";
 
 export function Inspector() {
   const model = useModel();
@@ -82,6 +83,7 @@ function RunInspector({ id }: { id: string }) {
 }
 
 function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; requests: HitlRequest[] }) {
+  const model = useModel();
   const trace = traceLink(run.trace_context);
   const budget = budgetOf(run, requests);
   const steps: [string, string | null][] = [
@@ -111,7 +113,9 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
         <Field name="Id"><Id value={run.run_id} /></Field>
         <Field name="Agent">{run.agent ?? "default"}</Field>
         <Field name="Queue">{run.queue} <span class="dim">{run.priority}</span></Field>
-        <Field name="Lane">{run.lane || "thread"}</Field>
+        <Field name="Lane">
+          {run.lane || "thread"} <span class="dim">{placeInLane(run, model.live.value)}</span>
+        </Field>
         <Field name="Worker">{run.worker_id ?? "–"}</Field>
         {run.app_version && <Field name="Version">{run.app_version}</Field>}
         <Field name="Attempts">
@@ -138,7 +142,10 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
               </a>
             ) : (
               <Id value={trace.id} />
-            )}
+            )}{" "}
+            <button type="button" class="link" onClick={askTraceTemplate}>
+              set link
+            </button>
           </Field>
         )}
       </dl>
@@ -161,6 +168,13 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
       )}
     </>
   );
+}
+
+/** Which of the runs of its lane that have not ended this is. Nothing if it is alone. */
+function placeInLane(run: Run, live: Run[]): string {
+  const lane = live.filter((each) => each.thread_id === run.thread_id && each.lane === run.lane && each.kind === "prompt");
+  const before = lane.filter((each) => each.accepted_at < run.accepted_at).length;
+  return lane.length > 1 && lane.some((each) => each.run_id === run.run_id) ? `${before + 1} of ${lane.length}` : "";
 }
 
 interface Budget {

@@ -3,15 +3,17 @@
  * segment belongs to the first leaf that goes through it, and a later leaf hangs on the owner of its last owned segment.
  */
 
-import type { Branch, FanOut, Run, Thread } from "../types";
+import type { Branch, Candidate, Run, Thread } from "../types";
+import type { FanOut } from "./family";
 
 export interface Node {
   key: string;
-  kind: "leaf" | "thread" | "job" | "candidate";
+  kind: "leaf" | "thread" | "job" | "candidate" | "more";
   thread: Thread;
   branch: Branch | null;
   run: Run | null;
-  candidate: { text: string; winner: boolean; failed: boolean; thread_id: string | null } | null;
+  candidate: Candidate | null;
+  fanOut: FanOut | null;
   parent: Node | null;
   /** The number of the message after which it parts from its parent. */
   seq: number;
@@ -27,25 +29,24 @@ export interface Row {
   folded: boolean;
 }
 
-export interface Family {
-  threads: Thread[];
-  branches: ReadonlyMap<string, Branch[]>;
-  jobs: readonly Run[];
-}
-
 function node(kind: Node["kind"], key: string, thread: Thread, parent: Node | null, seq: number): Node {
-  const made: Node = { key, kind, thread, branch: null, run: null, candidate: null, parent, seq, children: [] };
+  const made: Node = { key, kind, thread, branch: null, run: null, candidate: null, fanOut: null, parent, seq, children: [] };
   parent?.children.push(made);
   return made;
 }
 
-/** Build the tree. `threads`: every thread after its parent. Returns the roots. */
-export function build(family: Family): Node[] {
+/** Build the tree. `threads`: every thread after its parent. `branches`: the leaves of a thread. Returns the roots. */
+export function build(
+  threads: readonly Thread[],
+  branches: ReadonlyMap<string, Branch[]>,
+  jobs: readonly Run[],
+  fanOuts: ReadonlyMap<string, FanOut>,
+): Node[] {
   const roots: Node[] = [];
   const owner = new Map<string, Node>();
   const trunk = new Map<string, Node>();
-  for (const thread of family.threads) {
-    const leaves = family.branches.get(thread.thread_id) ?? [];
+  for (const thread of threads) {
+    const leaves = branches.get(thread.thread_id) ?? [];
     const above = thread.parent_thread_id === null ? undefined : trunk.get(thread.parent_thread_id);
     if (leaves.length === 0) {
       const alone = node("thread", `thread ${thread.thread_id}`, thread, above ?? null, thread.forked_at_seq ?? 0);
@@ -76,22 +77,20 @@ export function build(family: Family): Node[] {
       if (!trunk.has(thread.thread_id)) trunk.set(thread.thread_id, made);
     }
   }
-  for (const run of family.jobs) addJob(run, trunk.get(run.thread_id));
+  for (const run of jobs) addJob(run, trunk.get(run.thread_id), fanOuts.get(run.run_id) ?? null);
   return roots;
 }
 
-function addJob(run: Run, trunk: Node | undefined): void {
+function addJob(run: Run, trunk: Node | undefined, fanOut: FanOut | null): void {
   if (!trunk) return;
   const job = node("job", `job ${run.run_id}`, trunk.thread, trunk, Number.MAX_SAFE_INTEGER);
   job.run = run;
-  const result = run.result as unknown as FanOut | null;
-  const candidates = Array.isArray(result?.results) ? result.results : [];
-  candidates.forEach((each, n) => {
-    const made = node("candidate", `candidate ${run.run_id} ${n}`, trunk.thread, job, n);
-    made.run = run;
-    const failed = ["error", "aborted", "cancelled"].includes(each.stop_reason);
-    made.candidate = { text: each.text || each.error?.message || each.stop_reason, winner: result?.winner === n, failed, thread_id: each.thread_id };
-  });
+  job.fanOut = fanOut;
+  for (const candidate of fanOut?.candidates ?? []) {
+    const made = node("candidate", `candidate ${run.run_id} ${candidate.number}`, trunk.thread, job, candidate.number);
+    Object.assign(made, { run, fanOut, candidate });
+  }
+  if (fanOut?.next) Object.assign(node("more", `more ${run.run_id}`, trunk.thread, job, Number.MAX_SAFE_INTEGER), { run, fanOut });
 }
 
 /** The rows of the tree from top to bottom, without those below folded nodes, and only those that fit if there is a filter. */

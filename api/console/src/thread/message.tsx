@@ -1,18 +1,22 @@
 /** One message: its text, what the model thought, the tools that it called with their results, and what a person can do with it. */
 
-import { brief, seconds, tokens } from "../format";
+import { useMemo } from "preact/hooks";
+import { brief, seconds, size, tokens } from "../format";
 import { render } from "../markdown";
 import { can } from "../session";
 import type { Json, Media, Message, Part, ToolCall, ToolResult } from "../types";
-import { Button, Code, Fold } from "../ui/bits";
+import { Button, Fold } from "../ui/bits";
 import { Icon } from "../ui/icons";
+import { Code, LongText, Tail } from "../ui/long";
 import { askEdit, askFork, askRegenerate } from "./actions";
 import type { LiveMessage } from "./live";
 import { select, useModel } from "./page";
 
 /** Text as markdown. Only the sanitiser makes HTML, and the page's policy lets nothing else make it. */
 export function Markdown({ text }: { text: string }) {
-  return <div class="markdown" dangerouslySetInnerHTML={{ __html: render(text) }} />;
+  const html = render(text);
+  if (html === null) return <LongText class="plain-text" text={text} />;
+  return <div class="markdown" dangerouslySetInnerHTML={{ __html: html }} />;
 }
 
 interface Props {
@@ -76,7 +80,7 @@ function PartView({ part, result }: { part: Part; result: Part | undefined }) {
     const words = part.redacted ? "redacted by the provider" : brief(part.text, 80);
     return (
       <Fold class="thinking" title={<><Icon name="brain" size={13} /> <span class="fold-words">{words || "thought"}</span></>}>
-        <p class="thought">{part.redacted ? "The provider encrypted this reasoning." : part.text}</p>
+        <LongText class="thought" text={part.redacted ? "The provider encrypted this reasoning." : part.text} />
       </Fold>
     );
   }
@@ -87,6 +91,8 @@ function PartView({ part, result }: { part: Part; result: Part | undefined }) {
 
 function Call({ call, result }: { call: ToolCall; result: ToolResult | undefined }) {
   const state = result === undefined ? "open" : result.is_error ? "bad" : "done";
+  const given = useMemo(() => brief(JSON.stringify(call.arguments), 60), [call]);
+  const got = useMemo(() => (result ? brief(words(result.content), 60) : ""), [result]);
   return (
     <Fold
       class={`tool ${state}`}
@@ -94,8 +100,8 @@ function Call({ call, result }: { call: ToolCall; result: ToolResult | undefined
         <>
           <Icon name="tool" size={13} />
           <span class="tool-name">{call.name}</span>
-          <span class="fold-words">{brief(JSON.stringify(call.arguments), 60)}</span>
-          {result && <span class="fold-words result-words">→ {brief(words(result.content), 60)}</span>}
+          <span class="fold-words">{given}</span>
+          {result && <span class="fold-words result-words">→ {got}</span>}
         </>
       }
     >
@@ -132,10 +138,9 @@ function MediaView({ part }: { part: Media & { type: string } }) {
   if (part.type === "image" && part.data && SHOWN_IMAGES.test(part.media_type ?? "") && /^[A-Za-z0-9+/=_-]*$/.test(part.data)) {
     return <img class="inline-image" alt="" src={`data:${part.media_type};base64,${part.data}`} />;
   }
-  const size = part.data ? `${Math.ceil((part.data.length * 3) / 4096)} kB` : "";
   return (
     <p class="media">
-      <span class="chip">{part.type}</span> {part.name ?? part.url ?? part.file_id ?? part.media_type ?? ""} {size && <span class="dim">{size}</span>}
+      <span class="chip">{part.type}</span> {part.name ?? part.url ?? part.file_id ?? part.media_type ?? ""} {part.data && <span class="dim">{size((part.data.length * 3) / 4)}</span>}
     </p>
   );
 }
@@ -149,10 +154,10 @@ export function LiveView({ message }: { message: LiveMessage }) {
       </header>
       {message.thinking !== "" && (
         <Fold class="thinking" open={message.text === ""} title={<><Icon name="brain" size={13} /> <span class="fold-words">{brief(message.thinking.slice(-90), 90)}</span></>}>
-          <p class="thought">{message.thinking}</p>
+          <Tail class="thought" text={message.thinking} />
         </Fold>
       )}
-      {message.text !== "" && <p class="plain-text">{message.text}</p>}
+      {message.text !== "" && <Tail class="plain-text" text={message.text} />}
       {message.calls.map((call) => (
         <p key={call.id} class="running-tool">
           <Icon name="tool" size={13} /> {call.name} <span class="dim">{brief(call.arguments, 80)}</span>

@@ -1,10 +1,12 @@
 /** What the page of a thread shows: the family, the chosen path as far as it was read, the runs, and what streams in. */
 
 import { batch, computed, signal } from "@preact/signals";
-import { at, gather, get } from "../api";
+import { at, get } from "../api";
+import { place } from "../router";
 import { follow } from "../sse";
-import type { Attempt, Branch, HitlRequest, Lineage, Message, Page, Run, RunEvent, Thread } from "../types";
-import { build, ends, type Family, forksOf } from "./lanes";
+import type { Attempt, Branch, HitlRequest, Message, Page, Run, RunEvent, Thread } from "../types";
+import { FamilyModel } from "./family";
+import { build, forksOf } from "./lanes";
 import { after, NOTHING, Seen } from "./live";
 import { isLive } from "../runs";
 
@@ -15,15 +17,23 @@ export interface Chunk {
 
 export type Selection = { kind: "run" | "message" | "request"; id: string };
 
+function selectionOf(query: URLSearchParams): Selection | null {
+  for (const kind of ["request", "message", "run"] as const) {
+    const id = query.get(kind);
+    if (id) return { kind, id };
+  }
+  return null;
+}
+
+/** Stands for the message at the end of the thread. */
+export const HEAD = "";
 const PAGE = 60;
-const LEAVES = 200;
-const AT_ONCE = 6;
+const ENDS = /^run\.(completed|failed|cancelled|dead|suspended)$/;
 
 export class ThreadModel {
   readonly thread = signal<Thread | null>(null);
   readonly error = signal<unknown>(null);
-  readonly threads = signal<Thread[]>([]);
-  readonly branches = signal<ReadonlyMap<string, Branch[]>>(new Map());
+  readonly family = new FamilyModel();
   /** The message that ends the path; null follows the head of the thread. */
   readonly leaf = signal<string | null>(null);
   readonly chunks = signal<Chunk[]>([]);
@@ -33,12 +43,12 @@ export class ThreadModel {
   readonly attempts = signal<ReadonlyMap<string, Attempt[]>>(new Map());
   readonly requests = signal<HitlRequest[]>([]);
   readonly writing = signal(NOTHING);
-  readonly selection = signal<Selection | null>(null);
+  readonly selection = computed(() => selectionOf(place.value.query));
   readonly gaps = signal(0);
   readonly connected = signal(false);
 
   readonly messages = computed(() => this.chunks.value.flatMap((chunk) => chunk.messages));
-  readonly leaves = computed(() => this.branches.value.get(this.id) ?? []);
+  readonly leaves = computed(() => this.family.branches.value.get(this.id) ?? []);
   readonly path = computed<Branch | null>(() => {
     const found = this.leaves.value.find((each) => (this.leaf.value === null ? each.head : each.message_id === this.leaf.value));
     const last = this.messages.value.at(-1)?.id;
@@ -46,18 +56,22 @@ export class ThreadModel {
   });
   readonly forks = computed(() => (this.path.value ? forksOf(this.path.value, this.leaves.value) : []));
   readonly jobs = computed(() => [...this.runs.value.values()].filter((each) => each.kind === "fork_many" || each.kind === "fork_once"));
-  readonly tree = computed(() => {
-    const family: Family = { threads: this.threads.value, branches: this.branches.value, jobs: this.jobs.value };
-    return build(family);
+  readonly tree = computed(() => build(this.family.threads.value, this.family.branches.value, this.jobs.value, this.family.fanOuts.value));
+  /** How many prompts wait behind a message, or behind the head. */
+  readonly queued = computed(() => {
+    const found = new Map<string, number>();
+    for (const run of this.live.value) {
+      if (run.status !== "queued" || run.kind !== "prompt") continue;
+      const behind = run.parent_id ?? HEAD;
+      found.set(behind, (found.get(behind) ?? 0) + 1);
+    }
+    return found;
   });
   readonly live = computed(() => [...this.runs.value.values()].filter(isLive).reverse());
 
   private over = new AbortController();
   private generation = 0;
   private seen = new Seen();
-  private asked = new Set<string>();
-  private queue: (() => Promise<void>)[] = [];
-  private working = 0;
   private streams = new Map<string, AbortController>();
   private timer = 0;
   private reloading = false;
@@ -84,7 +98,7 @@ export class ThreadModel {
     });
     this.seen = new Seen();
     try {
-      await Promise.all([this.readPath(own), this.readThread(own), this.readRuns(own), this.readLeaves(this.id)]);
+      await Promise.all([this.readPath(own), this.readThread(own), this.readRuns(own), this.family.readLeaves(this.id)]);
     } catch (error) {
       if (own === this.generation) this.error.value = error;
       return;
@@ -92,7 +106,7 @@ export class ThreadModel {
       if (own === this.generation) this.loading.value = false;
     }
     if (own !== this.generation) return;
-    void this.readFamily();
+    void this.family.open(this.id, signal);
     void follow(at.thread(this.id, "stream"), signal, (event) => this.hear(event), {
       onState: (open) => {
         this.connected.value = open;
@@ -184,7 +198,7 @@ export class ThreadModel {
     const thread = await get<Thread>(at.thread(this.id), {}, this.over.signal);
     if (own !== this.generation) return;
     this.thread.value = thread;
-    this.addThreads([thread]);
+    this.family.add([thread]);
   }
 
   private async readRuns(own: number): Promise<void> {
@@ -221,68 +235,18 @@ export class ThreadModel {
     }
   }
 
-  async readLeaves(thread: string): Promise<void> {
-    const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, 2000);
-    this.branches.value = new Map(this.branches.value).set(thread, ends(found));
-  }
-
-  private async readFamily(): Promise<void> {
-    try {
-      const lineage = await get<Lineage>(at.thread(this.id, "lineage"), { limit: 200 }, this.over.signal);
-      const above = lineage.ancestors.filter((each) => each.deleted_at === null).reverse();
-      this.addThreads([...above, lineage.thread, ...lineage.children]);
-      for (const each of above) this.want(each.thread_id);
-      this.asked.add(this.id);
-    } catch {
-      // the thread itself is shown
-    }
-  }
-
-  /** Read the leaves and forks of a thread of the family, when its row comes into sight. */
-  want(thread: string): void {
-    if (this.asked.has(thread)) return;
-    this.asked.add(thread);
-    this.queue.push(async () => {
-      const children = get<Page<Thread>>("v1/threads", { parent_thread_id: thread, limit: 200 }).then((page) => this.addThreads(page.items.reverse()));
-      await Promise.all([this.readLeaves(thread), children]).catch(() => undefined);
-    });
-    void this.work();
-  }
-
-  private async work(): Promise<void> {
-    if (this.working >= AT_ONCE) return;
-    this.working += 1;
-    for (let next = this.queue.shift(); next !== undefined; next = this.queue.shift()) await next();
-    this.working -= 1;
-  }
-
-  /** Add threads of the family, every thread after its parent. */
-  private addThreads(found: Thread[]): void {
-    const known = new Map(this.threads.value.map((each) => [each.thread_id, each]));
-    for (const each of found) known.set(each.thread_id, each);
-    const ordered: Thread[] = [];
-    const placed = new Set<string>();
-    const place = (thread: Thread): void => {
-      if (placed.has(thread.thread_id)) return;
-      placed.add(thread.thread_id);
-      const parent = thread.parent_thread_id === null ? undefined : known.get(thread.parent_thread_id);
-      if (parent) place(parent);
-      ordered.push(thread);
-    };
-    for (const each of [...known.values()].sort((a, b) => (a.created_at < b.created_at ? -1 : 1))) place(each);
-    this.threads.value = ordered;
-  }
-
   private hear(event: RunEvent): void {
-    if (this.seen.has(event)) return;
+    if (event.thread_id !== this.id || this.seen.has(event)) return;
     this.writing.value = after(this.writing.value, event);
     if (event.type === "message.completed" && !this.addMessage(event)) this.reloadSoon(250);
+    if (event.type === "candidate.ended" || ENDS.test(event.type)) this.family.changed(this.id, event.run_id);
     if (/^(run|hitl)\.|^gap$/.test(event.type)) this.reloadSoon(30);
   }
 
   /** Append a completed message at once if it continues the shown path. Returns whether the path has it. */
   private addMessage(event: RunEvent): boolean {
-    const message = event.data.message as unknown as Message;
+    const message = event.data.message as unknown as Message | undefined;
+    if (!Array.isArray(message?.content)) return false;
     const shown = this.messages.value;
     if (shown.some((each) => each.id === message.id)) return true;
     if (shown.length === 0 || message.parent_id !== shown.at(-1)?.id) return false;
@@ -307,7 +271,7 @@ export class ThreadModel {
     this.reloading = true;
     const own = this.generation;
     try {
-      await Promise.all([this.readEnd(own), this.readRuns(own), this.readLeaves(this.id), this.readThread(own)]);
+      await Promise.all([this.readEnd(own), this.readRuns(own), this.family.readLeaves(this.id), this.readThread(own)]);
     } catch {
       // the next event reads again
     } finally {

@@ -27,14 +27,6 @@ export function useModel(): ThreadModel {
 
 export { Model };
 
-export function selectionOf(query: URLSearchParams): Selection | null {
-  for (const kind of ["request", "message", "run"] as const) {
-    const id = query.get(kind);
-    if (id) return { kind, id };
-  }
-  return null;
-}
-
 /** Select something: the link of the page then leads to it. */
 export function select(selection: Selection | null): void {
   setQuery({ run: null, message: null, request: null, event: null, ...(selection ? { [selection.kind]: selection.id } : {}) });
@@ -55,7 +47,6 @@ export function ThreadPage({ id }: { id: string }) {
     if (first.current) first.current = false;
     else if (leaf !== model.leaf.value) void model.show(leaf);
   }, [leaf]);
-  model.selection.value = selectionOf(query);
   useKeys({
     "/": () => {
       filter.current?.focus();

@@ -6,8 +6,9 @@ import { can } from "../session";
 import { promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
 import { AnswerForm, callOf, question } from "../ui/answer_form";
-import { Button, Code, Empty, Id, Status } from "../ui/bits";
+import { Boundary, Button, Empty, Id, Status } from "../ui/bits";
 import { Icon } from "../ui/icons";
+import { Code, LongText } from "../ui/long";
 import { cancel } from "./actions";
 import type { Fork } from "./lanes";
 import { LiveView, MessageView } from "./message";
@@ -77,7 +78,7 @@ export function Transcript() {
               details
             </button>
           </p>
-          <p class="request-question">{question(request)}</p>
+          <LongText class="request-question" text={question(request)} />
           {request.kind === "approval" && callOf(request) && <Code value={callOf(request)?.arguments} label="Arguments" />}
           <AnswerForm request={request} onDone={() => model.reloadSoon(0)} />
         </section>
@@ -143,7 +144,9 @@ function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | und
             {message.run_id !== null && message.run_id !== from?.run_id && <RunHead message={message} selected={selected?.kind === "run" && selected.id === message.run_id} />}
             <Rewinds message={message} before={from} />
             {fork && <Siblings fork={fork} />}
-            <MessageView message={message} results={results} called={called} selected={selected?.kind === "message" && selected.id === message.id} />
+            <Boundary>
+              <MessageView message={message} results={results} called={called} selected={selected?.kind === "message" && selected.id === message.id} />
+            </Boundary>
           </div>
         );
       })}
@@ -211,6 +214,7 @@ function Siblings({ fork }: { fork: Fork }) {
   const all = [...fork.leaves, ...(own ? [own] : [])].sort((a, b) => (a.created_at < b.created_at ? -1 : 1));
   const index = own ? all.indexOf(own) : -1;
   const to = (step: number): Branch | undefined => all[index + step];
+  const beside = to(-1) ?? to(1);
   return (
     <nav class="siblings" aria-label="Branches at this message">
       <Button kind="quiet" icon="left" label="Branch before" disabled={!to(-1)} onClick={() => show(to(-1))} />
@@ -218,6 +222,14 @@ function Siblings({ fork }: { fork: Fork }) {
         {index + 1} of {all.length}
       </span>
       <Button kind="quiet" icon="right" label="Branch after" disabled={!to(1)} onClick={() => show(to(1))} />
+      {own && beside && (
+        <a
+          class="link"
+          href={href(["playground"], { thread: model.id, leaf: own.message_id, other: model.id, other_leaf: beside.message_id, view: "diff" })}
+        >
+          compare
+        </a>
+      )}
     </nav>
   );
 }

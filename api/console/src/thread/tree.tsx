@@ -1,17 +1,19 @@
 /** The tree of the family as lanes. A row that comes into sight reads its leaves and a few words of its last message. */
 
-import { signal } from "@preact/signals";
+import { signal, useComputed, useSignal } from "@preact/signals";
 import type { RefObject } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { at, get } from "../api";
-import { brief } from "../format";
+import { brief, count } from "../format";
 import { go, href } from "../router";
 import { textOf } from "../runs";
-import type { Message } from "../types";
+import type { Message, Run } from "../types";
 import { Age, Status } from "../ui/bits";
+import { attempt } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { VirtualList } from "../ui/virtual";
 import { type Node, type Row, rows } from "./lanes";
+import { HEAD, type ThreadModel } from "./model";
 import { useModel } from "./page";
 
 const HEIGHT = 34;
@@ -23,43 +25,47 @@ const asked = new Set<string>();
 
 export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | null>; onOpen: () => void }) {
   const model = useModel();
-  const [text, setText] = useState("");
-  const [cursor, setCursor] = useState<string | null>(null);
-  const tree = model.tree.value;
-  const known = words.value;
-  const shown = useMemo(() => {
-    const wanted = text.trim().toLowerCase();
-    return rows(tree, folded.value, wanted === "" ? null : (each) => describes(each, known).includes(wanted));
-  }, [tree, folded.value, text, text === "" ? null : known]);
-  const path = model.path.value;
-  const current = shown.findIndex(({ node }) => node.branch !== null && node.branch.message_id === path?.message_id && node.thread.thread_id === model.id);
-  const at = cursor === null ? current : shown.findIndex(({ node }) => node.key === cursor);
-  const active = useMemo(() => {
+  // signals, not states: keys that follow one another quickly see what the last one did
+  const text = useSignal("");
+  const cursor = useSignal<string | null>(null);
+  const shown = useComputed(() => {
+    const wanted = text.value.trim().toLowerCase();
+    return rows(model.tree.value, folded.value, wanted === "" ? null : (each) => describes(each, words.value).includes(wanted));
+  });
+  const current = useComputed(() => {
+    const leaf = model.path.value?.message_id;
+    return shown.value.findIndex(({ node }) => node.branch !== null && node.branch.message_id === leaf && node.thread.thread_id === model.id);
+  });
+  const at = useComputed(() => (cursor.value === null ? current.value : shown.value.findIndex(({ node }) => node.key === cursor.value)));
+  const active = useComputed(() => {
     const found = new Set<Node>();
-    for (let up: Node | null = shown[current]?.node ?? null; up !== null; up = up.parent) found.add(up);
+    for (let up: Node | null = shown.value[current.value]?.node ?? null; up !== null; up = up.parent) found.add(up);
     return found;
-  }, [shown, current]);
-  useEffect(() => setCursor(null), [path?.message_id, model.id]);
+  });
+  const leaf = model.path.value?.message_id;
+  useEffect(() => void (cursor.value = null), [leaf]);
   const open = (node: Node): void => {
+    if (node.kind === "more") return void attempt(() => model.family.moreCandidates(node.run as Run));
     onOpen();
     openNode(node, model.id);
   };
   const keys = (event: KeyboardEvent): void => {
-    const row = shown[at];
+    const all = shown.value;
+    const row = all[at.value];
     const move = (index: number): void => {
-      const next = shown[Math.max(0, Math.min(shown.length - 1, index))];
-      if (next) setCursor(next.node.key);
+      const next = all[Math.max(0, Math.min(all.length - 1, index))];
+      if (next) cursor.value = next.node.key;
     };
-    if (event.key === "ArrowDown") move(at + 1);
-    else if (event.key === "ArrowUp") move(at - 1);
+    if (event.key === "ArrowDown") move(at.value + 1);
+    else if (event.key === "ArrowUp") move(at.value - 1);
     else if (event.key === "Home") move(0);
-    else if (event.key === "End") move(shown.length - 1);
+    else if (event.key === "End") move(all.length - 1);
     else if (row && event.key === "ArrowLeft") {
       if (row.node.children.length > 0 && !row.folded) fold(row.node, true);
-      else move(shown.findIndex(({ node }) => node === row.node.parent));
+      else move(all.findIndex(({ node }) => node === row.node.parent));
     } else if (row && event.key === "ArrowRight") {
       if (row.folded) fold(row.node, false);
-      else move(at + 1);
+      else move(at.value + 1);
     } else if (row && (event.key === "Enter" || event.key === " ")) open(row.node);
     else return;
     event.preventDefault();
@@ -73,11 +79,11 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
           type="search"
           placeholder="Filter the tree ( / )"
           aria-label="Filter the tree"
-          value={text}
-          onInput={(e) => setText(e.currentTarget.value)}
+          value={text.value}
+          onInput={(e) => (text.value = e.currentTarget.value)}
           onKeyDown={(e) => {
             if (e.key === "Escape") {
-              setText("");
+              text.value = "";
               e.currentTarget.blur();
             }
             if (e.key === "ArrowDown") e.currentTarget.closest("aside")?.querySelector<HTMLElement>(".virtual")?.focus();
@@ -85,14 +91,16 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
         />
       </div>
       <VirtualList
-        items={shown}
+        items={shown.value}
         height={HEIGHT}
         label="Branches and forks"
         role="tree"
-        show={at}
-        active={at >= 0 ? `row-${at}` : undefined}
+        show={at.value}
+        active={at.value >= 0 ? `row-${at.value}` : undefined}
         onKeyDown={keys}
-        row={(row, index) => <TreeRow key={row.node.key} row={row} index={index} current={index === current} cursor={index === at} active={active} open={open} />}
+        row={(row, index) => (
+          <TreeRow key={row.node.key} row={row} index={index} current={index === current.value} cursor={index === at.value} active={active.value} open={open} />
+        )}
       />
     </>
   );
@@ -112,12 +120,13 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
   const { node } = row;
   const leaf = node.branch?.message_id ?? null;
   useEffect(() => {
-    model.want(node.thread.thread_id);
+    model.family.want(node.thread.thread_id);
     if (leaf !== null) readWords(node.thread.thread_id, leaf);
+    if (node.kind === "job" && node.run?.kind === "fork_many") model.family.wantFanOut(node.run);
   }, [node.key, leaf]);
-  const trunk = node.kind === "thread" || (node.branch !== null && node.branch.trunk);
-  const said = leaf === null ? undefined : words.value.get(leaf);
+  const trunk = node.kind === "thread" || (node.kind === "leaf" && node.branch?.trunk === true);
   const status = statusOf(node);
+  const waiting = queuedBehind(model, node);
   return (
     <div
       role="treeitem"
@@ -131,28 +140,23 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
       <Lanes row={row} active={active} />
       <span class="tree-text">
         <span class={`tree-name${trunk ? " strong" : ""}`}>
-          {node.kind === "candidate" ? (
-            <span class={node.candidate?.failed ? "bad-text" : ""}>
-              {node.candidate?.winner && <span class="winner" title="the judge's choice"><Icon name="check" size={12} /></span>}
-              {brief(node.candidate?.text ?? "", 90)}
-            </span>
-          ) : node.kind === "job" ? (
-            <>{node.run?.kind === "fork_many" ? `fan-out of ${node.children.length || "…"}` : "probe"} {brief(textOf(node.run?.input ?? null), 40)}</>
-          ) : trunk ? (
-            (node.thread.title ?? node.thread.thread_id)
-          ) : (
-            (said ?? "…")
-          )}
+          <Name node={node} />
         </span>
         {node.branch?.labels.map((label) => (
           <span class="chip label" key={label}>
             {label}
           </span>
         ))}
-        {trunk && node.thread.agent && node.kind !== "job" && <span class="tree-agent">{node.thread.agent}</span>}
+        {trunk && <Tags tags={node.thread.tags} />}
+        {trunk && node.thread.agent && <span class="tree-agent">{node.thread.agent}</span>}
       </span>
+      {waiting > 0 && (
+        <span class="chip warn" title={count(waiting, "queued prompt")}>
+          +{waiting}
+        </span>
+      )}
       {status && <Status status={status} small />}
-      <span class="tree-depth">{node.branch ? node.branch.depth : node.candidate ? "" : <Age at={node.run?.accepted_at ?? node.thread.created_at} />}</span>
+      <span class="tree-depth">{node.branch ? node.branch.depth : node.candidate || node.kind === "more" ? "" : <Age at={node.run?.accepted_at ?? node.thread.created_at} />}</span>
       {node.children.length > 0 && (
         <button
           type="button"
@@ -171,6 +175,48 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
   );
 }
 
+function Name({ node }: { node: Node }) {
+  const { candidate, fanOut, run, branch, thread } = node;
+  if (candidate) {
+    const text = candidate.text || candidate.error?.message || candidate.status;
+    return (
+      <span class={candidate.status === "failed" ? "bad-text" : ""}>
+        {fanOut?.winner === candidate.number && (
+          <span class="winner" title="the judge's choice">
+            <Icon name="check" size={12} />
+          </span>
+        )}
+        {brief(text, 90)}
+      </span>
+    );
+  }
+  if (node.kind === "more") return <>more candidates, {(fanOut?.progress.total ?? 0) - (fanOut?.candidates.length ?? 0)} left</>;
+  if (node.kind === "job") {
+    const prompt = brief(textOf(run?.input ?? null), 40);
+    if (run?.kind !== "fork_many") return <>probe {prompt}</>;
+    const all = fanOut?.progress;
+    const ended = all ? all.completed + all.failed + all.cancelled : 0;
+    return <>fan-out {all ? (ended < all.total ? `${ended} of ${all.total}` : `of ${all.total}`) : ""} {prompt}</>;
+  }
+  if (node.kind === "thread" || branch?.trunk) return <>{brief(thread.title ?? thread.thread_id, 200)}</>;
+  return <>{words.value.get(branch?.message_id ?? "") ?? "…"}</>;
+}
+
+const MOST_TAGS = 2;
+
+function Tags({ tags }: { tags: Record<string, string> }) {
+  const all = Object.entries(tags).filter(([name]) => name !== "title");
+  return (
+    <>
+      {all.slice(0, MOST_TAGS).map(([name, value]) => (
+        <span class="chip" key={name} title={`${name}:${value}`}>
+          {brief(`${name}:${value}`, 24)}
+        </span>
+      ))}
+    </>
+  );
+}
+
 /** The lines of a row: those of the lanes above that go on, the bend from the parent's lane, and the leaf's point. */
 function Lanes({ row, active }: { row: Row; active: ReadonlySet<Node> }) {
   const depth = Math.min(row.depth, MOST_STEPS);
@@ -180,7 +226,7 @@ function Lanes({ row, active }: { row: Row; active: ReadonlySet<Node> }) {
   const here = active.has(row.node);
   return (
     <svg class="lanes" width={x(depth) + 9} height={HEIGHT} aria-hidden="true">
-      {row.lines.slice(skipped).map((on, n) => (on && n < depth - (row.depth > 0 ? 0 : 0) ? <path key={n} d={`M${x(n)} 0V${HEIGHT}`} /> : null))}
+      {row.lines.slice(skipped).map((on, n) => (on && n < depth ? <path key={n} d={`M${x(n)} 0V${HEIGHT}`} /> : null))}
       {depth > 0 && (
         <path class={here ? "on" : ""} d={`M${x(depth - 1)} 0V${middle - 8}Q${x(depth - 1)} ${middle} ${x(depth - 1) + 8} ${middle}H${x(depth)}`} />
       )}
@@ -191,8 +237,16 @@ function Lanes({ row, active }: { row: Row; active: ReadonlySet<Node> }) {
   );
 }
 
+/** How many prompts wait behind the leaf of a row, which must be of the shown thread. */
+function queuedBehind(model: ThreadModel, node: Node): number {
+  if (node.thread.thread_id !== model.id || (node.kind !== "leaf" && node.kind !== "thread")) return 0;
+  const behindHead = node.branch === null || node.branch.head ? (model.queued.value.get(HEAD) ?? 0) : 0;
+  return behindHead + (node.branch ? (model.queued.value.get(node.branch.message_id) ?? 0) : 0);
+}
+
 function statusOf(node: Node): string | null {
-  const status = node.kind === "job" ? node.run?.status : node.branch?.run_status;
+  const parked = node.candidate?.status === "parked" ? "suspended" : node.candidate?.status;
+  const status = node.kind === "job" ? node.run?.status : (parked ?? node.branch?.run_status);
   return status && status !== "completed" ? status : null;
 }
 
@@ -204,11 +258,11 @@ function describes(node: Node, known: ReadonlyMap<string, string>): string {
 }
 
 export function openNode(node: Node, thread: string): void {
-  if (node.kind === "job" || (node.kind === "candidate" && node.candidate?.thread_id === null)) {
+  if (node.kind === "job" || (node.candidate && node.candidate.thread_id === null)) {
     go(href(["threads", node.thread.thread_id], { run: node.run?.run_id ?? null }));
     return;
   }
-  const target = node.kind === "candidate" ? (node.candidate?.thread_id as string) : node.thread.thread_id;
+  const target = node.candidate?.thread_id ?? node.thread.thread_id;
   const leaf = node.branch && !node.branch.head ? node.branch.message_id : null;
   go(href(["threads", target], { leaf: target === thread || leaf !== null ? leaf : null }));
 }

@@ -1,19 +1,24 @@
 /** The answer to a request: a form made from the JSON schema of its answers, or approval with edited arguments. */
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { at, post } from "../api";
 import { can } from "../session";
 import type { HitlRequest, Json, JsonObject } from "../types";
 import { countPending } from "../pending";
 import { Button, Problem } from "./bits";
+import { json, visible } from "./long";
+import { initial, SchemaInput } from "./schema_input";
+
+/** Milliseconds for which a new form takes no answer: a click that was meant for what was there before answers nothing. */
+const CLICK_TIME = 400;
 
 export function question(request: HitlRequest): string {
   const payload = request.payload;
   for (const name of ["question", "message", "reason", "prompt"]) {
-    if (typeof payload[name] === "string" && payload[name] !== "") return payload[name];
+    if (typeof payload[name] === "string" && payload[name] !== "") return visible(payload[name]);
   }
   const call = callOf(request);
-  return call ? `Call ${call.name}?` : JSON.stringify(payload);
+  return visible(call ? `Call ${call.name}?` : json(payload));
 }
 
 export function callOf(request: HitlRequest): { name: string; arguments: JsonObject } | null {
@@ -28,6 +33,11 @@ export function callOf(request: HitlRequest): { name: string; arguments: JsonObj
 
 export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?: (answered: HitlRequest) => void }) {
   const [error, setError] = useState<unknown>(null);
+  const [ready, setReady] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setReady(true), CLICK_TIME);
+    return () => clearTimeout(timer);
+  }, []);
   if (!can("respond")) return <p class="dim">This key may not answer requests.</p>;
   const answer = async (value: Json): Promise<void> => {
     setError(null);
@@ -40,16 +50,16 @@ export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?:
     }
   };
   return (
-    <div class="answer">
+    <fieldset class="answer" disabled={!ready}>
       {request.kind === "approval" ? <Approve request={request} answer={answer} /> : <Question schema={request.answer_schema} answer={answer} />}
       {error !== null && <Problem error={error} />}
-    </div>
+    </fieldset>
   );
 }
 
 function Approve({ request, answer }: { request: HitlRequest; answer: (value: Json) => Promise<void> }) {
   const call = callOf(request);
-  const before = JSON.stringify(call?.arguments ?? {}, null, 2);
+  const before = visible(json(call?.arguments ?? {}));
   const [mode, setMode] = useState<"ask" | "edit" | "deny">("ask");
   const [args, setArgs] = useState(before);
   const [reason, setReason] = useState("");
@@ -113,10 +123,9 @@ function Approve({ request, answer }: { request: HitlRequest; answer: (value: Js
   );
 }
 
-type Schema = JsonObject;
-
-function Question({ schema, answer }: { schema: Schema | null; answer: (value: Json) => Promise<void> }) {
-  const [value, setValue] = useState<Json>(() => initial(schema ?? { type: "string" }));
+function Question({ schema, answer }: { schema: JsonObject | null; answer: (value: Json) => Promise<void> }) {
+  const root = schema ?? { type: "string" };
+  const [value, setValue] = useState<Json>(() => initial(root, root) ?? "");
   return (
     <form
       class="answer-body"
@@ -125,111 +134,12 @@ function Question({ schema, answer }: { schema: Schema | null; answer: (value: J
         void answer(value);
       }}
     >
-      <Input schema={schema ?? { type: "string" }} value={value} onChange={setValue} label="Answer" />
+      <SchemaInput schema={root} root={root} value={value} onChange={setValue} label="Answer" required />
       <div class="actions">
         <Button kind="primary" type="submit" icon="send">
           Answer
         </Button>
       </div>
     </form>
-  );
-}
-
-function initial(schema: Schema): Json {
-  if (schema.default !== undefined) return schema.default;
-  if (Array.isArray(schema.enum)) return schema.enum[0] ?? null;
-  if (schema.type === "object") {
-    const properties = (schema.properties ?? {}) as Record<string, Schema>;
-    const required = (schema.required ?? []) as string[];
-    return Object.fromEntries(Object.entries(properties).filter(([name]) => required.includes(name)).map(([name, each]) => [name, initial(each)]));
-  }
-  if (schema.type === "boolean") return false;
-  if (schema.type === "integer" || schema.type === "number") return 0;
-  if (schema.type === "array") return [];
-  return "";
-}
-
-function Input(props: { schema: Schema; value: Json; onChange: (value: Json) => void; label: string }) {
-  const { schema, value, onChange } = props;
-  const label = typeof schema.title === "string" ? schema.title : props.label;
-  const hint = typeof schema.description === "string" ? <small>{schema.description}</small> : null;
-  if (Array.isArray(schema.enum)) {
-    const options = schema.enum;
-    return (
-      <label class="labelled">
-        <span>{label}</span>
-        <select value={String(options.indexOf(value))} onChange={(e) => onChange(options[Number(e.currentTarget.value)] ?? null)}>
-          {options.map((each, n) => (
-            <option key={n} value={String(n)}>
-              {typeof each === "string" ? each : JSON.stringify(each)}
-            </option>
-          ))}
-        </select>
-        {hint}
-      </label>
-    );
-  }
-  if (schema.type === "object" && schema.properties) {
-    const given = (value ?? {}) as JsonObject;
-    return (
-      <fieldset>
-        <legend>{label}</legend>
-        {hint}
-        {Object.entries(schema.properties as Record<string, Schema>).map(([name, each]) => (
-          <Input key={name} label={name} schema={each} value={given[name] ?? initial(each)} onChange={(next) => onChange({ ...given, [name]: next })} />
-        ))}
-      </fieldset>
-    );
-  }
-  if (schema.type === "boolean") {
-    return (
-      <label class="checked">
-        <input type="checkbox" checked={value === true} onChange={(e) => onChange(e.currentTarget.checked)} />
-        <span>{label}</span>
-        {hint}
-      </label>
-    );
-  }
-  if (schema.type === "integer" || schema.type === "number") {
-    return (
-      <label class="labelled">
-        <span>{label}</span>
-        <input type="number" step={schema.type === "integer" ? 1 : "any"} value={String(value ?? "")} onInput={(e) => onChange(e.currentTarget.valueAsNumber)} />
-        {hint}
-      </label>
-    );
-  }
-  if (schema.type === "string" || schema.type === undefined) {
-    const plain = schema.type === "string" || Object.keys(schema).length === 0;
-    if (plain) {
-      return (
-        <label class="labelled">
-          <span>{label}</span>
-          <textarea rows={2} value={typeof value === "string" ? value : ""} onInput={(e) => onChange(e.currentTarget.value)} />
-          {hint}
-        </label>
-      );
-    }
-  }
-  return <JsonInput {...props} label={label} />;
-}
-
-function JsonInput({ value, onChange, label }: { value: Json; onChange: (value: Json) => void; label: string }) {
-  const [text, setText] = useState(JSON.stringify(value, null, 2));
-  const [wrong, setWrong] = useState(false);
-  const change = (next: string): void => {
-    setText(next);
-    try {
-      onChange(JSON.parse(next) as Json);
-      setWrong(false);
-    } catch {
-      setWrong(true);
-    }
-  };
-  return (
-    <label class="labelled">
-      <span>{label} (JSON)</span>
-      <textarea class="mono" rows={4} value={text} aria-invalid={wrong} onInput={(e) => change(e.currentTarget.value)} />
-    </label>
   );
 }

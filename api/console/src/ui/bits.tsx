@@ -1,6 +1,6 @@
 /** The small parts of every page. */
 
-import type { ComponentChildren } from "preact";
+import { Component, type ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { age, moment, now, shortId } from "../format";
 import type { RunStatus } from "../types";
@@ -87,23 +87,24 @@ export function Problem({ error }: { error: unknown }) {
   );
 }
 
+/** Shows a problem in the place of children that cannot be drawn, so that the rest of the page stays. */
+export class Boundary extends Component<{ children: ComponentChildren }, { error: unknown }> {
+  override state = { error: null as unknown };
+
+  override componentDidCatch(error: unknown): void {
+    this.setState({ error });
+  }
+
+  override render(): ComponentChildren {
+    return this.state.error === null ? this.props.children : <Problem error={`This cannot be shown: ${String(this.state.error)}`} />;
+  }
+}
+
 export function Field({ name, children }: { name: string; children: ComponentChildren }) {
   return (
     <div class="field">
       <dt>{name}</dt>
       <dd>{children}</dd>
-    </div>
-  );
-}
-
-export function Code({ value, label }: { value: unknown; label?: string }) {
-  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-  return (
-    <div class="code">
-      <pre tabIndex={0} aria-label={label ?? "JSON"}>
-        {text}
-      </pre>
-      <Button icon="copy" kind="quiet" label="Copy" onClick={() => navigator.clipboard?.writeText(text)} />
     </div>
   );
 }

@@ -8,10 +8,11 @@ import { Button, Problem } from "./bits";
 interface Question {
   title: string;
   body?: ComponentChildren;
-  confirm: string;
+  /** The name of the button that acts. Without one, the dialog only shows something. */
+  confirm?: string;
   danger?: boolean;
   input?: { label: string; value: string; multiline?: boolean; optional?: boolean };
-  act: (value: string) => Promise<unknown> | unknown;
+  act?: (value: string) => Promise<unknown> | unknown;
 }
 
 const asked = signal<Question | null>(null);
@@ -62,14 +63,14 @@ function Dialog({ question }: { question: Question }) {
   const before = useRef(document.activeElement as HTMLElement | null);
   useEffect(() => {
     element.current?.showModal();
-    element.current?.querySelector<HTMLElement>("textarea, input, .confirm")?.focus();
+    element.current?.querySelector<HTMLElement>(`textarea, input, .dialog-foot .button:${question.danger ? "first" : "last"}-child`)?.focus();
     return () => before.current?.focus?.();
   }, []);
   const close = (): void => void (asked.value = null);
   const submit = async (): Promise<void> => {
     setError(null);
     try {
-      await question.act(value);
+      await question.act?.(value);
       if (asked.value === question) close();
     } catch (found) {
       setError(found);
@@ -98,12 +99,12 @@ function Dialog({ question }: { question: Question }) {
       )}
       {error !== null && <Problem error={error} />}
       <div class="dialog-foot">
-        <Button onClick={close}>Cancel</Button>
-        <span class="confirm-wrap">
+        <Button onClick={close}>{question.confirm ? "Cancel" : "Close"}</Button>
+        {question.confirm && (
           <Button kind={question.danger ? "danger" : "primary"} disabled={!ready} onClick={submit}>
             {question.confirm}
           </Button>
-        </span>
+        )}
       </div>
     </dialog>
   );

@@ -2,6 +2,9 @@
 
 import { useEffect, useRef } from "preact/hooks";
 
+/** Keys that somebody may hold down. */
+const MOVES = new Set(["ArrowDown", "ArrowUp", "j", "k"]);
+
 export type Keys = Record<string, (event: KeyboardEvent) => void>;
 
 export function useKeys(keys: Keys): void {
@@ -13,7 +16,7 @@ export function useKeys(keys: Keys): void {
       const target = event.target as HTMLElement;
       if (target.matches("input, textarea, select, [contenteditable]") || document.querySelector("dialog[open]")) return;
       const act = latest.current[event.key];
-      if (!act) return;
+      if (!act || (event.repeat && !MOVES.has(event.key))) return;
       event.preventDefault();
       act(event);
     };

@@ -1,0 +1,130 @@
+/** The family of a thread: ancestors and forks, their leaves, and the candidates of fan-outs. Each is read when its row is in sight. */
+
+import { signal } from "@preact/signals";
+import { at, gather, get } from "../api";
+import type { Branch, Candidate, FanOutProgress, Lineage, Page, Run, Thread } from "../types";
+import { ends } from "./lanes";
+
+const LEAVES = 200;
+const MOST_LEAVES = 2000;
+const CANDIDATES = 20;
+const AT_ONCE = 6;
+/** Milliseconds within which the ends of several candidates are one reason to read. */
+const TOGETHER = 300;
+
+export interface FanOut {
+  candidates: Candidate[];
+  progress: FanOutProgress;
+  winner: number | null;
+  /** Where the next page of candidates begins. */
+  next: string | null;
+}
+
+export class FamilyModel {
+  readonly threads = signal<Thread[]>([]);
+  readonly branches = signal<ReadonlyMap<string, Branch[]>>(new Map());
+  /** By the id of the job. */
+  readonly fanOuts = signal<ReadonlyMap<string, FanOut>>(new Map());
+
+  private asked = new Set<string>();
+  private queue: (() => Promise<unknown>)[] = [];
+  private working = 0;
+  private timers = new Map<string, number>();
+
+  /** Read what surrounds a thread. */
+  async open(id: string, signal: AbortSignal): Promise<void> {
+    try {
+      const lineage = await get<Lineage>(at.thread(id, "lineage"), { limit: 200 }, signal);
+      const above = lineage.ancestors.filter((each) => each.deleted_at === null).reverse();
+      this.add([...above, lineage.thread, ...lineage.children]);
+      for (const each of above) this.want(each.thread_id);
+      this.asked.add(id);
+    } catch {
+      // the thread itself is shown
+    }
+  }
+
+  async readLeaves(thread: string): Promise<void> {
+    const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES);
+    this.branches.value = new Map(this.branches.value).set(thread, ends(found));
+  }
+
+  /** Read the leaves and forks of a thread. */
+  want(thread: string): void {
+    this.once(thread, async () => {
+      const children = get<Page<Thread>>("v1/threads", { parent_thread_id: thread, limit: 200 }).then((page) => this.add(page.items.reverse()));
+      await Promise.all([this.readLeaves(thread), children]);
+    });
+  }
+
+  /** Read the first candidates of a fan-out. */
+  wantFanOut(job: Run): void {
+    this.once(`job ${job.run_id}`, () => this.readFanOut(job.thread_id, job.run_id));
+  }
+
+  /** Read a fan-out again of which something has ended, if it was read before. */
+  changed(thread: string, run: string): void {
+    if (!this.fanOuts.value.has(run)) return;
+    clearTimeout(this.timers.get(run));
+    this.timers.set(run, window.setTimeout(() => void this.readFanOut(thread, run).catch(() => undefined), TOGETHER));
+  }
+
+  async moreCandidates(job: Run): Promise<void> {
+    const known = this.fanOuts.value.get(job.run_id);
+    if (!known?.next) return;
+    const page = await get<Page<Candidate>>(at.run(job.thread_id, job.run_id, "candidates"), { limit: CANDIDATES, cursor: known.next });
+    this.set(job.run_id, { ...known, candidates: [...known.candidates, ...page.items], next: page.next });
+  }
+
+  private async readFanOut(thread: string, id: string): Promise<void> {
+    const [run, progress, page] = await Promise.all([
+      get<Run>(at.run(thread, id)),
+      get<FanOutProgress>(at.run(thread, id, "progress")),
+      get<Page<Candidate>>(at.run(thread, id, "candidates"), { limit: CANDIDATES }),
+    ]);
+    const chosen = typeof run.result === "object" && run.result !== null && !Array.isArray(run.result) ? run.result.winner : null;
+    const more = this.fanOuts.value.get(id);
+    const beyond = more && more.candidates.length > page.items.length;
+    this.set(id, {
+      candidates: beyond ? [...page.items, ...more.candidates.slice(page.items.length)] : page.items,
+      progress,
+      winner: typeof chosen === "number" ? chosen : null,
+      next: beyond ? more.next : page.next,
+    });
+  }
+
+  private set(run: string, found: FanOut): void {
+    this.fanOuts.value = new Map(this.fanOuts.value).set(run, found);
+  }
+
+  private once(name: string, read: () => Promise<unknown>): void {
+    if (this.asked.has(name)) return;
+    this.asked.add(name);
+    this.queue.push(read);
+    void this.work();
+  }
+
+  private async work(): Promise<void> {
+    if (this.working >= AT_ONCE) return;
+    this.working += 1;
+    for (let next = this.queue.shift(); next !== undefined; next = this.queue.shift()) await next().catch(() => undefined);
+    this.working -= 1;
+  }
+
+  /** Add threads, every thread after its parent. */
+  add(found: Thread[]): void {
+    const known = new Map(this.threads.value.map((each) => [each.thread_id, each]));
+    for (const each of found) known.set(each.thread_id, each);
+    const ordered: Thread[] = [];
+    const placed = new Set<string>();
+    const place = (thread: Thread): void => {
+      if (placed.has(thread.thread_id)) return;
+      placed.add(thread.thread_id);
+      const parent = thread.parent_thread_id === null ? undefined : known.get(thread.parent_thread_id);
+      if (parent) place(parent);
+      ordered.push(thread);
+    };
+    for (const each of [...known.values()].sort((a, b) => (a.created_at < b.created_at ? -1 : 1))) place(each);
+    this.threads.value = ordered;
+  }
+}

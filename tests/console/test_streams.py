@@ -1,0 +1,92 @@
+"""The page of a thread follows its stream: live words, lost connections, and what is no event."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from playwright.async_api import Route, expect
+
+from runyard import App, Message, RunContext
+from runyard.domain.states import RunStatus
+from tests.console.conftest import Site, prompt, working
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Typist:
+    """An agent that says the words of its prompt one after the other, and the last word when ``released`` is set."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+
+    async def __call__(self, ctx: RunContext) -> None:
+        text = ctx.input.text if ctx.input else ""
+        *words, last = text.split()
+        for word in words:
+            await ctx.stream_text(f"{word} ")
+        await self.released.wait()
+        await ctx.stream_text(last)
+        await ctx.append(Message.assistant(text, stop_reason="stop"))
+
+
+async def test_a_prompt_streams_its_answer(site: Site) -> None:
+    """A page that opens while the answer is written shows its first words, too."""
+    typist = Typist()
+    async with working(site.operator, App({"typist": typist})):
+        page = await site.person("playground?agent=typist")
+        await prompt(page, "one two three four")
+        writing = page.get_by_label("assistant message, being written")
+        await expect(writing).to_contain_text("one two three")
+        [run] = (await site.client.runs()).items
+        assert run.status is RunStatus.RUNNING
+        late = await site.person(f"threads/{run.thread_id}")
+        await expect(late.get_by_label("assistant message, being written")).to_contain_text("one two three")
+        typist.released.set()
+        for each in (page, late):
+            await expect(each.get_by_label("assistant message", exact=True)).to_contain_text("one two three four")
+            await expect(each.get_by_label("assistant message, being written")).to_have_count(0)
+
+
+def frame(data: object, id: str = "") -> str:
+    text = data if isinstance(data, str) else json.dumps(data)
+    return (f"id: {id}\n" if id else "") + f"data: {text}\n\n"
+
+
+def event(type: str, data: Any, thread: str = "t", run: str = "r") -> dict[str, Any]:
+    return {"id": "7-1", "type": type, "thread_id": thread, "run_id": run, "data": data}
+
+
+FOREIGN = (
+    *("not JSON", "null", "[]", "7", "{}", {"type": "message.delta"}, event("message.delta", None)),
+    event("message.delta", {"message_id": "m", "text": "of another thread"}, thread="other"),
+    event("message.completed", {"message": None}),
+    event("message.completed", {"message": {"id": "m", "content": "no parts"}}),
+    event("message.delta", {"message_id": "__proto__", "text": "", "tool_call": {"id": "constructor"}}, run="__proto__"),
+    event("tool.started", {"call_id": "__proto__", "name": "__proto__"}, run="constructor"),
+)
+
+
+async def test_what_is_no_event_of_the_thread_changes_nothing(site: Site) -> None:
+    """The page reads all of it, shows what comes after it, and goes on after its last id."""
+    await site.client.store_message("t", "hello")
+    page = await site.person("threads")
+    body = "".join(frame(each, f"x{n}") for n, each in enumerate(FOREIGN)) + frame(event("gap", {}), "last")
+    asked: list[str | None] = []
+    again = asyncio.Event()
+
+    async def answer(route: Route) -> None:
+        asked.append(await route.request.header_value("last-event-id"))
+        await route.fulfill(status=200, content_type="text/event-stream", body=body if len(asked) == 1 else ": \n\n")
+        if len(asked) > 1:
+            again.set()
+
+    await page.route("**/v1/threads/t/stream", answer)
+    await site.open(page, "threads/t")
+    await expect(page.get_by_text("Events were lost here.")).to_be_visible()
+    await expect(page.get_by_label("user message")).to_contain_text("hello")
+    await expect(page.get_by_label("Transcript")).not_to_contain_text("of another thread")
+    await asyncio.wait_for(again.wait(), 30)
+    assert asked[:2] == [None, "last"]
