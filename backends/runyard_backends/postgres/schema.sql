@@ -1887,8 +1887,7 @@ FUNCTION runyard.graph_put_writes(
 
 -- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
 -- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
--- a locked thread. After this time the writes of the thread are refused as locked. If patience is NULL, the session's limit applies, and the
--- call fails after it.
+-- a locked thread. After this time the writes of the thread are refused as locked.
 FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written;
 
 -- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
@@ -2104,6 +2103,16 @@ FUNCTION runyard.free(permits text[]) RETURNS jsonb;
 -- was raised or cleared, a run was taken from a dead worker, or a submission was lost. Delete the turns of tenants without a run in the
 -- line. The leader calls this function.
 FUNCTION runyard.review_limits() RETURNS jsonb;
+
+-- functions/plain_appends.sql -------------------------------------------------------------------------------------------------
+-- The plain path of appends: write_interim stores the usual appends of a batch together, in few statements (plain_runs.sql). It stores all
+-- other writes one by one, with the same result.
+--
+-- A plain write appends messages with new ids, and is the only write for its thread in the batch. The attempt may write.
+
+-- Store the plain writes. Return one row per stored write. The function locks the threads of all writes. message_bytes: the size limit of a message. patience: as in write_interim.
+FUNCTION runyard.append_plain(writes runyard.interim_write[], message_bytes bigint, patience integer)
+RETURNS SETOF runyard.interim_written;
 
 -- functions/plain_runs.sql ----------------------------------------------------------------------------------------------------
 -- The plain path: accept_many, claim and complete process the usual runs of a batch together, in few statements. A statement for 32 runs
