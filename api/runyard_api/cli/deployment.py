@@ -1,7 +1,7 @@
 """The deployment to which a command connects, and the event loop of the command.
 
 The scheme of the URL selects the backend, for example Postgres or the HTTP API (``runyard.support.backend_urls``).
-``locate`` in ``runyard.support.location`` finds the URL in the options, the environment, the file of ``runyard dev`` or ``.env``.
+``locate`` in ``runyard.support.location`` finds the URL in options, environment, the file of ``runyard dev``, or ``.env``.
 """
 
 from __future__ import annotations

@@ -165,15 +165,22 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
     if len(versions) > 1:
         yield Finding("warn", "versions", f"workers run {', '.join(versions)}", "finish the deploy, or drain the old ones")
     yield from _of_default_agents(live)
-    if leader is None:
-        yield Finding(
-            "fail",
-            "leader",
-            "there is no leader: lost jobs and dead workers are not noticed",
-            "restart a worker and read its log",
-        )
-    else:
-        yield Finding("ok", "leader", leader)
+    yield _of_leader(live, leader)
+
+
+def _of_leader(live: Sequence[WorkerInfo], leader: str | None) -> Finding:
+    """Check that a worker leads. A blocked worker does not lead, and the lead then moves to another worker."""
+    if leader is not None:
+        return Finding("ok", "leader", leader)
+    blocked = [worker.worker_id for worker in live if worker.blocked is not None]
+    if not blocked:
+        says = "there is no leader: lost jobs and dead workers are not noticed"
+        return Finding("fail", "leader", says, "restart a worker and read its log")
+    if len(blocked) < len(live):
+        says = f"there is no leader yet: {', '.join(blocked)} blocked, and another worker takes the lead within seconds"
+        return Finding("warn", "leader", says, "run `runyard doctor` again")
+    says = f"there is no leader while the main loop of every worker is blocked: {', '.join(blocked)}"
+    return Finding("warn", "leader", says, "move the blocking call to a thread: `await asyncio.to_thread(…)`")
 
 
 def _of_default_agents(live: Sequence[WorkerInfo]) -> Iterator[Finding]:

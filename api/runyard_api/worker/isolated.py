@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -25,9 +26,11 @@ from runyard.events.writer import EventWriter
 from runyard.execution.executor import Execution, Stop, WorkerServices
 from runyard.ports.results import Claim, Ended
 from runyard.ports.stores import Backend
+from runyard.ports.workers import BlockedLoop
 from runyard.support.logging import configure
 from runyard.support.store_retries import patiently
 from runyard.support.tracebacks import logged_traceback
+from runyard.worker.blocked_loop import BLOCKED_SECONDS, LOOK_SECONDS, blocked
 from runyard.worker.isolation import HEADER, Alive, ChildReply, Order, frame
 from runyard.worker.task_guard import contain
 from runyard.worker.worker import TURN_SECONDS
@@ -52,6 +55,8 @@ class Isolated:
         self._parent = parent
         self._execution: Execution | None = None
         self._task: asyncio.Task[None] | None = None
+        self._turned = time.monotonic()
+        self._sending = threading.Lock()
 
     def told(self, message: Order | Claim | Stop) -> None:
         """Execute the attempt of a claim, or stop the present attempt."""
@@ -63,8 +68,17 @@ class Isolated:
     async def turn(self) -> None:
         """Send :class:`Alive` every TURN_SECONDS until the worker has ended."""
         while os.getppid() == self._parent:
+            self._turned = time.monotonic()
             self._say(Alive())
             await asyncio.sleep(TURN_SECONDS)
+
+    def watch(self, main_thread: int) -> None:
+        """Report the place where user code blocks the main loop, again and again. ``main_thread``: the loop's thread."""
+        while True:
+            time.sleep(LOOK_SECONDS)
+            silence = time.monotonic() - self._turned
+            if silence >= BLOCKED_SECONDS and (found := blocked(main_thread, silence)) is not None:
+                self._say(found)
 
     async def _execute(self, claim: Claim) -> None:
         writer = EventWriter(self._backend.events)
@@ -90,10 +104,11 @@ class Isolated:
         self._say(ChildReply(ended, used))
         await asyncio.to_thread(trace_export.flush)  # from now on, the worker may kill this process at any time
 
-    def _say(self, message: Alive | ChildReply) -> None:
+    def _say(self, message: Alive | BlockedLoop | ChildReply) -> None:
         """Send a message to the worker. Exit this process if the worker has ended."""
         try:
-            self._link.sendall(frame(message))
+            with self._sending:
+                self._link.sendall(frame(message))
         except ConnectionError:
             os._exit(0)
 
@@ -121,6 +136,8 @@ async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -
             loop.call_soon_threadsafe(isolated.told, _read(stream))
 
     threading.Thread(target=listen, name="runyard-orders", daemon=True).start()
+    watch = threading.Thread(target=isolated.watch, args=(threading.get_ident(),), name="runyard-watch", daemon=True)
+    watch.start()
     await isolated.turn()
 
 

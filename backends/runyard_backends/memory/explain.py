@@ -118,10 +118,8 @@ def _fitting(db: Database, run: RunState) -> list[WorkerInfo]:
 
 
 def _lacking(db: Database, run: RunState) -> dict[str, Any]:
-    """Return the first of the live workers of the run's queue that do not serve its agent, and the number of the others.
-
-    Return {} if there are none.
-    """
+    """Return the first live worker of the queue that does not serve the run's agent, and the number of the others. Return {} if
+    there are none."""
     r = run.run
     lacking = sorted(w.worker_id for w in _serving(db, r.queue) if r.kind != "fork" and not w.serves(r.agent))
     return {"lacking": lacking[0], "others_lacking": len(lacking) - 1} if lacking else {}

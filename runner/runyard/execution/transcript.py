@@ -156,6 +156,9 @@ class Transcript:
     def add_usage(self, usage: Usage, model: str = "") -> None:
         """Count usage that belongs to no appended message. ``model``: the name of the model, for metrics.
 
+        Each call counts. Code before a wait is executed again by the next attempt, and its calls then count again. A call in a
+        step counts once.
+
         Raises InvalidInputError for an amount that is negative, infinite or not a number, or too large for 64 bits.
         """
         self.usage_meter.add(usage, model)

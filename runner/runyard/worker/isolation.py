@@ -6,7 +6,8 @@ claim. The worker renews the lane's lock and sends the heartbeats.
 
 Worker and child exchange pickled messages over a socket. The worker sends one :class:`Order`, then a claim for each attempt.
 The trace context in the claim is the span of the attempt. A :class:`~runyard.execution.executor.Stop` stops an attempt. The
-child sends :class:`Alive` and :class:`ChildReply`. The child ends when the socket is closed.
+child sends :class:`Alive`, :class:`~runyard.ports.workers.BlockedLoop` and :class:`ChildReply`. The child ends when the socket
+is closed.
 
 The stored functions in ``postgres/functions/crashes.sql`` count the crashes, and decide whether an attempt must run alone.
 """
@@ -31,6 +32,7 @@ from ..domain.messages import Usage
 from ..execution.executor import CLEANUP_SECONDS, Execution, Stop, WorkerServices
 from ..execution.retries import UNSERVED_RETRY_SECONDS
 from ..ports.results import Claim, Ended
+from ..ports.workers import BlockedLoop
 from ..support.store_retries import patiently
 
 CHILD_START_SECONDS: Final = 60.0
@@ -113,7 +115,7 @@ class Child:
         child = cls(process, reader, writer, watchdog)
         child.send(order)
         try:
-            await child._receive(CHILD_START_SECONDS)
+            await child._receive(CHILD_START_SECONDS, CHILD_START_SECONDS)
         except BaseException:
             await child.end()
             raise
@@ -129,14 +131,20 @@ class Child:
             self._writer.write(frame(message))
 
     async def answer(self) -> ChildReply:
-        """Wait for the end of the child's attempt.
+        """Wait for the end of the child's attempt. Raises ChildDied, also after ``watchdog`` seconds without a sign of life.
 
-        Raises ChildDied if the child dies or sends nothing for ``watchdog`` seconds.
+        A report of a blocked loop is no sign of life. The error names the place of the last report.
         """
+        loop = asyncio.get_running_loop()
+        deadline, block = loop.time() + self._watchdog, None
         while True:
-            message = await self._receive(self._watchdog)
+            message = await self._receive(deadline - loop.time(), self._watchdog, block)
             if isinstance(message, ChildReply):
                 return message
+            if isinstance(message, BlockedLoop):
+                block = message
+            else:
+                deadline, block = loop.time() + self._watchdog, None
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -148,14 +156,22 @@ class Child:
         await self._exit
         self._writer.close()
 
-    async def _receive(self, timeout: float) -> object:
+    async def _receive(self, timeout: float, bound: float, block: BlockedLoop | None = None) -> object:
+        """Return the next message. Raises ChildDied after ``timeout`` seconds.
+
+        ``bound``: seconds without a sign of life by then. ``block``: the last report of a blocked loop.
+        """
         try:
             async with asyncio.timeout(timeout):
                 (size,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
                 return pickle.loads(await self._reader.readexactly(size))
         except TimeoutError:
             await self.end()
-            raise ChildDied(f"the run's process sent no sign of life for {timeout:g} s") from None
+            silent = f"the run's process sent no sign of life for {bound:g} s"
+            if block is None:
+                raise ChildDied(silent) from None
+            log.warning("run_process_blocked", at=block.place, stack=block.stack)
+            raise ChildDied(f"{silent}; its main loop was blocked at {block.place}") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._exit
             raise ChildDied(_how(self._process.returncode)) from None

@@ -181,4 +181,8 @@ async def test_a_child_that_hangs_is_ended(fleet: Fleet, how: str) -> None:
     waiting = await crashed_twice(fleet, "say done", "t2")
     result = await hanging.result(30)
     assert result.status is RunStatus.DEAD and result.error is not None and "no sign of life" in result.error.message
+    [*_, last] = (await fleet.client.attempts("t1", result.run.run_id)).items
+    assert last.error is not None and last.error.message == result.error.message
+    if how == "blocked":
+        assert "; its main loop was blocked at " in result.error.message and "scripted_agent.py:" in result.error.message
     assert (await waiting.result(30)).ok

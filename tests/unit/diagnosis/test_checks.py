@@ -110,6 +110,16 @@ def test_a_worker_without_redis_is_named_with_the_reason() -> None:
     assert finding.says.endswith("wrong password")
 
 
+def test_a_blocked_worker_explains_that_there_is_no_leader() -> None:
+    blocked = replace(WORKER, worker_id="b", blocked=BlockedLoop(7.0, "app.py:63", ""))
+    for workers, says in (
+        ([blocked], "there is no leader while the main loop of every worker is blocked: b"),
+        ([blocked, WORKER], "there is no leader yet: b blocked, and another worker takes the lead within seconds"),
+    ):
+        [finding] = [finding for finding in doctor_checks.of_workers(workers, None) if finding.about == "leader"]
+        assert (finding.level, finding.says) == ("warn", says) and finding.do
+
+
 def test_programs_that_share_a_default_agent_are_told_to_take_a_namespace() -> None:
     """L3: workers of two namespaces, or of one default agent, are fine."""
     names = ["writer", "reader", "shop/clerk", "blog/clerk", "shop/clerk", None]
