@@ -141,7 +141,7 @@ class BranchOrder:
         return made
 
     def _ready(self, seq: int) -> RunFacts | None:
-        """Return the next run to complete, or None if one of its messages has a number from ``seq`` on."""
+        """Return the next run to complete, or None if one of its messages has the number ``seq`` or a higher number."""
         first = self._waiting[0] if self._waiting else None
         return first if first is not None and first.last < seq else None
 

@@ -140,7 +140,7 @@ class Section:
                 continue
 
     async def find_closing(self) -> None:
-        """Find the messages that close the open tool calls of a repaired fork. Their ids differ from the file."""
+        """Find the messages that close the open tool calls of a repaired fork. Their ids differ from the ids in the file."""
         if self.line.closing and not self.report.dry_run:
             for first in (await self._branches.branch_keys(self.id))[:1]:
                 made = await self._branches.branch_messages(self.id, first, limit=len(self.line.closing))
