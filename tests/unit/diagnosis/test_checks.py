@@ -116,7 +116,7 @@ def test_a_blocked_worker_explains_that_there_is_no_leader() -> None:
         ([blocked], "there is no leader while the main loop of every worker is blocked: b"),
         ([blocked, WORKER], "there is no leader yet: b blocked, and another worker takes the lead within seconds"),
     ):
-        [finding] = [finding for finding in doctor_checks.of_workers(workers, None) if finding.about == "leader"]
+        [finding] = [finding for finding in checks.of_workers(workers, None) if finding.about == "leader"]
         assert (finding.level, finding.says) == ("warn", says) and finding.do
 
 
