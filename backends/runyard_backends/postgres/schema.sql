@@ -1748,7 +1748,7 @@ FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
 -- Forking a thread. A fork copies no message. Instead it gets rows in `levels`, which show its source up to the cut (cuts.sql).
--- visible_messages.sql decides which messages the levels show.
+-- visible_messages.sql decides which messages the levels show. cuts.sql also refuses a cut.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.
@@ -2642,6 +2642,7 @@ FUNCTION runyard.repeats(ids text[]) RETURNS boolean;
 
 -- functions/usage.sql ---------------------------------------------------------------------------------------------------------
 -- Usage of runs: sums and differences of usages, and totals by tenant, agent and day. The totals are counted from the feed.
+-- end_run.sql writes the usage of a run to the feed.
 
 -- Return the sum of two usages. If one of them is damaged, return `a`. An error would stop every verb that adds to a damaged usage.
 FUNCTION runyard.add_usage(a jsonb, b jsonb) RETURNS jsonb;
