@@ -96,7 +96,7 @@ schema: $(STAMP) ## Write schema.sql, the page that shows what all migrations an
 	$(BIN)/python -m tests.support.schema_page
 
 .PHONY: mutants
-mutants: $(STAMP) ## Remove one guard after the other and check that a test, or chaos, fails (ARGS: words of names)
+mutants: $(STAMP) ## Remove one guard after the other and check that a test, or chaos, fails (ARGS: words of names, --continue)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 .PHONY: lint

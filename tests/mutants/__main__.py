@@ -37,12 +37,16 @@ def main() -> int:
     if not arguments.goes_on:
         RESULTS.write_text("", "utf-8")
     left = [mutant for mutant in chosen if not (found := _results().get(mutant.name)) or not found.caught]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         _try_all(left, os.cpu_count() or 1)
     except Interrupted:
         print("interrupted; --continue tries the others")
     return _summary(chosen)
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
 
 
 def _results() -> dict[str, Outcome]:

@@ -76,7 +76,7 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
         "AND x.fence = w.fence AND x.status = 'running' AND x.kind = 'prompt'\n"
         "                  AND x.lane = '' AND x.attempt = 1 AND",
         "AND x.status = 'running' AND x.kind = 'prompt'\n                  AND x.lane = '' AND",
-        POSTGRES, "-k", "stale_writes",
+        POSTGRES, "-k", "stale_writes_of_a_batch",
     ),
     mutant(
         "a batch of completions ignores cancels", PLAIN,

@@ -12,6 +12,7 @@ from runyard.domain.states import RunStatus
 from runyard.models import ErrorInfo, HitlRequest, Message, RunOptions, Usage, new_id
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.results import Ended
 
 from .world import T, World, call, result, said, texts, user
 
@@ -69,6 +70,18 @@ class TestAttempts:
             with pytest.raises(errors.StaleFenceError):
                 await write
         await world.finish(claim.attempt, said("alive"))
+        assert await world.texts() == ["hi", "alive"]
+
+    async def test_only_the_stale_writes_of_a_batch_are_refused(self, world: World) -> None:
+        """I2: A batch stores the writes that have the fences of their runs."""
+        old = await world.start("r1")
+        await world.bury("w")
+        new = await world.take("r1", worker="w2")
+        await world.accept("r2", thread="other")
+        other = await world.take("r2", thread="other", worker="w2")
+        ends = await world.runs.complete([Write(attempt=old, messages=[said("zombie")]), Write(attempt=other)])
+        assert [type(end) for end in ends] == [errors.StaleFenceError, Ended]
+        await world.finish(new, said("alive"))
         assert await world.texts() == ["hi", "alive"]
 
     async def test_append_then_complete(self, world: World) -> None:
