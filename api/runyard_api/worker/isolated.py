@@ -76,8 +76,8 @@ class Isolated:
         """Report the place where user code blocks the main loop, again and again. ``main_thread``: the loop's thread."""
         while True:
             time.sleep(LOOK_SECONDS)
-            silence = time.monotonic() - self._turned
-            if silence >= BLOCKED_SECONDS and (found := blocked(main_thread, silence)) is not None:
+            silence, keep = time.monotonic() - self._turned, self._app.traceback_filter
+            if silence >= BLOCKED_SECONDS and (found := blocked(main_thread, silence, keep)) is not None:
                 self._say(found)
 
     async def _execute(self, claim: Claim) -> None:
