@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from runyard.support.batching import Batcher, each_its_own
+from runyard.support.batching import each_its_own
 from runyard.support.locked_batching import LockedBatcher
 
 from . import codec
@@ -16,12 +16,18 @@ BATCH: Final = 32
 """Maximum number of writes in one transaction."""
 CALLS_IN_FLIGHT: Final = 4
 """Maximum number of transactions at once."""
+LARGE_BYTES: Final = 2**18
+"""Maximum number of bytes of a write that shares a transaction."""
+LARGE_IN_FLIGHT: Final = 2
+"""Maximum number of transactions of larger writes at once."""
 SLOW_SECONDS: Final = 0.1
 """Seconds for which writes wait for a transaction in flight. Then they are sent in another transaction."""
 
 
-def batcher(db: Database) -> Batcher[codec.InterimWrite, list[codec.Row]]:
-    """Return a batcher of writes. Its answer to a write is the rows of its outcome, at least one.
+def batcher(db: Database) -> Callable[[codec.InterimWrite], Awaitable[list[codec.Row]]]:
+    """Return a function that sends a write. Its answer is the rows of the write's outcome, at least one.
+
+    A large write has a transaction of its own. Other writes wait neither for its bytes nor for its failure.
 
     A refused write does not affect the other writes. Its caller gets StaleFenceError, CancelRequestedError or LockedError.
     """
@@ -35,7 +41,11 @@ def batcher(db: Database) -> Batcher[codec.InterimWrite, list[codec.Row]]:
         outcomes = await each_its_own(partial(store, wait=wait), items)
         return [_answer(write, rows) for write, rows in zip(items, outcomes, strict=True)]
 
-    return LockedBatcher(call, lambda w: w.thread_key, limit=BATCH, in_flight=CALLS_IN_FLIGHT, patience=SLOW_SECONDS)
+    def batches_of(limit: int, in_flight: int) -> LockedBatcher[codec.InterimWrite, list[codec.Row]]:
+        return LockedBatcher(call, lambda w: w.thread_key, limit=limit, in_flight=in_flight, patience=SLOW_SECONDS)
+
+    small, large = batches_of(BATCH, CALLS_IN_FLIGHT), batches_of(1, LARGE_IN_FLIGHT)
+    return lambda write: (large if write.size > LARGE_BYTES else small)(write)
 
 
 def _answer(write: codec.InterimWrite, rows: list[codec.Row] | Exception) -> list[codec.Row] | Exception:

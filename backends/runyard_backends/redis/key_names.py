@@ -7,7 +7,7 @@ key                                       type    contents
 ``<ns>:{0}:later:<queue>``                zset    id of an offered job that is not due → due time, in ms of the server's clock
 ``<ns>:{0}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
 ``<ns>:{0}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
-``<ns>:{0}:offered:<queue>``              string  exists while delayed jobs of the queue may be offered to workers; expires
+``<ns>:{0}:offered:<queue>``              zset    requirement of offered delayed jobs → time of its expiry, in ms; expires
 ``<ns>:{0}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
 ``<ns>:{0}:wait:<lane key>``              hash    id of a job that waits for the lane's lock → its queue; expires
 ``<ns>:{0}:wake:<queue>``                 list    tokens that wake idle workers

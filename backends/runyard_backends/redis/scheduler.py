@@ -77,7 +77,7 @@ class RedisScheduler:
         self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
     ) -> list[Delivery]:
         """Take up to ``limit`` due jobs of ``queues``, and lock their lanes. Tenants and queues take turns. ``has``: the
-        requirements that the worker fulfils. Delayed jobs that are offered to such workers take turns with the due jobs.
+        requirements that the worker fulfils. Delayed jobs that are offered to such workers become due.
 
         ``wait``: maximum seconds to wait before the claim. The wait takes at most LANE_POLL_SECONDS. It ends earlier if a
         submission wakes this worker, or if :meth:`end_wait` is called. It also ends at the due time of the next job, if the
@@ -91,11 +91,9 @@ class RedisScheduler:
             return []
         self._turn += 1
         pause = self._pause(queues, wait)
-        first = self._turn % max(len(queues), 1)
+        first = self._turn // 2 % max(len(queues), 1)  # every other claim recalls offers, each time of another queue first
         looked_at = (len(queues), *queues[first:], *queues[:first])  # another queue comes first in each claim
-        offers_first = self._turn // max(len(queues), 1) % 2
-        start = self._turn % max(len(has), 1)
-        called_with = (worker_id, limit, self._lock_ms, offers_first, *looked_at, *has[start:], *has[:start])
+        called_with = (worker_id, limit, self._lock_ms, self._turn, *looked_at, *has)
         call = Call(script("claim"), self._prefix, called_with)
         if pause > 0:
             offers = islice(((queue, each) for queue in queues for each in has), OFFERS_THAT_WAKE)

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from runyard.errors import CancelRequestedError, MessageTooLargeError, StaleFenceError
-from runyard.models import Message, TextPart, ToolCallPart, ToolResultPart
+from runyard.models import Message, TextPart, ToolCallPart, ToolResultPart, new_id
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken
 from runyard.ports.workers import WorkerInfo
@@ -167,3 +167,23 @@ async def test_a_locked_thread_delays_only_its_own_writes(backend: PostgresBacke
     await asyncio.gather(writes[3], writes[8])
     await host.close()
     assert await texts(backend, "t3") == ["user", "assistant", "tool"]
+
+
+async def test_a_large_write_has_a_transaction_of_its_own(backend: PostgresBackend, sent: list[int]) -> None:
+    attempts = await begin_many(backend, 4)
+    large = Message.assistant("x" * (interim_writes.LARGE_BYTES + 1))
+    await append_each(backend, attempts, [call(), large, call(), large.model_copy(update={"id": new_id()})])
+    assert sorted(sent) == [1, 1, 2]
+
+
+async def test_a_locked_run_delays_only_its_own_write(backend: PostgresBackend, postgres_url: str) -> None:
+    """Q4: the row of a run is locked without its thread, as by the start of a child."""
+    attempts = await begin_many(backend, 6)
+    host = await asyncpg.connect(postgres_url)
+    async with host.transaction():
+        await host.execute("SELECT 1 FROM runyard.runs WHERE thread_id = 't3' FOR UPDATE")
+        writes = [asyncio.create_task(backend.runs.append(a, [call()])) for a in attempts]
+        await asyncio.gather(*(task for n, task in enumerate(writes) if n != 3))
+        assert not writes[3].done()
+    await writes[3]
+    await host.close()

@@ -495,6 +495,36 @@ async def test_offers_take_turns_with_due_jobs(scheduler: RedisScheduler) -> Non
     assert 3 <= sum(key < 10 for key in taken[:10]) <= 7
 
 
+async def test_offers_keep_the_turns_of_tenants(scheduler: RedisScheduler) -> None:
+    """R16: many low jobs that were put back take no more turns than other jobs, and overtake no high job of their tenant."""
+    back = [Job(n, "r", tenant="a", priority="low", delay=30.0, requires=f"seller{n % 3}") for n in range(60)]
+    due = [Job(100 + n, "r", tenant="abcdefghij"[n % 10], priority="high") for n in range(100)]
+    await scheduler.submit([*back, *due])
+    has = [f"seller{n}" for n in range(3)]
+    taken = [(await scheduler.claim("w", QUEUES, 1, has=has))[0].job for _ in range(100)]
+    assert sum(job.tenant == "a" for job in taken) <= 12
+    assert [job.priority for job in taken if job.tenant == "a"][:5] == ["high"] * 5
+
+
+async def test_each_requirement_gets_its_turn(scheduler: RedisScheduler) -> None:
+    back = [Job(n, "r", delay=30.0, requires="xy"[n % 2]) for n in range(20)]
+    await scheduler.submit([*back, *(Job(n, "r") for n in range(20, 40))])
+    taken = [(await scheduler.claim("w", QUEUES, 1, has=["x", "x\n0", "y", "y\n0"]))[0].job.thread_key for _ in range(20)]
+    for kind in (0, 1):
+        assert 3 <= sum(key < 20 and key % 2 == kind for key in taken) <= 7
+
+
+async def test_requirements_are_bounded_and_cost_a_worker_without_them_nothing(
+    server: RedisServer, scheduler: RedisScheduler
+) -> None:
+    """A2: callers choose the names of agents."""
+    await scheduler.submit([Job(n, "r", delay=30.0, requires=f"invented{n}") for n in range(150)])
+    assert await server.command("ZCARD", f"{server.keys.prefix(0)}offered:default") == 100
+    keys = await server.command("DBSIZE")
+    assert await scheduler.claim("w", QUEUES, 9, has=[f"agent{n}" for n in range(300)]) == []
+    assert await server.command("DBSIZE") == keys
+
+
 async def test_an_offer_wakes_a_worker_that_fulfils_the_requirement(
     server: RedisServer, redis_url: str, scheduler: RedisScheduler, somebody_waits: SomebodyWaits, long_waits: None
 ) -> None:

@@ -27,6 +27,11 @@ class InterimWrite(NamedTuple):
     result: bytes | None = None
     usage: str | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of the messages and the result."""
+        return sum(len(message.payload) for message in self.messages) + len(self.result or b"")
+
 
 def new_messages(
     attempt: AttemptToken, messages: Sequence[Message], first_event: int, usage: Usage | None = None

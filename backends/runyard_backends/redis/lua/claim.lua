@@ -9,13 +9,14 @@ its tenant. A worker takes over a lock only if another worker holds the lock for
 because a holder that cannot reach Postgres could renew the lock for ever, although the run has a new worker. A worker
 never takes over the lock of a run that it executes itself.
 
-A delayed job with a requirement is offered to the workers that fulfil the requirement (submit.lua). Such a job stays among the
-delayed jobs of its queue until a worker has taken it. The due jobs and the offered jobs come first by turns.
+A delayed job with a requirement is offered to the workers that fulfil the requirement (submit.lua). The claim of such a worker
+makes offered jobs due, at most as many as it may take. They come before the other due jobs of their tenant and priority. Then
+tenants take turns as usual. Every other claim does so before it takes due jobs, and the others only if they found too few.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
 ARGV     worker id (without "|"), maximum number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lock in ms (LANE_LOCK_SECONDS,
-         runyard/ports/scheduling.py), 1 if the offered jobs come first, number of queues, the queues in the order of service,
-         then the requirements that the worker fulfils
+         runyard/ports/scheduling.py), number of the claim, number of queues, the queues in the order of service, then the
+         requirements that the worker fulfils
 Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
 -- allow-oom
@@ -25,9 +26,9 @@ local BOUND = 1000   -- maximum number of jobs with a locked lane that one call 
 local PART = 500     -- maximum number of jobs that are taken out of a queue at once
 
 local prefix, worker, limit, lock_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local offered_first, last_queue = ARGV[4] == '1', 5 + tonumber(ARGV[5])
+local turn, last_queue = tonumber(ARGV[4]), 5 + tonumber(ARGV[5])
 local claimed, scanned, out = 0, 0, {-1}
-local home = nil -- the queue of the jobs that are taken; offered jobs are taken out of another queue
+local home = nil -- the queue of the jobs that are taken
 local time, put_back = nil, {} -- the server's time once it was read; the queues to which a job was put back
 
 -- Return the server's time in ms.
@@ -145,10 +146,6 @@ local function serve(queue, tenant, alone)
     end
     scanned = scanned + #ids
     if #ids > 0 then
-      if queue ~= home then
-        redis.call('ZREM', prefix .. 'later:' .. home, unpack(ids))
-        redis.call('ZREM', due_jobs(prefix, home, tenant), unpack(ids))
-      end
       take(ids)
     end
     if #ids < wanted then
@@ -175,24 +172,74 @@ local function serve_queue(queue)
   return later and math.max(0, math.ceil(later - now()))
 end
 
-local served, waits = {}, {} -- the queues, and ms until the next job of each is due
+local waits = {} -- by queue: ms until its next job is due, -1 if it has no job
 
 local function serve_queues()
   for q = 6, last_queue do
-    served[#served + 1] = ARGV[q]
-    waits[ARGV[q]] = serve_queue(ARGV[q])
+    waits[ARGV[q]] = serve_queue(ARGV[q]) or -1
   end
 end
 
--- Serve the jobs that are offered to workers like this one.
-local function serve_offered()
-  for q = 6, last_queue do
-    home = ARGV[q]
-    for r = last_queue + 1, #ARGV do
-      local queue = offers(home, ARGV[r])
-      served[#served + 1] = queue
-      waits[queue] = not take_turns(prefix, queue, has_room, serve) and 0 or nil
+-- Add a token that wakes a worker, if there is none.
+local function add_token(wake)
+  if redis.call('LLEN', wake) == 0 then
+    redis.call('RPUSH', wake, '1')
+    redis.call('PEXPIRE', wake, KEPT)
+  end
+end
+
+-- Make offered jobs of a queue due, up to the maximum of the call, in the turns of their tenants. `recalled` counts them.
+local recalled = 0
+
+local function recall_turns(offered, queue)
+  local function may_recall()
+    return recalled < limit and scanned < limit + BOUND
+  end
+  return take_turns(prefix, offered, may_recall, function(_, tenant)
+    local due = due_jobs(prefix, offered, tenant)
+    local id = redis.call('ZPOPMIN', due, 1)[1]
+    scanned = scanned + 1
+    local payload = id and redis.call('ZSCORE', prefix .. 'later:' .. queue, id) and redis.call('GET', prefix .. 'job:' .. id)
+    if payload then
+      local owner, priority = owner_of(payload)
+      enter(prefix, queue, id, owner, priority, true)
+      recalled = recalled + 1
     end
+    return redis.call('EXISTS', due) == 0
+  end)
+end
+
+-- Make due what a queue offers to workers like this one. Then the ring of the queue decides, as for all due jobs.
+local function recall(queue)
+  local mark, fulfilled = prefix .. 'offered:' .. queue, nil
+  local wanted = redis.call('ZRANGEBYSCORE', mark, now(), '+inf', 'LIMIT', 0, REQUIREMENTS)
+  if #wanted == 0 then
+    return
+  end
+  fulfilled = {}
+  for r = last_queue + 1, #ARGV do
+    fulfilled[ARGV[r]] = true
+  end
+  look_again()
+  local first = math.floor(turn / 2) -- another requirement comes first in each claim that recalls
+  for n = 0, #wanted - 1 do
+    local requirement = wanted[(first + n) % #wanted + 1]
+    if fulfilled[requirement] then
+      local offered = offers(queue, requirement)
+      if recall_turns(offered, queue) then
+        redis.call('ZREM', mark, requirement)
+        redis.call('DEL', prefix .. 'wake:' .. offered)
+      else
+        out[1] = 0 -- offered jobs are left
+        add_token(prefix .. 'wake:' .. offered)
+      end
+    end
+  end
+end
+
+local function recall_all()
+  for q = 6, last_queue do
+    recall(ARGV[q])
   end
 end
 
@@ -206,26 +253,26 @@ local function may_be_offered()
 end
 
 local any_offered = may_be_offered()
-if any_offered and offered_first then
-  serve_offered()
+local recalls_first = turn % 2 == 1
+if any_offered and recalls_first then
+  recall_all()
 end
 serve_queues()
-if any_offered and not offered_first then
-  serve_offered()
+if any_offered and not recalls_first and claimed < limit then
+  recall_all()
+  if recalled > 0 then
+    serve_queues()
+  end
 end
 
-for _, queue in ipairs(served) do
-  local next_due, wake = waits[queue], prefix .. 'wake:' .. queue
-  if next_due and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then
-    -- This worker has the maximum number of jobs. Wake another worker for the rest.
-    if redis.call('LLEN', wake) == 0 then
-      redis.call('RPUSH', wake, '1')
-      redis.call('PEXPIRE', wake, KEPT)
-    end
+for queue, next_due in pairs(waits) do
+  local wake = prefix .. 'wake:' .. queue
+  if next_due >= 0 and (next_due == 0 or (claimed >= limit and next_due <= HORIZON)) then
+    add_token(wake) -- this worker has the maximum number of jobs; wake another worker for the rest
   else
     redis.call('DEL', wake) -- a token without a job would wake a worker although there is no work
   end
-  if next_due and (out[1] < 0 or next_due < out[1]) then
+  if next_due >= 0 and (out[1] < 0 or next_due < out[1]) then
     out[1] = next_due
   end
 end

@@ -62,7 +62,12 @@ end
 
 -- Offer a delayed job to workers that fulfil its requirement, and wake one of them. A claim that leaves such jobs wakes the next.
 local function offer(queue, id, tenant, priority, requirement)
-  local offered, mark = offers(queue, requirement), prefix .. 'offered:' .. queue
+  local offered, mark, time = offers(queue, requirement), prefix .. 'offered:' .. queue, redis.call('TIME')
+  local now = time[1] * 1000 + time[2] / 1000
+  redis.call('ZREMRANGEBYSCORE', mark, '-inf', now)
+  if redis.call('ZCARD', mark) >= REQUIREMENTS and not redis.call('ZSCORE', mark, requirement) then
+    return
+  end
   local due, wake = due_jobs(prefix, offered, tenant), prefix .. 'wake:' .. offered
   if redis.call('ZCARD', due) < OFFERS then
     enter(prefix, offered, id, tenant, priority)
@@ -70,8 +75,8 @@ local function offer(queue, id, tenant, priority, requirement)
   if redis.call('LLEN', wake) == 0 then
     redis.call('RPUSH', wake, '1')
   end
-  redis.call('SET', mark, '1', 'PX', OFFERED)
-  for _, key in ipairs({due, prefix .. 'turns:' .. offered, wake}) do
+  redis.call('ZADD', mark, now + OFFERED, requirement)
+  for _, key in ipairs({mark, due, prefix .. 'turns:' .. offered, wake}) do
     redis.call('PEXPIRE', key, OFFERED)
   end
 end

@@ -9,10 +9,11 @@ first. Jobs of one priority are ordered by the time at which they became due.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
-Returns  nothing, but defines `keep`, `KEPT`, `due_jobs`, `offers`, `look_again`, `enter`, `take_turns` and `owner_of`
+Returns  nothing, but defines `keep`, `KEPT`, `REQUIREMENTS`, `due_jobs`, `offers`, `look_again`, `enter`, `take_turns` and `owner_of`
 ]]
 -- Maximum ms for which a job and its queue are kept after the leader's last look-up of the job. The minimum is half of it.
 local KEPT = 86400000
+local REQUIREMENTS = 100 -- maximum number of requirements for which delayed jobs of one queue are offered
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
@@ -72,19 +73,24 @@ local function join(turns, tenant, due)
   return there
 end
 
--- Add a job behind the due jobs of its tenant and priority. Add the tenant to the ring. A job that is due already keeps its
--- position.
-local function enter(prefix, queue, id, tenant, priority)
+-- Add a job behind the due jobs of its tenant and priority, or beside the first of them if `ahead` is true. Add the tenant to the
+-- ring. A job that is due already keeps its position.
+local function enter(prefix, queue, id, tenant, priority, ahead)
   local due, turns, later = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue
   local class = CLASSES[priority] or CLASSES.normal
   local place = class .. due
   local joined = known[due] or join(turns, tenant, due)
-  local last = known[place]
-  if joined and not last then
-    last = tonumber(redis.call('ZREVRANGEBYSCORE', due, class + CLASS - 1, class, 'WITHSCORES', 'LIMIT', 0, 1)[2] or nil)
+  if ahead then
+    local first = redis.call('ZRANGEBYSCORE', due, class, class + CLASS - 1, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    redis.call('ZADD', due, 'NX', first or class, id)
+  else
+    local last = known[place]
+    if joined and not last then
+      last = tonumber(redis.call('ZREVRANGEBYSCORE', due, class + CLASS - 1, class, 'WITHSCORES', 'LIMIT', 0, 1)[2] or nil)
+    end
+    known[place] = last and last + 1 or class
+    redis.call('ZADD', due, 'NX', known[place], id)
   end
-  known[place] = last and last + 1 or class
-  redis.call('ZADD', due, 'NX', known[place], id)
   if not joined then
     redis.call('PEXPIRE', due, KEPT) -- the first due job of the tenant
   end
