@@ -39,12 +39,12 @@ async def test_its_spans_are_below_the_attempt_of_the_worker(fleet: Fleet, tmp_p
         worker = await fleet.spawn("tests.support.agents.traced:app", log=log)
         os.close(log)
         assert (await run.result(30)).ok
-        assert await fleet.metric("runyard_model_requests_total", agent="support") == {worker.pid: 1}
 
         async def arrived() -> bool:
             return len([span for span in receiver.spans if span.name == "invoke_agent support"]) == 2
 
-        await until(arrived)
+        await until(arrived)  # the worker ends its span after it has counted the usage
+        assert await fleet.metric("runyard_model_requests_total", agent="support") == {worker.pid: 1}
     [logged] = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if "run_ended" in line]
     assert (logged["attempt"], logged["status"]) == (3, "completed") and logged["output_tokens"] > 0
     third = receiver.spans.named("invoke_agent support")[-1]
