@@ -28,7 +28,8 @@ from tests.failpoints.wires import Thief, of_postgres, of_redis
 from tests.support.agents.sweep import EFFECTS, MENDED
 from tests.support.process_nursery import Child, Nursery
 
-pytestmark = [pytest.mark.xdist_group("failpoints"), pytest.mark.timeout(600)]
+# One after the other with the tests of failovers: both load the machine, and those measure times.
+pytestmark = [pytest.mark.xdist_group("failovers"), pytest.mark.timeout(600)]
 
 Role: TypeAlias = Literal["worker", "driver"]
 

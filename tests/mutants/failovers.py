@@ -18,7 +18,7 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
         "calls stay on a replica of Redis", f"{REDIS}/connection.py",
         "                if isinstance(reply, ResponseError) and cannot_serve(reply):\n",
         "                if False:\n",
-        REDIS_TESTS, "-k", "leaves_the_replica",
+        REDIS_TESTS, "-k", "leaves_the_replica", "--timeout", "30",
     ),
     mutant(
         "a replica of Redis is flooded with connections", f"{REDIS}/connection.py",
@@ -101,7 +101,7 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
         "a connection that takes no writes is kept", f"{POSTGRES}/database.py",
         "                    connection.terminate()\n                    self._connector.refuse(error)\n",
         "                    pass\n",
-        TIMEOUTS, "-k", "takes_no_writes_is_closed",
+        TIMEOUTS, "-k", "takes_no_writes_is_closed", "--timeout", "30",
     ),
     mutant(
         "a call waits for a connection without end", f"{POSTGRES}/database.py",

@@ -188,12 +188,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "a stream goes on without its scope", "api/runyard_api/http/authentication.py",
         "            and all(holder.has(scope) for scope in principal.scopes)\n", "",
-        "tests/http/test_tokens.py",
+        "tests/http/test_tokens.py", "--timeout", "30",
     ),
     mutant(
         "a stream outlasts its token", "api/runyard_api/http/sse.py",
         "call_later(self.seat.lasts(), _expire, end)", "call_later(streams.most, _expire, end)",
-        "tests/http/test_tokens.py",
+        "tests/http/test_tokens.py", "--timeout", "30",
     ),
     mutant(
         "HTTP without keys answers to any page", "api/runyard_api/http/authentication.py",
@@ -423,17 +423,17 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
         "headers may take for ever", PROTOCOL,
         "\"head\": settings.body_timeout, ", "",
-        "tests/http/test_serve.py", "-k", "head_that_does_not_come",
+        "tests/http/test_serve.py", "-k", "head_that_does_not_come", "--timeout", "30",
     ),
     mutant(
         "a connection may say nothing for ever", PROTOCOL,
         "\"first\": settings.body_timeout, ", "",
-        "tests/http/test_serve.py", "-k", "head_that_does_not_come",
+        "tests/http/test_serve.py", "-k", "head_that_does_not_come", "--timeout", "30",
     ),
     mutant(
         "an answered connection may stay for ever", PROTOCOL,
         ", \"idle\": settings.idle_timeout", "",
-        "tests/http/test_serve.py", "-k", "follows_an_answer and line",
+        "tests/http/test_serve.py", "-k", "follows_an_answer and line", "--timeout", "30",
     ),
     mutant(
         "headers without end are read on", PROTOCOL,

@@ -310,7 +310,8 @@ async def test_events_of_a_run_that_are_added_together_are_one_message(server: R
         await log.append_many([(REF, [*said[:2], said[0], *said[2:]])])
         rest = [[e async for e in reader if e] for reader in readers]
         assert rest == [said[1:]] * 2 and rest[0][0] is rest[1][0]
-        messages = [cast(Published, await live.get()).data for _ in range(3)]
+        async with asyncio.timeout(10):
+            messages = [cast(Published, await live.get()).data for _ in range(3)]
     assert [message.partition(b" ")[0] for message in messages] == [b"1-1", b"*", b"*"]
     assert len(messages[1]) > 100_000 > len(messages[2])
 
