@@ -81,7 +81,7 @@ async def test_only_the_files_whose_text_changed_are_applied_again(postgres_url:
         await execute(postgres_url, f"ALTER FUNCTION runyard.{name} SET work_mem = '1MB'")  # until it is replaced
     done = await migrate(postgres_url, release=changed(HERE, "steps", steps.sql + "-- Another text.\n"))
     newest = HERE.migrations[-1].version
-    assert done == Migrated(newest, newest, (), 2, None, ("steps",))
+    assert done == Migrated(newest, newest, (), len(steps.functions), None, ("steps",))
     connection = await asyncpg.connect(postgres_url)
     try:
         kept = await connection.fetch("SELECT proname FROM pg_proc WHERE 'work_mem=1MB' = ANY (proconfig)")

@@ -13,7 +13,9 @@ from runyard_backends.postgres.migrate import called_functions, migrate
 from runyard_backends.postgres.rights import grant
 
 OWN_PATH = "search_path=pg_catalog, pg_temp"
-OF_PREVIOUS_RELEASES = {"register", "suspend", "feed", "suspended_runs", "graph_delete_runs"}
+OF_PREVIOUS_RELEASES = {
+    *("register", "suspend", "feed", "suspended_runs", "graph_delete_runs", "append", "start_step", "finish_step"),
+}
 """Functions that only the code of previous releases calls."""
 
 

@@ -173,13 +173,19 @@ class Site:
     complaints: list[str] = field(default_factory=list)
 
     async def person(
-        self, path: str = "", *scopes: Scope, url: str | None = None, operates: bool = False, **options: Any
+        self,
+        path: str = "",
+        *scopes: Scope,
+        url: str | None = None,
+        operates: bool = False,
+        name: str = "person",
+        **options: Any,
     ) -> Page:
         """A page of a browser of its own, at a place of the console, with a key with ``scopes``, by default all.
 
-        ``operates``: the key belongs to the tenant that operates the deployment.
+        ``operates``: the key belongs to the tenant that operates the deployment. ``name``: the name of the key.
         """
-        _, key = await (self.operator if operates else self.client).create_key("person", scopes=scopes or EVERYTHING)
+        _, key = await (self.operator if operates else self.client).create_key(name, scopes=scopes or EVERYTHING)
         page = await self.visitor(**options)
         await page.add_init_script(LOG_IN.format(key=key))
         await page.goto(f"{url or self.url}/console/{path}")

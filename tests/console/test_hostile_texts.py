@@ -1,8 +1,13 @@
-"""No text that a user or a model can set executes anything, and no page tries what its policy forbids."""
+"""No text that a user or a model can set executes anything, and no page tries what its policy forbids.
+
+``RUNYARD_TEST_PAYLOADS=200`` is the long form.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Page, expect
@@ -14,7 +19,8 @@ from tests.console.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
-PER_THREAD: Final = 20
+CHOSEN: Final = PAYLOADS[:: len(PAYLOADS) // int(os.environ.get("RUNYARD_TEST_PAYLOADS", "50"))]
+PER_THREAD: Final = 10
 WATCH: Final = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -28,6 +34,14 @@ OPEN_FOLDS: Final = """async () => {
   }
   for (const each of document.querySelectorAll("#main *")) for (const type of ["mouseover", "focus", "pointerenter", "toggle"])
     each.dispatchEvent(new Event(type));
+}"""
+
+
+SCROLL: Final = """async (box) => {
+  const before = box.scrollTop;
+  box.scrollBy(0, box.clientHeight);
+  await new Promise(requestAnimationFrame);
+  return box.scrollTop > before;
 }"""
 
 
@@ -65,12 +79,10 @@ async def hostile(ctx: RunContext) -> None:
 async def fill(client: Client) -> None:
     """Store each payload as a prompt, ids, a title, tags, a label, a queue's name, and in the messages of a run."""
     handles = []
-    for n, text in enumerate(PAYLOADS):
+    for n, text in enumerate(CHOSEN):
         thread = f"h{n // PER_THREAD}"
         handles.append(await client.enqueue(thread, text, line(f"{n}:{text}"), agent="hostile", metadata={text: text}))
         await client.create_thread(line(f"{n}{text}"), title=text, tags={f"k{n}": text})
-    for n, text in enumerate(PAYLOADS[:20]):
-        await client.enqueue(f"parked{n}", text, "r", queue=line(text))
     for handle in handles:
         if int(handle.run_id.partition(":")[0]) % PER_THREAD != PER_THREAD - 1:
             await handle.result(60)
@@ -81,42 +93,60 @@ async def check(page: Page) -> None:
     assert await page.evaluate("window.violations") == []
 
 
+async def check_all(page: Page) -> None:
+    """Check what the page shows, and each part of its list."""
+    await page.get_by_role("heading", level=1).wait_for()
+    await check(page)
+    if not await page.locator(".virtual").count():
+        return
+    await page.locator(".virtual [role=listitem]").first.wait_for()
+    while await page.locator(".virtual").evaluate(SCROLL):
+        await check(page)
+
+
+async def watched(page: Page, site: Site) -> list[str]:
+    """Watch a page. Return the list of what it opens, shows or asks elsewhere."""
+    left: list[str] = []
+    page.on("dialog", lambda dialog: left.append(dialog.message))
+    page.on("request", lambda request: left.append(request.url) if not request.url.startswith((site.url, "data:")) else None)
+    page.on("popup", lambda popup: left.append(popup.url))
+    await page.add_init_script(WATCH)
+    return left
+
+
 async def test_stored_payloads_execute_nothing(site: Site) -> None:
     async with working(site.operator, App({"hostile": hostile})):
         await fill(site.client)
         page = await site.person()
-        left: list[str] = []
-        page.on("dialog", lambda dialog: left.append(dialog.message))
-        page.on(
-            "request", lambda request: left.append(request.url) if not request.url.startswith((site.url, "data:")) else None
-        )
-        page.on("popup", lambda popup: left.append(popup.url))
-        await page.add_init_script(WATCH)
-        threads = len(PAYLOADS) // PER_THREAD
-        for n in range(threads):
-            await site.client.set_label(f"h{n}", line(PAYLOADS[n])[:60])
+        left = await watched(page, site)
+        for n in range(len(CHOSEN) // PER_THREAD):
+            await site.client.set_label(f"h{n}", line(CHOSEN[n])[:60])
             await site.open(page, f"threads/h{n}")
             await page.get_by_label("Request").wait_for()
             while await page.get_by_role("button", name="Older messages").count():
                 await page.get_by_role("button", name="Older messages").click()
             await check(page)
-        for path in (
-            "threads",
-            "inbox",
-            "runs",
-            "runs?status=failed",
-            "operate/queues",
-            "playground?thread=h0&other=h1&view=diff",
-        ):
+        for run in (await site.client.runs("h0")).items[:4]:
+            await site.open(page, f"threads/h0?run={quote(run.run_id, safe='')}")
+            for tab in ("State", "Attempts", "Events", "JSON"):
+                await page.get_by_role("tab", name=tab).click()
+                await check(page)
+        for path in ("threads", "inbox", "runs", "runs?status=failed", "playground?thread=h0&other=h1&view=diff"):
             await site.open(page, path)
-            await expect(page.get_by_role("heading", level=1)).to_be_visible()
-            if await page.locator(".virtual").count():
-                await page.locator(".row").first.wait_for()
-                for _ in range(24):
-                    await page.locator(".virtual").evaluate("(box) => box.scrollBy(0, box.clientHeight)")
-                    await check(page)
-            await check(page)
-        await site.open(page, f"threads/{'%3Cimg src=x onerror=alert(1)%3E'}?message=%3Cscript%3E")
+            await check_all(page)
+        await site.open(page, "threads/%3Cimg src=x onerror=alert(1)%3E?message=%3Cscript%3E")
         await expect(page.get_by_text("There is no thread")).to_be_visible()
         await check(page)
         assert left == []
+
+
+async def test_what_tenants_name_executes_nothing_for_an_operator(site: Site) -> None:
+    for n, text in enumerate(CHOSEN[:10]):
+        await site.client.enqueue(f"parked{n}", text, "r", queue=line(text))
+        await site.client.subscribe_webhook(f"https://hooks.example/?{quote(text)}")
+    page = await site.person(operates=True, name=line(CHOSEN[0])[:100])
+    left = await watched(page, site)
+    for path in ("queues", "workers", "limits", "webhooks", "doctor"):
+        await site.open(page, f"operate/{path}")
+        await check_all(page)
+    assert left == []

@@ -1,17 +1,14 @@
-"""The other pages: many runs at once, scopes, operation, the playground; and how the console is served."""
+"""The other pages: many runs at once, scopes, operation, the playground, the login."""
 
 from __future__ import annotations
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from playwright.async_api import expect
 
 from runyard.domain.states import RunStatus
-from runyard_api.http import console
 from runyard_api.http.app import asgi_app
 from runyard_api.http.settings import ApiSettings
-from runyard_backends.memory import connect
 from tests.console.conftest import EVERYTHING, SECRET, Site
 from tests.support.api_server import serving
 
@@ -132,36 +129,3 @@ async def test_a_host_serves_the_console_below_a_prefix(site: Site) -> None:
         await expect(page.get_by_role("heading", name="An odd id")).to_be_visible()
         await page.reload()
         await expect(page.get_by_role("heading", name="An odd id")).to_be_visible()
-
-
-async def answer(path: str, setting: str = "on", **headers: str) -> httpx.Response:
-    settings = ApiSettings(_env_file=None, token_secret=SECRET, console=setting)
-    app = asgi_app(await connect(), auth="keys", settings=settings)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as http:
-        return await http.get(path, headers=headers)
-
-
-async def test_the_page_is_read_again_and_its_assets_are_kept() -> None:
-    page = await answer("/console/threads/t/x")
-    assert page.headers["cache-control"] == "no-cache"
-    assert '<base href="../../">' in page.text
-    assert "script-src 'self';" in page.headers["content-security-policy"]
-    script = page.text.partition('src="')[2].partition('"')[0]
-    asset = await answer(f"/console/{script}")
-    assert asset.status_code == 200
-    assert "immutable" in asset.headers["cache-control"]
-    assert asset.headers["content-encoding"] == "gzip"
-    assert (await answer("/console/assets/../index.html")).status_code in (200, 404)
-    assert (await answer("/console/assets/nothing.js")).status_code == 404
-
-
-async def test_without_the_built_files_the_page_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(console, "_files", dict)
-    monkeypatch.setattr(console, "_why", lambda: "no <Node>")
-    page = await answer("/console")
-    assert page.status_code == 503
-    assert "no &lt;Node&gt;" in page.text
-
-
-async def test_the_console_can_be_off() -> None:
-    assert (await answer("/console", "off")).status_code in (401, 404)

@@ -60,16 +60,23 @@ local function add_tokens(wake, count)
   end
 end
 
+-- Return true if a sorted set has at least `count` entries.
+local function reaches(key, count)
+  return redis.call('ZRANGE', key, count - 1, count - 1)[1] ~= nil
+end
+
 -- Offer a delayed job to workers that fulfil its requirement, and wake one of them. A claim that leaves such jobs wakes the next.
 local function offer(queue, id, tenant, priority, requirement)
   local offered, mark, time = offers(queue, requirement), prefix .. 'offered:' .. queue, redis.call('TIME')
   local now = time[1] * 1000 + time[2] / 1000
-  redis.call('ZREMRANGEBYSCORE', mark, '-inf', now)
-  if redis.call('ZCARD', mark) >= REQUIREMENTS and not redis.call('ZSCORE', mark, requirement) then
+  for _, expired in ipairs(redis.call('ZRANGEBYSCORE', mark, '-inf', now, 'LIMIT', 0, REQUIREMENTS)) do
+    redis.call('ZREM', mark, expired)
+  end
+  if reaches(mark, REQUIREMENTS) and not redis.call('ZSCORE', mark, requirement) then
     return
   end
   local due, wake = due_jobs(prefix, offered, tenant), prefix .. 'wake:' .. offered
-  if redis.call('ZCARD', due) < OFFERS then
+  if not reaches(due, OFFERS) then
     enter(prefix, offered, id, tenant, priority)
   end
   if redis.call('LLEN', wake) == 0 then
