@@ -277,7 +277,7 @@ async def test_the_commands(source: Backend, tmp_path: Path, capsysbinary: pytes
     link.symlink_to(file)
     for place in (fifo, Path("/dev/zero"), tmp_path, link):
         code, _, why = await run("source", "export", "t", str(place))
-        assert code == 2 and b"no regular file" in why and (place is not link or link.is_symlink())
+        assert code == 2 and b"is not a regular file" in why and (place is not link or link.is_symlink())
         code, _, why = await run("target", "import", str(place))
         assert code == (0 if place is link else 2), why
         assert place is link or b"regular file" in why or b"cannot read" in why
