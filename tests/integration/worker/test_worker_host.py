@@ -88,9 +88,9 @@ async def test_an_agent_starts_before_its_worker_looks_for_more(
     """The next claim is a system call that wakes another process; what was claimed has waited for longer."""
     claim, order = backend.scheduler.claim, []
 
-    async def noted(*args: Any) -> list[Delivery]:
+    async def noted(*args: Any, **options: Any) -> list[Delivery]:
         order.append("claim")
-        deliveries = await claim(*args)
+        deliveries = await claim(*args, **options)
         order.extend(delivery.job.run_id for delivery in deliveries)
         return deliveries
 
