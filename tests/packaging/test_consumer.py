@@ -19,7 +19,7 @@ import pytest
 from runyard_api.cli.dev.servers import forget
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_SECONDS = 200.0
+TIMEOUT_SECONDS = 300.0
 PROJECT = {
     "api/__init__.py": 'CURRENCY = "€"\n',
     "backends/__init__.py": "",

@@ -252,8 +252,8 @@ async def test_delivery_to_a_stopping_worker_is_given_back(
     claim = backend.scheduler.claim
     taken, arrive = asyncio.Event(), asyncio.Event()
 
-    async def slowly(*args: Any) -> list[Delivery]:
-        deliveries = await claim(*args)
+    async def slowly(*args: Any, **options: Any) -> list[Delivery]:
+        deliveries = await claim(*args, **options)
         if deliveries:
             taken.set()
             await arrive.wait()
@@ -285,8 +285,8 @@ async def test_a_delivery_of_a_run_whose_task_is_just_ending_is_not_lost(
         await asyncio.wait_for(delivered.wait(), 30)
         return ended
 
-    async def noted(*args: Any) -> list[Delivery]:
-        deliveries = await claim(*args)
+    async def noted(*args: Any, **options: Any) -> list[Delivery]:
+        deliveries = await claim(*args, **options)
         if deliveries and started:
             delivered.set()
         started.extend(deliveries)
@@ -656,7 +656,7 @@ async def test_calls_that_cannot_be_cancelled_do_not_keep_a_worker_that_leaves(
     answered = asyncio.Event()
     kept: set[asyncio.Task[Any]] = set()
 
-    async def deaf(*_: Any) -> Any:
+    async def deaf(*_: Any, **__: Any) -> Any:
         task = asyncio.current_task()
         assert task is not None
         kept.add(task)
