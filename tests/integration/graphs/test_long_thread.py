@@ -31,7 +31,7 @@ async def test_a_turn_at_10000_messages_writes_what_is_new(postgres_url: str) ->
             costs[name] = Cost(min(c.saver for c in every), min(c.turn for c in every), min(c.wal for c in every))
     print(costs)
     assert costs["ours"].wal * 50 <= costs["official"].wal, costs
-    assert costs["ours"].saver * 50 <= costs["official"].saver * (1 + SLACK), costs
+    assert costs["ours"].saver * 50 <= costs["official"].saver * (1 + 2 * SLACK), costs
 
 
 async def test_a_copy_is_as_fast_at_any_length(postgres_url: str) -> None:
