@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from runyard.support.batching import each_its_own
+from runyard.errors import LockedError
+from runyard.support.batching import answered, each_its_own
 from runyard.support.locked_batching import LockedBatcher
 
 from . import codec
@@ -38,7 +39,12 @@ def batcher(db: Database) -> Callable[[codec.InterimWrite], Awaitable[list[codec
 
     async def call(items: Sequence[codec.InterimWrite], *, wait: float) -> Sequence[list[codec.Row] | Exception]:
         # If the transaction fails, each write is sent alone. A repetition of a write changes nothing.
-        outcomes = await each_its_own(partial(store, wait=wait), items)
+        try:
+            outcomes = await each_its_own(partial(store, wait=wait), items)
+        except LockedError:  # the lock is that of a run, and not of a thread
+            if len(items) == 1:
+                raise
+            outcomes = [(await answered(partial(store, wait=wait), [item]))[0] for item in items]
         return [_answer(write, rows) for write, rows in zip(items, outcomes, strict=True)]
 
     def batches_of(limit: int, in_flight: int) -> LockedBatcher[codec.InterimWrite, list[codec.Row]]:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from ..errors import BackendUnavailableError, LockedError, WorkerDeadError
+from ..errors import BackendUnavailableError, WorkerDeadError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -130,9 +130,6 @@ async def each_its_own(
     """
     try:
         return await call(items)
-    except LockedError as error:  # the lock of one item may be the reason
-        if len(items) == 1:
-            return [error]
     except (BackendUnavailableError, WorkerDeadError):
         raise
     except Exception as error:

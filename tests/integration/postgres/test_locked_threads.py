@@ -361,8 +361,8 @@ class TestOpenHostTransaction:
         async with host.transaction():
             await backend.runs.accept(request, connection=host)
             async with asyncio.timeout(AT_ONCE):
-                [outcome] = await backend.runs._accept_many([request], wait=DEADLINE)
-        assert isinstance(outcome, LockedError)
+                with pytest.raises(LockedError):
+                    await backend.runs._accept_many([request], wait=DEADLINE)
 
     async def test_an_accept_answers_within_its_bound(
         self, backend: PostgresBackend, host: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
