@@ -45,7 +45,7 @@ endef
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  %-15s %s\n' "$$name" "$$text"; done
 
 $(STAMP): pyproject.toml
 	$(call install,$(VENV),dev)
@@ -66,6 +66,10 @@ console: $(STAMP) ## Build the console that the API serves at /console
 test: $(STAMP) console ## Run the whole test suite against private servers
 	$(BOUNDED) $(BIN)/python -m pytest -n 4 --dist loadgroup $(ARGS)
 
+.PHONY: long
+long: ## Run the whole test suite with all cases of every test, which takes an hour
+	$(MAKE) test RUNYARD_TEST_LONG=1 TEST_SECONDS=7200
+
 .PHONY: unit
 unit: $(STAMP) ## Run the tests that need no server
 	$(BIN)/python -m pytest tests/unit $(ARGS)
@@ -81,6 +85,10 @@ chaos: $(STAMP) ## Kill, pause and disconnect processes and servers for DURATION
 .PHONY: growth
 growth: $(STAMP) ## Load a large deployment, and check that speed and idle load are those of a small one
 	$(BIN)/python -m tests.growth
+
+.PHONY: console-figures
+console-figures: $(STAMP) console ## Measure the console on a large thread, and prompts beside 200 idle consoles
+	$(BIN)/python -m tests.console.figures
 
 .PHONY: sizing
 sizing: $(STAMP) ## Measure what runs, tokens, suspended runs, forks, streams and processes cost

@@ -20,8 +20,12 @@ from runyard_backends.embedded import Servers, servers
 SCENARIOS = (
     "pickup",
     "throughput",
+    "tools",
+    "batch",
+    "four_workers",
     "fork",
     "load",
+    "turn_10k",
     "run_cost",
     "respond_resume",
     "transactional_enqueue",
@@ -29,6 +33,7 @@ SCENARIOS = (
     "streaming",
     "traces",
     "http",
+    "million_ended",
 )
 
 

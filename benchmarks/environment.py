@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from benchmarks.lab import Lab
 
 POSTGRES_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_connections")
-PACKAGES = ("runyard", "arq", "saq", "dbos", "cubeloop", "redis", "asyncpg", "psycopg")
+PACKAGES = ("runyard", "arq", "saq", "dbos", "cubeloop", "langgraph-checkpoint-postgres", "redis", "asyncpg", "psycopg")
 
 
 async def describe(lab: Lab) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from benchmarks.board import Board
 from benchmarks.lab import Lab
@@ -63,6 +63,16 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class WorkerStore(Store, Protocol):
+    """A store that also executes runs as a worker does."""
+
+    async def turn(self, thread_id: str, *, used: bool = False) -> float:
+        """Execute a run. Return the milliseconds in which its attempt gets its context. ``used``: whether the text of each
+        message is read in this time."""
+        ...
+
+
 class RunyardQueue(Queue, Protocol):
     """The operations that only runyard has."""
 
@@ -81,6 +91,34 @@ class RunyardQueue(Queue, Protocol):
         """Enqueue inside an open transaction and commit. Return ``time.monotonic_ns()`` just before COMMIT."""
         ...
 
+    async def cpu_seconds(self) -> float:
+        """Return the processor time of the worker."""
+        ...
+
+
+class Intake(Protocol):
+    """A client that accepts runs while no worker runs."""
+
+    async def enqueue_many(self, slots: range, threads: int) -> None:
+        """Enqueue a run for each of ``slots`` in one call, over ``threads`` threads."""
+        ...
+
+    async def enqueue(self, slot: int, threads: int) -> None:
+        """Enqueue the run of ``slot`` over ``threads`` threads."""
+        ...
+
+
+class Conversation(Protocol):
+    """A store of a conversation, and the turns that continue it."""
+
+    async def build(self, thread_id: str, messages: int) -> str:
+        """Make a thread with ``messages`` messages, as in :class:`Store`. The call is not timed."""
+        ...
+
+    async def run(self, thread_id: str, run_id: str) -> None:
+        """Continue the thread by a turn: load it, add a user message and an assistant message."""
+        ...
+
 
 class RunyardSide(Protocol):
     """The module ``benchmarks.runyard_side``."""
@@ -88,8 +126,19 @@ class RunyardSide(Protocol):
     MAIN_CONNECTION: str
     """The Redis client name of a worker's main connection, which the worker's main loop uses."""
 
-    def queue(self, lab: Lab, board: Board, *, slots: int) -> AbstractAsyncContextManager[RunyardQueue]:
-        """Migrate a database, start one worker process with ``slots`` slots, and connect a client."""
+    def queue(
+        self, lab: Lab, board: Board, *, slots: int, agent: str = "noop", workers: int = 1, database: str = "runyard"
+    ) -> AbstractAsyncContextManager[RunyardQueue]:
+        """Migrate a database, start worker processes with ``slots`` slots each, and connect a client. Jobs are runs of
+        ``agent``."""
+        ...
+
+    def intake(self, lab: Lab) -> AbstractAsyncContextManager[Intake]:
+        """Migrate a database and connect a client."""
+        ...
+
+    async def fill(self, lab: Lab, database: str, runs: int) -> None:
+        """Migrate a database and store ``runs`` ended runs in it."""
         ...
 
     def store(self, lab: Lab) -> AbstractAsyncContextManager[Store]:

@@ -17,6 +17,8 @@ from benchmarks.ports import Queue, RunyardSide
 
 NAME = "runyard"
 SIDE = "benchmarks.runyard_side"
+JOBS = {"noop": 4000, "tools": 1000}
+"""Agent → number of its runs that a throughput turn enqueues."""
 
 
 def side() -> RunyardSide | None:
@@ -26,13 +28,15 @@ def side() -> RunyardSide | None:
     return cast(RunyardSide, importlib.import_module(SIDE))
 
 
-def queues() -> list[QueueContestant]:
-    """Return a list with runyard as a queue contestant, or an empty list if runyard is not available."""
+def queues(agent: str = "noop") -> list[QueueContestant]:
+    """Return a list with runyard as a queue contestant whose jobs are runs of ``agent``, or an empty list if runyard is not
+    available."""
     module = side()
     if module is None:
         return []
 
     def start(lab: Lab, board: Board) -> AbstractAsyncContextManager[Queue]:
-        return module.queue(lab, board, slots=SLOTS)
+        return module.queue(lab, board, slots=SLOTS, agent=agent)
 
-    return [QueueContestant(NAME, start, poll=0.02, jobs=2000, ordered=True, main_connection=module.MAIN_CONNECTION)]
+    jobs = JOBS.get(agent, 600)
+    return [QueueContestant(NAME, start, poll=0.02, jobs=jobs, ordered=True, main_connection=module.MAIN_CONNECTION)]

@@ -8,30 +8,39 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
 import asyncpg
 from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
 
 from benchmarks import fixtures
 from benchmarks.board import Board, stamp
 from benchmarks.lab import Lab
 from benchmarks.ports import Facts
 from benchmarks.process import exit_with_parent, worker_process
-from runyard import App, Client, Message, RunContext
-from runyard.models import ToolCallPart
-from runyard.ports.commands import Cut, ForkRequest
+from runyard import App, Client, Message, Prompt, RunContext, RunyardError, ToolCallPart, ToolResultPart, new_id
+from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
+from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
+from runyard.ports.worker_defaults import DEFAULT_HISTORY_CACHE_BYTES
+from runyard.ports.workers import WorkerInfo
 from runyard.support.settings import Settings
 from runyard.worker.health_server import METRICS_CACHE_SECONDS
 from runyard_api.worker.process import MAIN_CONNECTION, run_worker
 from runyard_backends.postgres.backend import connect
 from runyard_backends.postgres.codec import new_message
 from runyard_backends.postgres.migrate import migrate
+from tests.growth.load import Sizes, load
 
-__all__ = ["MAIN_CONNECTION", "queue", "store"]
+__all__ = ["MAIN_CONNECTION", "fill", "intake", "queue", "store"]
+
+INTAKE_DATABASE = 9
+"""Number of the Redis database of :func:`intake`."""
+WORKER = "bench"
+"""Id of the worker whose turns a store executes."""
 
 LOOK = 0.02
 """Seconds between two checks in Postgres whether the runs are finished."""
@@ -41,7 +50,7 @@ SELECT thread_id, count(*) FILTER (WHERE status = 'completed') AS completed
 FROM runyard.runs WHERE thread_id = ANY ($1) GROUP BY thread_id
 """
 ORDER = """
-SELECT count(*) FILTER (WHERE messages <> 2) AS missing, count(*) FILTER (WHERE started < before) AS out_of_order
+SELECT count(*) FILTER (WHERE messages <> $2) AS missing, count(*) FILTER (WHERE started < before) AS out_of_order
 FROM (SELECT (SELECT count(*) FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.run_id = r.run_id) AS messages,
              r.first_seq AS started, lag(r.last_seq) OVER (PARTITION BY r.thread_key ORDER BY r.lane_seq) AS before
       FROM runyard.runs r WHERE r.thread_id = ANY ($1)) runs
@@ -90,25 +99,49 @@ async def asks(ctx: RunContext) -> None:
     await ctx.append(Message.assistant("done"))
 
 
-class RunyardQueue:
-    """runyard as a queue. The ids of threads have a prefix, so that a turn never uses the runs of another turn."""
+@app.agent
+async def tools(ctx: RunContext) -> None:
+    """Call two tools, one after the other, as a model would. Each call and each result is a message."""
+    stamp(int(ctx.run_id))
+    for number in range(2):
+        call = ToolCallPart(id=f"{ctx.run_id}-{number}", name="look", arguments={"number": number})
+        await ctx.append(Message(role="assistant", content=[call]))
+        found = await ctx.step(look, number, key=call.id)
+        await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=found)))
+    await ctx.append(Message.assistant("done"))
 
-    def __init__(self, client: Client, database: asyncpg.Pool, prefix: str, metrics: str) -> None:
+
+async def look(number: int) -> str:
+    return f"found {number}"
+
+
+MESSAGES = {"noop": 2, "asks": 2, "tools": 6}
+"""Agent → number of messages of its run."""
+
+
+class RunyardQueue:
+    """runyard as a queue. The ids of threads have a prefix, so that a turn never uses the runs of another turn.
+
+    ``metrics``: the URLs of the metrics of the workers.
+    """
+
+    def __init__(self, client: Client, database: asyncpg.Pool, prefix: str, metrics: Sequence[str], agent: str) -> None:
         self._client, self._database, self._prefix, self._metrics = client, database, prefix, metrics
+        self._agent = agent
 
     def _thread(self, key: str) -> str:
         return f"{self._prefix}-{key}"
 
     async def enqueue(self, slot: int, key: str) -> None:
-        await self._client.enqueue(self._thread(key), "go", run_id=str(slot), agent="noop")
+        await self._client.enqueue(self._thread(key), "go", run_id=str(slot), agent=self._agent)
 
     async def settle(self, keys: Mapping[str, int]) -> Facts:
         threads = [self._thread(key) for key in keys]
         while await self._completed(threads) != {self._thread(key): count for key, count in keys.items()}:  # noqa: ASYNC110 -- the runs are another process's
             await asyncio.sleep(LOOK)
-        order = await self._database.fetchrow(ORDER, threads)
+        order = await self._database.fetchrow(ORDER, threads, MESSAGES[self._agent])
         assert order is not None
-        rescues = await asyncio.to_thread(_metric, self._metrics, "runyard_rescues_total")
+        rescues = await self._total("runyard_rescues_total")
         return {"rescues_total": rescues, "missing_total": order["missing"], "out_of_order_total": order["out_of_order"]}
 
     async def _completed(self, threads: list[str]) -> dict[str, int]:
@@ -125,9 +158,12 @@ class RunyardQueue:
         await self._client.respond(self._thread(key), True)
 
     async def cpu_seconds(self) -> float:
-        """Return the CPU time of the worker's process. The worker keeps its metrics for a moment, which this call waits for."""
+        """Return the CPU time of the workers' processes. They keep their metrics for a moment, which this call waits for."""
         await asyncio.sleep(METRICS_CACHE_SECONDS)
-        return await asyncio.to_thread(_metric, self._metrics, "process_cpu_seconds_total")
+        return await self._total("process_cpu_seconds_total")
+
+    async def _total(self, metric: str) -> float:
+        return sum(await asyncio.gather(*(asyncio.to_thread(_metric, url, metric) for url in self._metrics)))
 
     async def enqueue_in_transaction(self, slot: int, key: str) -> int:
         async with self._database.acquire() as connection:
@@ -147,21 +183,94 @@ def _metric(url: str, name: str) -> float:
 
 @asynccontextmanager
 async def queue(
-    lab: Lab, board: Board, *, slots: int, environment: dict[str, str] | None = None, redis_database: int = 0
+    lab: Lab,
+    board: Board,
+    *,
+    slots: int,
+    agent: str = "noop",
+    workers: int = 1,
+    database: str = "runyard",
+    environment: dict[str, str] | None = None,
+    redis_database: int = 0,
 ) -> AsyncIterator[RunyardQueue]:
-    """Start a worker process with ``slots`` slots and further variables, and connect a client. ``redis_database``: another one
-    for each deployment that runs at the same time."""
+    """Start worker processes with ``slots`` slots and further variables, and connect a client. ``agent``: the agent of the
+    jobs. ``redis_database``: another one for each deployment that runs at the same time."""
     redis = urlsplit(lab.redis_url)._replace(path=f"/{redis_database}").geturl()
-    url = await lab.database("runyard")
+    url = await lab.database(database)
     await migrate(url)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    async with (
-        worker_process([__name__, url, redis, str(slots), str(port)], board, environment=environment),
-        Client.connect(url, redis=redis) as client,
-        asyncpg.create_pool(url, min_size=1, max_size=2) as database,
-    ):
-        yield RunyardQueue(client, database, board.path.stem, f"http://127.0.0.1:{port}/metrics")
+    ports = _free_ports(workers)
+    async with AsyncExitStack() as stack:
+        for port in ports:
+            command = [__name__, url, redis, str(slots), str(port)]
+            await stack.enter_async_context(worker_process(command, board, environment=environment))
+        client = await stack.enter_async_context(Client.connect(url, redis=redis))
+        pool = await stack.enter_async_context(asyncpg.create_pool(url, min_size=1, max_size=2))
+        metrics = [f"http://127.0.0.1:{port}/metrics" for port in ports]
+        if workers > 1:
+            await _serving(metrics)
+        yield RunyardQueue(client, pool, board.path.stem, metrics, agent)
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+async def _serving(metrics: Sequence[str]) -> None:
+    """Wait until all workers serve. The warm-up of a queue waits for one worker only."""
+    for url in metrics:
+        while True:
+            try:
+                await asyncio.to_thread(_metric, url, "process_cpu_seconds_total")
+                break
+            except OSError:
+                await asyncio.sleep(LOOK)
+
+
+class RunyardIntake:
+    """A client without workers. Each thread and run has a prefix, so that a turn never uses those of another turn."""
+
+    def __init__(self, client: Client, prefix: str) -> None:
+        self._client, self._prefix = client, prefix
+
+    def _prompt(self, slot: int, threads: int) -> Prompt:
+        return Prompt(f"{self._prefix}-{threads}-{slot % threads}", "go", f"{self._prefix}-{slot}", agent="noop")
+
+    async def enqueue_many(self, slots: range, threads: int) -> None:
+        outcomes = await self._client.enqueue_many(self._prompt(slot, threads) for slot in slots)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, RunyardError) or not outcome.created]
+        if refused or len(outcomes) != len(slots):
+            raise AssertionError(f"{len(refused)} of {len(outcomes)} prompts were not accepted: {refused[:1]}")
+
+    async def enqueue(self, slot: int, threads: int) -> None:
+        prompt = self._prompt(slot, threads)
+        await self._client.enqueue(prompt.thread_id, prompt.message, prompt.run_id, agent=prompt.agent)
+
+
+@asynccontextmanager
+async def intake(lab: Lab) -> AsyncIterator[RunyardIntake]:
+    """Connect a client to a database without workers. Its jobs in Redis are deleted at the end."""
+    redis = urlsplit(lab.redis_url)._replace(path=f"/{INTAKE_DATABASE}").geturl()
+    url = await lab.database("runyard_intake")
+    await migrate(url)
+    async with Client.connect(url, redis=redis) as client, Redis.from_url(redis) as server:
+        try:
+            yield RunyardIntake(client, new_id())
+        finally:
+            await server.flushdb()
+
+
+async def fill(lab: Lab, database: str, runs: int) -> None:
+    """Store ``runs`` ended runs with their messages. The leader has nothing to do for them: their outbox is empty."""
+    url = await lab.database(database)
+    await migrate(url)
+    await load(url, Sizes(parked=0, queued=0, ended=runs, threads=max(runs // 20, 1), tenants=max(runs // 500, 1)))
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("TRUNCATE runyard.outbox")
+    finally:
+        await connection.close()
 
 
 class RunyardStore:
@@ -171,7 +280,7 @@ class RunyardStore:
     """
 
     def __init__(self, backend: Backend, url: str) -> None:
-        self._backend, self._url = backend, url
+        self._backend, self._url, self._registered = backend, url, False
 
     async def build(self, thread_id: str, messages: int, *, depth: int = 0) -> str:
         runs = messages // 2
@@ -221,6 +330,26 @@ class RunyardStore:
         await cp.append(thread_id, [Message.assistant(fixtures.answer(1), run_id=run_id)])
         await cp.mark_run_complete(thread_id, run_id)
 
+    async def turn(self, thread_id: str, *, used: bool = False) -> float:
+        """Execute a run as a worker does. Return the milliseconds in which the attempt gets its context. ``used``: whether the
+        text of each message is read in this time."""
+        runs, key = self._backend.runs, await self._backend.threads.thread_key(thread_id)
+        assert key is not None
+        if not self._registered:
+            await self._backend.workers.register(WorkerInfo(worker_id=WORKER, queues=["default"]))
+            self._registered = True
+        request = AcceptRequest(thread_id=thread_id, run_id=new_id(), input=Message.user(fixtures.prompt(1)))
+        await runs.accept(request)
+        (claim,) = await runs.claim(WORKER, [RunRef(key, request.run_id)])
+        assert claim.attempt is not None
+        begin = time.perf_counter()
+        messages = await runs.context(claim.attempt)
+        if used:
+            _ = [message.text for message in messages]
+        taken = (time.perf_counter() - begin) * 1000
+        await runs.complete([Write(attempt=claim.attempt, messages=[Message.assistant(fixtures.answer(1))])])
+        return taken
+
     async def row_bytes(self, thread_id: str) -> int:
         connection = await asyncpg.connect(self._url)
         try:
@@ -248,7 +377,7 @@ async def store(lab: Lab) -> AsyncIterator[RunyardStore]:
     """Open a store on its own database."""
     url = await lab.database("runyard_store")
     await migrate(url)
-    backend = await connect(url)
+    backend = await connect(url, history_cache_bytes=DEFAULT_HISTORY_CACHE_BYTES)
     try:
         yield RunyardStore(backend, url)
     finally:

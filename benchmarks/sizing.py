@@ -28,6 +28,7 @@ from rich.console import Console
 
 from benchmarks import environment, report
 from benchmarks.lab import Lab
+from benchmarks.processor_time import cpu_seconds
 from benchmarks.sizing_app import TEXT, TOKENS_PER_SECOND
 from runyard import Client
 from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
@@ -42,7 +43,6 @@ STREAMING: Final = 50
 """Runs that stream at once."""
 STATISTICS_SECONDS: Final = 1.5
 """Seconds after which Postgres has counted the commits of all connections."""
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 STATE: Final = """
 SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()) AS commits,
@@ -105,21 +105,6 @@ class Deployment:
     def say(self, what: str, of: str, figure: str) -> None:
         """Print a figure as a row of a table."""
         print(f"| {what} | {of} | {figure} |", flush=True)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process, of its children, and of its children that have ended."""
-    total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(") ", 1)[1].split()
-        except OSError:  # the process ended
-            continue
-        if stat.parent.name == str(pid):
-            total += sum(map(int, fields[11:15]))
-        elif fields[1] == str(pid):
-            total += int(fields[11]) + int(fields[12])
-    return total / TICKS
 
 
 def resident_bytes(pid: int) -> int:

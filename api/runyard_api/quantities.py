@@ -14,12 +14,12 @@ def clock(moment: datetime | None) -> str:
 
 
 def age(moment: datetime | None) -> str:
-    """Return the time since ``moment``, in the largest unit that fits."""
+    """Return the time since ``moment`` as :func:`duration` does."""
     return "" if moment is None else duration(max((datetime.now(UTC) - moment).total_seconds(), 0.0))
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in the largest unit that fits."""
+    """Return a duration in words, in the largest unit that is not longer than the duration."""
     if seconds is None:
         return ""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):

@@ -22,14 +22,14 @@ WORKER: Final = "runyard-worker"
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 EXPORTER_OF: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
-"""The name of the exporter, by protocol of OTLP."""
+"""The name of the exporter for each protocol of OTLP."""
 PACKAGE_OF: Final = {"otlp_proto_http": "'runyard[otel]'", "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc"}
 """The argument of ``pip install`` for each exporter."""
 MAX_ATTRIBUTE_CHARACTERS: Final = 64 * 2**10
 """Default for the maximum number of characters of an attribute. Longer texts are shortened."""
 LENGTH_LIMITS: Final = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 FLUSH_SECONDS: Final = 2.0
-"""Seconds that :func:`flush` may take."""
+"""Maximum seconds of one call of :func:`flush`."""
 
 log = structlog.get_logger("runyard.traces")
 
@@ -72,7 +72,7 @@ def _exporters() -> list[str]:
 
 
 def _exporter(name: str) -> SpanExporter:
-    """Return the exporter ``name``. It is found by its entry point, as in OpenTelemetry."""
+    """Return the exporter ``name``. Like OpenTelemetry, find the exporter by its entry point."""
     wanted = _otlp_exporter() if name == "otlp" else name
     found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=wanted)), None)
     if found is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def request_taken(request_id: str) -> InvalidInputError:
-    """Return the error for a request whose id another run or thread has."""
+    """Return the error for a request id that a request of another run or thread has already."""
     message = f"request id {request_id!r} is taken by another run or thread; use another id"
     return InvalidInputError(message, request_id=request_id)
 
@@ -43,7 +43,8 @@ class StoredThreads(ABC):
         return pending[0] if pending else None
 
     async def load_pending_run_id(self, thread_id: str) -> str | None:
-        """Return the run id of the pending request. Return None without a pending request, or if the request has no run id."""
+        """Return the run id of the pending request. Return None if there is no pending request, or if the pending request has
+        no run id."""
         pending = await self.load_pending(thread_id)
         return pending[1] if pending else None
 

@@ -34,7 +34,8 @@ _ANSWERS = TypeAdapter(ForkOnceResult)
 
 
 def numbers_of(page: PageRequest) -> range:
-    """Return the numbers of the candidates that a page asks for. The fan-out may have fewer. Raises InvalidCursorError."""
+    """Return the numbers of the candidates that a page asks for. The fan-out may have fewer candidates. Raises
+    InvalidCursorError."""
     first = 0 if page.cursor is None else cursors.number(page.cursor)
     if first >= MAX_CANDIDATES:
         raise InvalidCursorError("not a cursor of this list", field="cursor")
@@ -48,10 +49,11 @@ def page_of_candidates(
     runs: Mapping[int, CandidateRun],
     budget: int,
 ) -> Page[Candidate]:
-    """Return the page with the candidates ``numbers``, which ends earlier at about ``budget`` bytes. Raises InvalidCursorError.
+    """Return the page with the candidates ``numbers``. The page ends before the last of them if it has about ``budget`` bytes.
+    Raises InvalidCursorError.
 
-    ``records``: those of ``numbers``. The value of a record, and the messages of a run that has ended, are None if they do not
-    fit in the page.
+    ``records``: the records of the candidates ``numbers``. The value of a record, and the messages of a run that has ended,
+    are None if they do not fit in the page.
     """
     if numbers.start >= job.total:
         raise InvalidCursorError("not a cursor of this list", field="cursor")

@@ -8,4 +8,4 @@ from runyard.errors import LockedError
 
 def taken() -> LockedError:
     """Return the error of an import that could not get the lock, because another import holds it."""
-    return LockedError("another import works in this tenant; wait for its end, and import again")
+    return LockedError("another import is running in this tenant; wait until it has ended, and import again")

@@ -19,9 +19,9 @@ async def ancestors(parent: Callable[[int], Awaitable[tuple[int, Thread] | None]
     ``parent``: a function that takes a thread's key. It returns the key and the thread of the parent. If the parent is deleted,
     it returns the nearest ancestor with a message that the thread still shows. This ancestor may be the tombstone of a deleted
     thread. The function returns None if no ancestor is known. ``limit``: the maximum number of ancestors. The page also ends at
-    about 4 MiB. ``next`` is the id of the next ancestor. The next page is read by this id, so the next ancestor must not be
-    deleted. A page therefore continues over deleted ancestors, even above the limit. After MAX_DELETED deleted ancestors, the
-    page ends without a ``next``.
+    about 4 MiB. ``next`` is the id of the first ancestor of the next page. The next page is read by this id, so ``next`` always
+    names an ancestor that is not deleted. Deleted ancestors are therefore added to the page, even above ``limit``, until an
+    ancestor follows that is not deleted. After MAX_DELETED deleted ancestors, the page ends without a ``next``.
     """
     found: list[Thread] = []
     deleted, left = 0, PAGE_BYTES // 2

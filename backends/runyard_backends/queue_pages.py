@@ -13,7 +13,7 @@ from . import cursors
 
 def names_after(page: PageRequest | None) -> tuple[str, int | None]:
     """Return the name after which ``page`` begins, and the number of queues to read. This number is the page's limit plus one.
-    It is None for all queues.
+    The number is None if ``page`` is None.
 
     Raises InvalidCursorError.
     """

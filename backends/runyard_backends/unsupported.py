@@ -30,8 +30,9 @@ class Refusal:
 
 
 class Refusing:
-    """The base class of a store that implements only some methods of its port. ``part``: the store's name in the backend.
-    ``refuse``: a function that returns the error for a method that the store does not define, such as ``workers.drain``."""
+    """The base class of a store that implements only some methods of its port. ``part``: the name of the backend's attribute
+    that has the store, such as ``workers``. ``refuse``: a function that returns the error for a method that the store does not
+    define, such as ``workers.drain``."""
 
     def __init__(self, part: str, refuse: Callable[[str], CapabilityMissingError]) -> None:
         self._part, self._refuse = part, refuse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.board import Board
 from benchmarks.lab import Lab
-from benchmarks.ports import Queue, Store
+from benchmarks.ports import Conversation, Queue, Store
 
 SLOTS = 100
 """Number of jobs that a worker process may run at once, the same for every contestant."""
@@ -70,6 +70,20 @@ def cubeloop_store(lab: Lab) -> AbstractAsyncContextManager[Store]:
     return cubeloop_peer.connect(lab)
 
 
+def graph(lab: Lab) -> AbstractAsyncContextManager[Conversation]:
+    """Open a LangGraph graph on LangGraph's own Postgres saver."""
+    from benchmarks.peers import langgraph_peer
+
+    return langgraph_peer.own_saver(lab)
+
+
+def graph_on_runyard(lab: Lab) -> AbstractAsyncContextManager[Conversation]:
+    """Open the same graph on runyard's saver."""
+    from benchmarks.peers import langgraph_peer
+
+    return langgraph_peer.runyard_saver(lab)
+
+
 ARQ = QueueContestant("arq, 10 ms polling", _arq(0.01), poll=0.01, jobs=3000)
 ARQ_DEFAULT = QueueContestant("arq, default polling", _arq(0.5), poll=0.5, jobs=2000)
 SAQ = QueueContestant("SAQ", _saq, poll=0.02, jobs=3000)
@@ -79,4 +93,8 @@ DBOS_DEFAULT = QueueContestant("DBOS, default polling", _dbos(1.0), poll=1.0, jo
 DBOS_ORDERED = QueueContestant("DBOS, serial per key", _dbos(0.01, ordered=True), poll=0.01, jobs=600, ordered=True)
 DBOS_STEPS = QueueContestant(
     "DBOS, a step per message", _dbos(0.01, workflow="turn", ordered=True), poll=0.01, jobs=600, ordered=True
+)
+DBOS_TOOLS = QueueContestant("DBOS steps", _dbos(0.01, workflow="tools"), poll=0.01, jobs=400)
+DBOS_TOOLS_ORDERED = QueueContestant(
+    "DBOS steps, serial per key", _dbos(0.01, workflow="tools", ordered=True), poll=0.01, jobs=400, ordered=True
 )

@@ -1,7 +1,8 @@
 """DBOS queued workflows on Postgres.
 
 The workflow ``noop`` has no steps. DBOS stores its enqueue and its end. The workflow ``turn`` also stores a user and an
-assistant message, each as the recorded result of a step.
+assistant message, each as the recorded result of a step. The workflow ``tools`` stores six results: these
+two messages, and for each of two tools the message with the call and the result of the tool.
 
 The executor listens to one queue. With ``ordered`` the queue is partitioned, and one workflow per partition runs at a time. In
 that case DBOS dequeues in batches over the partitions.
@@ -91,6 +92,19 @@ def main(url: str, queue: str, poll: str, slots: str, order: str) -> None:
     def turn(slot: int) -> None:
         message("user", "go")
         stamp(slot)
+        message("assistant", "done")
+
+    @DBOS.step(name="look")
+    def look(number: int) -> str:
+        return f"found {number}"
+
+    @DBOS.workflow(name="tools")
+    def tools(slot: int) -> None:
+        message("user", "go")
+        stamp(slot)
+        for number in range(2):
+            message("assistant", f"look at {number}")
+            look(number)
         message("assistant", "done")
 
     DBOS.listen_queues([queue])

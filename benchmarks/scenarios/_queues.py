@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ WARM_UP = range(1, 4)
 """The slots of the jobs that run before a turn, to warm up connections, prepared statements and caches. They are not timed."""
 FIRST = WARM_UP.stop
 """The first slot of a turn's own jobs."""
+IN_FLIGHT = 64
+"""Calls of a producer at once."""
 START_LIMIT = 40.0
 """Seconds within which a worker must have executed its first jobs."""
 
@@ -39,12 +41,25 @@ async def started(lab: Lab, contestant: peers.QueueContestant, slots: int) -> As
     """Start the contestant's worker with a board for ``slots`` jobs and warm it up."""
     board = lab.board(FIRST + slots)
     async with contestant.open(lab, board) as queue:
-        await _warm_up(queue, board)
+        await warm_up(queue, board)
         yield Started(queue, board)
 
 
-def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Contestant]:
-    """Return the contestants for ``queues``, and runyard if it is available, with ``turn`` as their measure.
+async def enqueue_all(queue: Queue, keys: Mapping[int, str]) -> None:
+    """Enqueue a job for each slot of ``keys`` (slot → key), in order, with IN_FLIGHT calls at a time."""
+    remaining = iter(keys.items())
+
+    async def produce(items: Iterator[tuple[int, str]]) -> None:
+        for slot, key in items:
+            await queue.enqueue(slot, key)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(produce(remaining))
+
+
+def contestants(turn: Turn, queues: Sequence[peers.QueueContestant], *, agent: str = "noop") -> list[Contestant]:
+    """Return the contestants for ``queues``, and runyard with this agent if it is available, with ``turn`` as their measure.
 
     A worker runs for one turn, so no contestant is measured beside the idle worker of another.
     """
@@ -55,7 +70,7 @@ def contestants(turn: Turn, queues: Sequence[peers.QueueContestant]) -> list[Con
 
         return Contestant(queue.name, _open(measure))
 
-    return [contestant(queue) for queue in [*runyard.queues(), *queues]]
+    return [contestant(queue) for queue in [*runyard.queues(agent), *queues]]
 
 
 def runyard_alone(turn: RunyardTurn, slots: int) -> list[Contestant]:
@@ -67,13 +82,14 @@ def runyard_alone(turn: RunyardTurn, slots: int) -> list[Contestant]:
     async def measure(lab: Lab, _case: str) -> Sample:
         board = lab.board(FIRST + slots)
         async with side.queue(lab, board, slots=peers.SLOTS) as queue:
-            await _warm_up(queue, board)
+            await warm_up(queue, board)
             return await turn(lab, queue, board)
 
     return [Contestant(runyard.NAME, _open(measure))]
 
 
-async def _warm_up(queue: Queue, board: Board) -> None:
+async def warm_up(queue: Queue, board: Board) -> None:
+    """Execute the jobs of the warm-up."""
     async with asyncio.timeout(START_LIMIT):
         for slot in WARM_UP:
             await queue.enqueue(slot, f"warm-up-{board.path.stem}")

@@ -1,7 +1,10 @@
 """The load of a thread of 10,000 messages as typed objects.
 
-Measured: the time of the store's load call, from the query to the last message object. runyard takes part twice: with a flat
-thread, and with a thread at the end of 50 forks. In the second case the messages are spread over the thread and its ancestors.
+Measured: the time of the store's load call, from the query to the last message object. runyard takes part with a flat thread,
+and with a thread at the end of 50 forks. In the second case the messages are spread over the thread and its ancestors.
+
+runyard also takes part with the next turn of a worker, which has read the thread before: the time in which an attempt gets its
+context. Two messages were added in between. The last contestant reads the text of each of these messages, too.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from functools import partial
 from benchmarks import runyard
 from benchmarks.harness import Contestant, Measure, Sample, Scenario
 from benchmarks.lab import Lab
-from benchmarks.ports import Store
+from benchmarks.ports import Store, WorkerStore
 from benchmarks.scenarios._stores import contestant, contestants, milliseconds
 
 MESSAGES = 10_000
@@ -35,9 +38,30 @@ def measured(lab: Lab, store: Store, *, depth: int = 0) -> Measure:
     return measure
 
 
-def _at_depth() -> list[Contestant]:
-    side = runyard.side()
-    return [contestant(f"runyard, {DEPTH} forks deep", side.store, partial(measured, depth=DEPTH))] if side else []
+def next_turn(lab: Lab, store: Store, *, depth: int = 0, used: bool = False) -> Measure:
+    built: set[str] = set()
+
+    async def measure(_case: str) -> Sample:
+        thread = f"turns-{lab.token}-{depth}-{used}"
+        assert isinstance(store, WorkerStore)
+        if thread not in built:
+            await store.build(thread, MESSAGES, depth=depth)
+            built.add(thread)
+            await store.turn(thread)
+        return Sample([await store.turn(thread, used=used) for _ in range(lab.scaled(LOADS, 2))])
+
+    return measure
+
+
+def _more() -> list[Contestant]:
+    if not (side := runyard.side()):
+        return []
+    return [
+        contestant(f"runyard, {DEPTH} forks deep", side.store, partial(measured, depth=DEPTH)),
+        contestant("runyard, next turn", side.store, next_turn),
+        contestant(f"runyard, next turn, {DEPTH} forks deep", side.store, partial(next_turn, depth=DEPTH)),
+        contestant("runyard, next turn, all messages used", side.store, partial(next_turn, used=True)),
+    ]
 
 
 SCENARIO = Scenario(
@@ -46,7 +70,7 @@ SCENARIO = Scenario(
     unit="ms",
     better="lower",
     cases=("10,000 messages",),
-    contestants=[*contestants(measured), *_at_depth()],
+    contestants=[*contestants(measured), *_more()],
     rounds=3,
-    seconds=25,
+    seconds=45,
 )

@@ -1,6 +1,6 @@
 """Jobs per second through one worker process.
 
-Measured: jobs per second of a batch that one producer process enqueues as fast as possible (16 calls in flight). The time is
+Measured: jobs per second of a batch that one producer process enqueues as fast as possible (64 calls in flight). The time is
 from the first call to the end of the last job, and includes the work of the producer and of the worker. Also reported: the rate
 of the producer.
 
@@ -14,18 +14,14 @@ runs wait for an earlier run of their key. Queues without an order per key take 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 from benchmarks import peers
 from benchmarks.harness import Sample, Scenario
 from benchmarks.lab import Lab
-from benchmarks.ports import Queue
-from benchmarks.scenarios._queues import FIRST, contestants, started
+from benchmarks.scenarios._queues import FIRST, contestants, enqueue_all, started
 
-IN_FLIGHT = 16
 CASES = {"200 threads": 200, "5 threads": 5}
 
 
@@ -38,25 +34,12 @@ async def turn(lab: Lab, contestant: peers.QueueContestant, case: str) -> Sample
     keys = {slot: f"{threads}-{slot % threads}" for slot in slots}
     async with started(lab, contestant, jobs) as (queue, board):
         begin = time.monotonic()
-        await _enqueue_all(queue, keys)
+        await enqueue_all(queue, keys)
         accepted = time.monotonic() - begin
         await board.wait(slots)
         facts = await queue.settle(Counter(keys.values()))
         seconds = time.monotonic() - begin
     return Sample([jobs / seconds], {"accepted/s": jobs / accepted, **facts})
-
-
-async def _enqueue_all(queue: Queue, keys: dict[int, str]) -> None:
-    """Enqueue a job for each slot of ``keys`` (slot → key), in order, with IN_FLIGHT calls at a time."""
-    remaining = iter(keys.items())
-
-    async def produce(items: Iterator[tuple[int, str]]) -> None:
-        for slot, key in items:
-            await queue.enqueue(slot, key)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(IN_FLIGHT):
-            group.create_task(produce(remaining))
 
 
 SCENARIO = Scenario(

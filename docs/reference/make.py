@@ -12,6 +12,7 @@ import python_pages
 import settings_tables
 from prometheus_client.metrics import MetricWrapperBase
 
+from runyard.domain.runs import CODES_WITHOUT_CLASS
 from runyard.errors import BY_CODE
 from runyard.models import EVENT_TYPES
 from runyard.support import metrics
@@ -29,25 +30,28 @@ EVENTS = {
     "run.queued": "the run was accepted or redriven; `attempt`",
     "run.started": "the first attempt began; `attempt`",
     "run.suspended": "the run waits for a human, a time, a signal or a child; `status`, `request_ids`",
-    "run.resumed": "an attempt began after an answer; `attempt`, `message_id`",
+    "run.resumed": (
+        "an attempt began after an answer, or the attempt continues because the answer came before the suspension; "
+        "`attempt`, `message_id`"
+    ),
     "run.completed": "the run completed and its messages became part of the conversation; `status`",
     "run.failed": "the run failed; `status`, `error`",
     "run.cancelled": "the run was cancelled; `status`",
-    "run.dead": "the run crashed its workers too often; `status`, `error`",
+    "run.dead": "three attempts of the run in succession crashed their processes; `status`, `error`",
     "run.rewound": (
         "an attempt began after a crash or an error, so discard the text of messages that are not completed; "
         "`attempt`, `message_id` (of the last stored message), `takeover` (true if the worker of the previous attempt died), "
         "`error` (of the previous attempt, if it failed and the run is retried)"
     ),
     "message.started": "a message has begun; `message_id`, `role`",
-    "message.delta": "part of a message; `message_id` and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",
+    "message.delta": "part of a message; `message_id`, and `text`, `thinking`, or `arguments` of a `tool_call` (`id`, `name`)",
     "message.completed": "a message is stored; `message_id`, `message`",
     "tool.started": "a tool is called; `call_id`, `name`, `arguments`",
     "tool.completed": "a tool returned; `call_id`, `name`, `is_error`",
-    "hitl.requested": "a question or approval is stored; `request`",
+    "hitl.requested": "a HITL request is stored; `request`",
     "hitl.answered": "an attempt received an answer; `request_id`, `answer`",
     "candidate.ended": "a candidate of a fan-out ended; `number`, `status`, `ended` and `total` (numbers of candidates)",
-    "gap": "events were lost here; stored events follow",
+    "gap": "events were lost here; events that are made from the state in Postgres follow",
 }
 
 
@@ -91,6 +95,8 @@ def parts() -> Iterator[tuple[str, str, str]]:
     yield "cli.md", "exit codes", codes
     yield "events.md", "event types", types
     yield "errors.md", "errors", tree
+    alone = table(("code", "meaning"), ((f"`{code}`", what) for code, what in CODES_WITHOUT_CLASS.items()))
+    yield "errors.md", "errors of runs", alone
     for marker, settings in settings_tables.TABLES.items():
         told = ((name, kind, default, linked(what)) for name, kind, default, what in settings_tables.rows(settings))
         yield "settings.md", marker, table(("variable", "value", "default", "meaning"), told)

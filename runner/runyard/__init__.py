@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .app import App as App
     from .app import load_app as load_app
     from .client.client import Client as Client
+    from .client.prompts import Prompt as Prompt
     from .client.run_handle import RunHandle as RunHandle
     from .client.run_handle import RunResult as RunResult
     from .client.sync import SyncClient as SyncClient
@@ -62,6 +63,7 @@ _HOMES = {
     "agents.engine": ("serve",),
     "app": ("AgentOptions", "App", "load_app"),
     "client.client": ("Client",),
+    "client.prompts": ("Prompt",),
     "client.run_handle": ("RunHandle", "RunResult"),
     "client.sync": ("SyncClient",),
     "domain.states": ("RunStatus",),
@@ -96,6 +98,7 @@ __all__ = [  # __getattr__ imports these names
     "HitlRequest",
     "ImagePart",
     "Message",
+    "Prompt",
     "RetryPolicy",
     "Run",
     "RunContext",

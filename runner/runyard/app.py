@@ -31,12 +31,11 @@ AgentT = TypeVar("AgentT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The options of an agent. None means that the agent has no such option.
+    """The options of an agent. An option that is None is not set.
 
-    ``queue``: the queue of the agent's runs. ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after
-    which a run fails. ``retry``: the backoff between attempts. An option of a run replaces the same option of its agent. Raises
-    InvalidInputError for a value that a run cannot have.
-    """
+    ``queue``: the queue of the agent's runs. ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors
+    after which a run fails. ``retry``: the backoff between attempts. An option of a run replaces the same option of its agent.
+    Raises InvalidInputError for a value that a run cannot have."""
 
     queue: str | None = None
     timeout: float | None = None
@@ -53,7 +52,7 @@ class AgentOptions:
             raise InvalidInputError(f"{name}: {problem.lower()}, got {brief(value)}", field=name) from None
 
     def over(self, other: AgentOptions) -> AgentOptions:
-        """Return these options. For each None, use the value of ``other``."""
+        """Return the merged options. An option that is None here gets its value from ``other``."""
         mine = {name: value for name in AgentOptions.__slots__ if (value := getattr(self, name)) is not None}
         return replace(other, **mine)
 
@@ -63,8 +62,7 @@ class AgentSpec:
     """One agent as registered.
 
     ``name``: the name with the namespace of its App (:mod:`runyard.domain.agent_names`). ``timeout``, ``max_attempts`` and
-    ``retry``: see :class:`AgentOptions`. ``hitl``: whether the agent may ask a human.
-    """
+    ``retry``: see :class:`AgentOptions`. ``hitl``: whether the agent may ask a human."""
 
     name: str
     function: AgentFunction
@@ -75,11 +73,11 @@ class AgentSpec:
     hitl: bool = False
 
     async def execute(self, ctx: RunContext) -> None:
-        """Call the function, and wait for its end.
+        """Call the agent's function, and wait for its end.
 
-        Raises InvalidInputError if the result cannot be awaited, and RuntimeError if the agent calls ``sys.exit``.
-        :func:`as_function` accepts every wrapper of an async function. Such a wrapper may be a sync function.
-        """
+        Raises InvalidInputError if the function returns a value that cannot be awaited, and RuntimeError if the agent calls
+        ``sys.exit``. A function can return such a value, because :func:`as_function` also accepts a sync wrapper of an async
+        function."""
         try:
             result: object = self.function(ctx)
             if not inspect.isawaitable(result):
@@ -95,22 +93,23 @@ class App:
 
     ``agents``: a map from names to agents. An agent is an async function with a :class:`~runyard.RunContext` as its parameter,
     or an object that can be called like such a function. It may also be an agent of a framework that has an adapter
-    (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. It is
-    registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a
+    (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. This agent
+    is registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a
     pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with
     the name ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
-    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of
-    the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
-    ``on_version_mismatch``: the treatment of a run that another version began, after a suspension or a crash. ``run`` executes
-    the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
+    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version
+    of the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
+    ``on_version_mismatch``: what a worker does, after a suspension or a crash, with a run that another version began. ``run``
+    executes the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
     VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue. The
     default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map from the
     names of some agents to their options. The options of ``serve`` have precedence over the options of all agents. The options
-    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function of each
-    traceback of the program's code that a worker stores or logs, and of the stack of a blocked main loop. It returns the text
-    to keep, or None to keep no text. Without a filter, the whole text is kept. In both cases at most 8 KiB are kept.
+    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function that is called with each traceback
+    of the program's code before a worker stores or logs the traceback. The function is also called with the stack of a blocked
+    main loop. The function returns the text to keep, or None to keep no text. Without a filter, the whole text is kept. With
+    and without a filter, at most 8 KiB are kept.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
@@ -139,17 +138,16 @@ class App:
         self.agents: dict[str, AgentSpec] = {}
         self._options = options if isinstance(options, AgentOptions) else AgentOptions()
         if isinstance(agents, list | tuple | set | frozenset):
-            raise InvalidInputError('several agents have names: App({"name": agent, "other name": other})', field="agents")
+            raise InvalidInputError('give several agents as a map: App({"name": agent, "other name": other})', field="agents")
         given = {} if agents is None else agents if isinstance(agents, Mapping) else {_name_of(agents, DEFAULT_AGENT): agents}
         named = _by_name(options, given)
         for name, agent in given.items():
             self._add(name, as_function(agent), named.get(name, AgentOptions()), hitl=False)
 
     def register(self, spec: AgentSpec) -> None:
-        """Add an agent. ``spec.name``: the name without the namespace. This call adds the namespace.
+        """Add an agent. ``spec.name``: the name without the namespace, which this call puts before the name.
 
-        Raises InvalidInputError if the name is taken, or if the name or the queue is not a valid id.
-        """
+        Raises InvalidInputError if the name is taken, or if the name or the queue is not a valid id."""
         try:
             spec = replace(spec, name=check_id(qualified(self.namespace, check_part(spec.name, "agent")), "agent"))
         except InvalidInputError as error:
@@ -192,8 +190,7 @@ class App:
         agent may ask a human. A probe of such an agent is refused at once (F9). Register a pydantic-ai agent by
         ``app.agent("support", timeout=60)(agent)``.
 
-        Raises InvalidInputError if the name is taken or invalid.
-        """
+        Raises InvalidInputError if the name is taken or invalid."""
         if callable(name):
             return self.agent()(name)
         options = AgentOptions(queue=queue, timeout=timeout, max_attempts=max_attempts, retry=retry)
@@ -206,7 +203,9 @@ class App:
         return decorate
 
     def _add(self, name: str, function: AgentFunction, options: AgentOptions, *, hitl: bool) -> None:
-        """Register an agent. The order of precedence: ``options``, the options of ``serve``, the options of the App."""
+        """Register an agent.
+
+        The options of ``serve`` have precedence over the options of the App. ``options`` have precedence over both."""
         served = getattr(function, "options", None)
         if isinstance(served, AgentOptions):
             options = options.over(served)
@@ -225,14 +224,15 @@ class App:
 
     @property
     def default(self) -> AgentSpec | None:
-        """The agent of runs that name no agent: the agent ``default``, or else the first agent. None if no agent exists."""
+        """The agent of runs that name no agent.
+
+        This is the agent named ``default``, or the first agent if none has this name. It is None if the app has no agents."""
         return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
 
     def find(self, name: str | None) -> AgentSpec | None:
-        """Return the agent ``name``, or None if this app has no such agent. The namespace may be left out.
+        """Return the agent ``name``, or None if this app has no such agent. ``name`` may be given without the namespace.
 
-        For None, and for a name that stands for the default agent of the app's namespace, return the default agent.
-        """
+        If ``name`` is None, or stands for the default agent of the app's namespace, return the default agent."""
         if is_agent(name):
             return self.agents.get(qualified(self.namespace, name))
         return self.default if name is None or namespace_of(name) == self.namespace else None
@@ -251,9 +251,8 @@ class App:
     def queues(self) -> list[str]:
         """The queues of the agents in the order of registration, the default queue, and the queue of the namespace.
 
-        Jobs without an agent wait in the default queue. Runs that were accepted before a worker of the namespace was registered
-        wait in the queue of the namespace.
-        """
+        Jobs without an agent wait in the default queue. Runs that were accepted before a worker of the namespace was
+        registered wait in the queue of the namespace."""
         own = [self.namespace] if self.namespace else []
         return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue, *own]))
 
@@ -264,7 +263,9 @@ class App:
 
 
 def _by_name(options: object, agents: Mapping[str, object]) -> Mapping[str, AgentOptions]:
-    """Return the options by agent, if ``options`` is a map. Raise InvalidInputError for other values and for unknown agents."""
+    """Return ``options`` if it is a map, or an empty map if it is not.
+
+    Raise InvalidInputError for invalid options and for unknown agents."""
     if options is None or isinstance(options, AgentOptions):
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(each, AgentOptions) for each in options.values()):
@@ -281,8 +282,7 @@ def as_function(agent: object) -> AgentFunction:
     """Return ``agent`` as an async function of a RunContext. An adapter wraps an agent of another framework.
 
     Raises InvalidInputError for any other object, for example a sync function. A sync function cannot await the methods of the
-    RunContext, and would block the other runs of the worker.
-    """
+    RunContext, and would block the other runs of the worker."""
     if (function := adapted(agent)) is not None:
         return function
     if callable(agent) and not _is_async(agent):
@@ -312,7 +312,9 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def _name_of(agent: object, otherwise: str | None = None) -> str:
-    """Return the name of a function or of an agent. Without a name, return ``otherwise`` (None: the name of its type)."""
+    """Return the name of a function or of an agent. If ``agent`` has no name, return ``otherwise``.
+
+    If ``otherwise`` is None too, return the name of the agent's type."""
     names = (getattr(agent, "__name__", None), getattr(agent, "name", None), otherwise)
     return next((name for name in names if isinstance(name, str) and name), type(agent).__name__)
 
@@ -325,8 +327,7 @@ def may_ask(function: AgentFunction) -> bool:
 def name_of(app: App) -> str | None:
     """Return the ``module:attribute`` with which :func:`load_app` finds ``app``.
 
-    Return None if only the main module has ``app``.
-    """
+    Return None if only the main module has ``app``."""
     for module_name, module in list(sys.modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
@@ -339,8 +340,7 @@ def load_app(path: str) -> App:
     """Import the :class:`App` named ``module:attribute``. The module may be in the current directory.
 
     Raises :class:`InvalidInputError` if the module or the attribute does not exist, or if the attribute is not an App. The
-    message says what to do. Raises :class:`AppImportError` if the import raises an error.
-    """
+    error's message says what to do. Raises :class:`AppImportError` if the import raises an error."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise InvalidInputError(f"an app is named as module:attribute, for example main:app; got {path!r}", field="app")
@@ -368,7 +368,7 @@ def load_app(path: str) -> App:
 
 
 def _remedy(module: ModuleType, attribute: str) -> str:
-    """Return what to do about a module without the attribute that should be its App."""
+    """Return words that say what to do if ``module`` lacks the ``attribute`` that should be its App."""
     if apps := [name for name, value in vars(module).items() if isinstance(value, App)]:
         return f"its Apps: {', '.join(apps)}"
     if hasattr(module, "__path__"):
@@ -383,7 +383,7 @@ def check_app(app: object, path: str = "the app") -> App:
     if isinstance(app, ModuleType):
         raise InvalidInputError(f"{path} is a module; name the App in it, for example {app.__name__}:app", field="app")
     raise InvalidInputError(
-        f"{path} has the type {type(app).__name__} and is not an App; make one of the agents: app = App(agents)", field="app"
+        f"{path} has the type {type(app).__name__} and is not an App; make one from your agents: app = App(agents)", field="app"
     )
 
 

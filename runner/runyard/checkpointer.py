@@ -40,7 +40,10 @@ __all__ = [
 
 
 class _Connected:
-    """Base class of checkpointers. ``async with`` connects to the backend. The end of the block closes the connections."""
+    """Base class of checkpointers. ``async with`` connects to the backend.
+
+    The connections are closed at the end of the block.
+    """
 
     def __init__(self, url: str, *, tenant: str = "", **options: Any) -> None:
         self._url, self._tenant, self._options = url, tenant, options
@@ -73,21 +76,24 @@ class _Connected:
         return await (await self._open()).load(thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all messages, or no message. Each message has its own run id.
+        """Store all messages, or no message. The ``run_id`` of a message names its run. Messages of several runs may be mixed.
 
         Raises RunAlreadyCompletedError, RunAlreadyClaimedError.
         """
         await (await self._open()).append(thread_id, messages)
 
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
-        """Merge ``extra`` into the thread's extra at the top level. Other keys stay.
+        """Merge ``extra`` into the thread's extra at the top level. The keys that ``extra`` lacks keep their values.
 
         Raises InvalidInputError if ``extra`` exceeds the bounds of :mod:`runyard.domain.size_limits`.
         """
         await (await self._open()).save_extra(thread_id, extra)
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Store the thread's pending request and its run id. None clears both. :meth:`load_pending` returns both."""
+        """Store the thread's pending request and its run id. If ``request`` is None, clear both.
+
+        :meth:`load_pending` returns both.
+        """
         await (await self._open()).save_pending_request(thread_id, request, run_id=run_id)
 
     async def load_pending_request(self, thread_id: str) -> HitlRequest | None:
@@ -133,12 +139,17 @@ class _Connected:
         await checkpointer.fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata, **options)
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
-        """Add the requests of a run. A stored request of the run with the same id stays unchanged. Raises InvalidInputError if
-        another run or thread has the id of a request. It then stores no request."""
+        """Add the requests of a run. If the run already has a request with the same id, the stored request stays unchanged.
+
+        Raises InvalidInputError if another run or thread has the id of a request. In this case no request is stored.
+        """
         await (await self._requests()).save_requests(thread_id, requests, run_id=run_id)
 
     async def load_requests(self, thread_id: str, *, run_id: str | None = None) -> list[HitlRequest]:
-        """Return the pending and answered requests of a run (None: of the thread), the oldest first."""
+        """Return the pending and answered requests of a run, the oldest first.
+
+        Without a run id, return the requests of the whole thread.
+        """
         return await (await self._requests()).load_requests(thread_id, run_id=run_id)
 
     async def answer_request(
@@ -176,9 +187,10 @@ class MemoryCheckpointer(_Connected):
 class SQLiteCheckpointer(_Connected):
     """Threads in a SQLite file, for agents on one machine. Several processes may use one file. Install ``runyard[sqlite]``.
 
-    ``path``: the file. A missing file is created, with its tables. Use a checkpointer with ``async with``. It raises
-    BackendUnavailableError if the file cannot be used, DataCorruptedError if the file is not a SQLite file, and SchemaMismatch.
-    A write waits up to ten seconds for a write of another process. Then it raises LockedError.
+    ``path``: the file. A missing file is created, with its tables. Use a checkpointer with ``async with``. ``async with``
+    raises BackendUnavailableError if the file cannot be used, DataCorruptedError if the file is not a SQLite file, and
+    SchemaMismatch. A write waits up to ten seconds for a write of another process. After ten seconds, the waiting write raises
+    LockedError.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, tenant: str = "") -> None:

@@ -49,7 +49,8 @@ __all__ = [
 ]
 
 DEFERRAL: Final = "runyard"
-"""Key in the metadata of a deferred call. Its value describes the request to make (:mod:`runyard.agents.durable_tools`)."""
+"""Key in the metadata of a deferred call. The value describes the HITL request to make
+(:mod:`runyard.agents.durable_tools`)."""
 
 
 class Option(BaseModel):
@@ -121,7 +122,8 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and middleware of ``engine``. The list has None for each one without a channel."""
+    """Return the channels of the tools and middleware of ``engine``. For each tool or middleware without a channel, the list
+    has None."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:

@@ -12,11 +12,14 @@ import pytest
 from tests.support.agents.customer_support import NOTES, notes
 from tests.support.agents.ten_steps import CALLS
 from tests.support.fleet import Fleet, until
+from tests.support.long_form import LONG
 
 APP = "tests.support.agents.ten_steps:app"
-KILLS = ["runs.append.before=crash", *["runs.append.after=crash"] * (2 * CALLS)]
-"""Where each worker is killed with -9: the first one with an answer of the model that is not committed, the others after the
-one commit that each of them makes, of an answer or of a tool's result."""
+AFTER = ["runs.append.after=crash"] * 2 * CALLS if LONG else ["runs.append.after=crash"] * 2 + ["runs.append.after=crash*1+4"]
+KILLS = ["runs.append.before=crash", *AFTER]
+"""Where each worker is killed with -9: the first one with an answer of the model that is not committed, the others after a
+commit of an answer or of a tool's result. In the long form each of them makes one commit. In the short form the last of them
+makes five."""
 
 
 @pytest.mark.slow

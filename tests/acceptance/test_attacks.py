@@ -30,7 +30,7 @@ PAUSE: Final = 0.1
 """Seconds between two requests of an attacker who sends one at a time: sending them takes as much of the machine as reading."""
 AT_ONCE: Final = 4
 """Requests that the attacker has open who sends as much as may be."""
-PROMPTS: Final = 200
+PROMPTS: Final = 100
 MOST_MEMORY: Final = 400 * 2**20
 SILENT: Final = 0.5
 """Seconds for which ``/livez`` may be silent, and another tenant's prompt may wait, beside as much as may be sent; a machine

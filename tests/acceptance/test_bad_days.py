@@ -29,7 +29,7 @@ def model(conversation: Conversation) -> Reply:
 
 def forecaster(name: str) -> Agent[None, str]:
     """The SDKs, too, would ask again by themselves."""
-    agent = Agent(name, model_settings={"max_retries": 0, "timeout": 3}, defer_model_check=True)
+    agent = Agent(name, model_settings={"max_retries": 0, "timeout": 8}, defer_model_check=True)
 
     @agent.tool_plain
     def weather() -> str:

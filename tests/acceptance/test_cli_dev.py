@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from queue import Empty, Queue
 import pytest
 
 from runyard_api.cli.dev.servers import forget
+from tests.support.forked import completed
 
 RUNYARD = [sys.executable, "-P", "-m", "runyard_api.cli"]
 BOUND = 60.0
@@ -31,11 +33,9 @@ def environment() -> dict[str, str]:
 
 def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
     """Run a command in ``folder``, check its exit code, return its standard output."""
-    done = subprocess.run(
-        [*RUNYARD, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
-    )
-    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-    return done.stdout
+    ended, out, error = asyncio.run(completed(arguments, environment(), folder=folder, seconds=BOUND))
+    assert ended == code, (arguments, ended, out, error)
+    return out
 
 
 class Dev:
@@ -128,21 +128,13 @@ def test_init_dev_prompt_edit_fork(project: Path) -> None:
     runyard(project, "threads", "list", code=2)
 
 
-def test_data_survives_a_restart_and_reset_clears_it(project: Path) -> None:
+def test_data_survives_a_restart_and_of_two_resets_at_once_one_clears_it(project: Path) -> None:
     with dev(project):
         assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
     with dev(project):
         assert "turn 2" in runyard(project, "prompt", "t1", "again", "--wait")
     kept = (project / ".runyard" / "postgres" / "cluster").resolve() / "kept"  # as root it is elsewhere, behind a link
     kept.touch()
-    with dev(project, "--reset"):
-        assert not kept.exists()
-        assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
-
-
-def test_two_resets_at_once_leave_one_dev_with_its_data(project: Path) -> None:
-    with dev(project, "--port", "0"):
-        pass
     both = [Dev(project, "--reset", "--port", "0") for _ in range(2)]
     try:
         deadline = time.monotonic() + BOUND
@@ -152,6 +144,7 @@ def test_two_resets_at_once_leave_one_dev_with_its_data(project: Path) -> None:
         refused, serving = sorted(both, key=lambda running: running.process.poll() is None)
         assert refused.process.wait() == 2
         serving.wait_for("serving")
+        assert not kept.exists()
         assert "turn 1" in runyard(project, "prompt", "t1", "anew", "--wait")
         assert serving.interrupt() in (0, 130)
     finally:

@@ -68,3 +68,13 @@ async def test_doctor_without_a_schema(
     assert await runyard("doctor") == exit_codes.Exit.FAILED_RUN
     out = capsys.readouterr().out
     assert "✗ schema" in out and "runyard migrate" in out and "● redis" in out
+
+
+async def test_respond_streams_what_follows_the_question(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    """E1: `prompt --stream` has printed the messages before the question."""
+    await deployment.start()
+    assert await runyard("prompt", "t", "say first | color? | say second", "--stream") == exit_codes.Exit.SUSPENDED
+    assert "first" in capsys.readouterr().out
+    assert await runyard("respond", "t", "red", "--stream") == exit_codes.Exit.OK
+    out = capsys.readouterr().out
+    assert "first" not in out and out.index("color? red") < out.index("second")

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from runyard import Client, Event, RunStatus, errors
+from runyard import Client, Event, Prompt, RunHandle, RunStatus, errors
 from runyard.models import STREAM_ENDS
 from runyard_api.cli.dev.worker_processes import WorkerProcesses, ready
 from runyard_backends.embedded.servers import REDIS_VARIABLE
@@ -224,3 +224,12 @@ async def test_redis_away_at_accept_is_still_accepted(crew: WorkerProcesses, mod
     async with Client.connect(module_postgres_url, redis="redis://127.0.0.1:1/0") as client:
         handle = await asyncio.wait_for(client.enqueue("no-redis", "still here"), BOUND)
         assert (await handle.result(BOUND)).text == "still here"
+
+
+async def test_r1_r3_many_prompts_are_executed_in_order(client: Client) -> None:
+    """``enqueue_many`` gives the jobs to the workers. Each lane keeps the order of its prompts."""
+    prompts = [Prompt(f"many-{n % 10}", f"say {n}") for n in range(200)]
+    handles = [one for one in await client.enqueue_many(prompts) if isinstance(one, RunHandle)]
+    results = [await handle.result(BOUND) for handle in handles]
+    assert [result.text for result in results] == [str(n) for n in range(200)]
+    assert (await texts(client, "many-3"))[1::2] == [str(n) for n in range(3, 200, 10)]

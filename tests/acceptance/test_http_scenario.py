@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from runyard import Client, Event, Run, RunHandle, errors
-from tests.acceptance.test_http_server import RUNYARD, environment, runyard
+from tests.acceptance.test_http_server import environment, runyard
 from tests.support.fleet import Fleet, free_port, until
+from tests.support.forked import ForkedProcess
 
 BOUND = 60.0
 PROMPTS = 8
@@ -26,7 +27,7 @@ class Servers:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.ports = [free_port(), free_port()]
-        self.processes: dict[int, asyncio.subprocess.Process] = {}
+        self.processes: dict[int, ForkedProcess] = {}
 
     @property
     def urls(self) -> list[str]:
@@ -34,8 +35,8 @@ class Servers:
 
     async def start(self, n: int) -> None:
         """Until it is ready."""
-        command = (*RUNYARD, "api", "--port", str(self.ports[n]))
-        self.processes[n] = await asyncio.create_subprocess_exec(*command, env=environment(self.fleet))
+        command = ["api", "--port", str(self.ports[n])]
+        self.processes[n] = await ForkedProcess.command(command, environment(self.fleet))
         async with httpx.AsyncClient(base_url=self.urls[n]) as http:
 
             async def ready() -> bool:
@@ -164,7 +165,7 @@ async def test_two_tenants_while_every_process_is_killed_in_turn(fleet: Fleet) -
     async with servers(fleet) as apis, AsyncExitStack() as stack:
         tenants = []
         for name in STUCK:
-            key = await asyncio.to_thread(runyard, fleet, "--tenant", name, "keys", "create", "web")
+            key = await runyard(fleet, "--tenant", name, "keys", "create", "web")
             clients = [await stack.enter_async_context(Client.connect(url, api_key=key.strip())) for url in apis.urls]
             tenants.append(Tenant(name, *clients))
         acme, zeta = tenants

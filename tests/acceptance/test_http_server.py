@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,8 +20,8 @@ from tests.http.test_tokens import OF_THREAD, RUN, STREAM, THREAD, under_a_diges
 from tests.support import event_log
 from tests.support.api_server import Frame, frames
 from tests.support.fleet import Fleet, free_port, until
+from tests.support.forked import ForkedProcess, completed
 
-RUNYARD = [sys.executable, "-P", "-m", "runyard_api.cli"]
 BOUND = 60.0
 
 
@@ -33,25 +31,20 @@ def environment(fleet: Fleet, **more: str) -> dict[str, str]:
     return {**own, **servers, "RUNYARD_API_TOKEN_SECRET": "s" * 32, **more}
 
 
-def runyard(fleet: Fleet, *arguments: str, code: int = 0, **more: str) -> str:
-    done = subprocess.run(
-        [*RUNYARD, *arguments], env=environment(fleet, **more), capture_output=True, text=True, timeout=BOUND, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+async def runyard(fleet: Fleet, *arguments: str, code: int = 0, **more: str) -> str:
+    """Run a command and check its exit code. Return its standard output, or what it says on standard error if it fails."""
+    ended, out, error = await completed(arguments, environment(fleet, **more), seconds=BOUND)
+    assert ended == code, error
+    return out if code == 0 else error
 
 
 @asynccontextmanager
 async def api(
-    fleet: Fleet, *arguments: str, log: list[str] | None = None, **more: str
-) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A process of `runyard api` that is ready, and its URL. ``log``: receives the first line of the log."""
+    fleet: Fleet, *arguments: str, output: Path | None = None, **more: str
+) -> AsyncIterator[tuple[str, ForkedProcess]]:
+    """A process of `runyard api` that is ready, and its URL. ``output``: the directory for its files ``out`` and ``err``."""
     port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        *(*RUNYARD, "api", "--port", str(port), *arguments),
-        env=environment(fleet, **more),
-        stderr=None if log is None else asyncio.subprocess.PIPE,
-    )
+    process = await ForkedProcess.command(["api", "--port", str(port), *arguments], environment(fleet, **more), output)
     url = f"http://127.0.0.1:{port}"
     try:
         async with httpx.AsyncClient(base_url=url) as http:
@@ -64,8 +57,6 @@ async def api(
                     return False
 
             await until(ready, BOUND)
-        if log is not None and process.stderr is not None:
-            log.append((await process.stderr.readline()).decode())
         yield url, process
     finally:
         if process.returncode is None:
@@ -75,16 +66,16 @@ async def api(
 
 async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
     """A1: the key is printed once; a revoked one opens nothing in any process within seconds."""
-    key = runyard(fleet, "--tenant", "acme", "keys", "create", "web", "--scope", "read", "--days", "30").strip()
-    [listed] = json.loads(runyard(fleet, "--tenant", "acme", "keys", "list", "--json"))
+    key = (await runyard(fleet, "--tenant", "acme", "keys", "create", "web", "--scope", "read", "--days", "30")).strip()
+    [listed] = json.loads(await runyard(fleet, "--tenant", "acme", "keys", "list", "--json"))
     assert (listed["name"], listed["scopes"], listed["tenant"]) == ("web", ["read"], "acme") and listed["expires_at"]
-    assert key not in json.dumps(listed) and listed["key_id"] in runyard(fleet, "--tenant", "acme", "keys", "list")
-    assert runyard(fleet, "keys", "list", "--json").strip() == "[]"
-    assert "scopes are" in runyard(fleet, "keys", "create", "x", "--scope", "root", code=2)
+    assert key not in json.dumps(listed) and listed["key_id"] in await runyard(fleet, "--tenant", "acme", "keys", "list")
+    assert (await runyard(fleet, "keys", "list", "--json")).strip() == "[]"
+    assert "scopes are" in await runyard(fleet, "keys", "create", "x", "--scope", "root", code=2)
     async with api(fleet) as (url, _), httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as http:
         assert (await http.get("/v1/threads")).json() == {"items": [], "next": None}
         assert (await http.post("/v1/threads/t/runs", json={"message": "x"})).status_code == 403
-        runyard(fleet, "--tenant", "acme", "keys", "revoke", listed["key_id"])
+        await runyard(fleet, "--tenant", "acme", "keys", "revoke", listed["key_id"])
 
         async def refused() -> bool:
             return (await http.get("/v1/threads")).status_code == 401
@@ -92,12 +83,11 @@ async def test_keys_are_made_used_and_revoked(fleet: Fleet) -> None:
         await until(refused, 20)
 
 
-async def test_a_second_port_serves_metrics_and_nothing_else(fleet: Fleet) -> None:
+async def test_a_second_port_serves_metrics_and_nothing_else(fleet: Fleet, tmp_path: Path) -> None:
     """A Prometheus needs no key of a tenant; the port of the API goes on to ask for one."""
     port = free_port()
-    log: list[str] = []
-    async with api(fleet, log=log, RUNYARD_API_METRICS_PORT=str(port)) as (url, _), httpx.AsyncClient() as http:
-        [line] = [json.loads(text) for text in log]
+    async with api(fleet, output=tmp_path, RUNYARD_API_METRICS_PORT=str(port)) as (url, _), httpx.AsyncClient() as http:
+        line = json.loads((tmp_path / "err").read_text().splitlines()[0])
         assert line["event"] == "api_listening" and (line["url"], line["console_url"]) == (url, f"{url}/console")
         assert line["metrics_url"] == f"http://0.0.0.0:{port}/metrics"
         metrics = await http.get(f"http://127.0.0.1:{port}/metrics")
@@ -105,19 +95,19 @@ async def test_a_second_port_serves_metrics_and_nothing_else(fleet: Fleet) -> No
         for path in ("/", "/livez", "/stacks", "/v1/threads"):
             assert (await http.get(f"http://127.0.0.1:{port}{path}")).status_code == 404
         assert (await http.get(f"{url}/metrics")).status_code == 401
-        taken = await asyncio.to_thread(runyard, fleet, "api", "--port", "0", code=5, RUNYARD_API_METRICS_PORT=str(port))
+        taken = await runyard(fleet, "api", "--port", "0", code=5, RUNYARD_API_METRICS_PORT=str(port))
         assert "cannot listen on 0.0.0.0" in taken
 
 
 async def test_without_keys_only_on_loopback(fleet: Fleet) -> None:
-    assert "127.0.0.1" in runyard(fleet, "api", "--auth", "off", "--host", "0.0.0.0", code=2)
+    assert "127.0.0.1" in await runyard(fleet, "api", "--auth", "off", "--host", "0.0.0.0", code=2)
 
 
 async def test_the_command_line_mounts_compatible_apis(fleet: Fleet) -> None:
     """A5: by the option or by the setting; an unknown name is refused before the server listens."""
-    assert "choose from: acontext, events" in runyard(fleet, "api", "--compat", "acontext,nonsense", code=2)
-    assert "choose from: acontext, events" in runyard(fleet, "api", code=2, RUNYARD_API_COMPAT="nonsense")
-    key = runyard(fleet, "--tenant", "acme", "keys", "create", "sdk").strip()
+    assert "choose from: acontext, events" in await runyard(fleet, "api", "--compat", "acontext,nonsense", code=2)
+    assert "choose from: acontext, events" in await runyard(fleet, "api", code=2, RUNYARD_API_COMPAT="nonsense")
+    key = (await runyard(fleet, "--tenant", "acme", "keys", "create", "sdk")).strip()
     async with api(fleet, "--compat", "acontext") as (one, _), api(fleet, RUNYARD_API_COMPAT="acontext") as (two, _):
 
         def use() -> None:
@@ -141,7 +131,7 @@ async def test_the_command_line_mounts_compatible_apis(fleet: Fleet) -> None:
 async def test_forks_of_openhands_on_real_servers(fleet: Fleet) -> None:
     """F4, F7, F8: of two forks with one id one wins, and the fork remembers what its source was told."""
     await fleet.start()
-    key = runyard(fleet, "--tenant", "acme", "keys", "create", "sdk").strip()
+    key = (await runyard(fleet, "--tenant", "acme", "keys", "create", "sdk")).strip()
     taken = "0198c0de-0000-7000-8000-000000000001"
     async with (
         api(fleet, "--compat", "openhands,acontext") as (url, _),
@@ -165,12 +155,12 @@ async def test_forks_of_openhands_on_real_servers(fleet: Fleet) -> None:
 @pytest.mark.parametrize("secret", ["", "short"])
 async def test_without_a_secret_for_tokens_it_does_not_start(fleet: Fleet, secret: str) -> None:
     """A1: and says how to make one."""
-    assert "openssl rand -hex 32" in runyard(fleet, "api", "--port", "0", code=2, RUNYARD_API_TOKEN_SECRET=secret)
+    assert "openssl rand -hex 32" in await runyard(fleet, "api", "--port", "0", code=2, RUNYARD_API_TOKEN_SECRET=secret)
 
 
 async def test_a_token_of_one_process_opens_a_stream_of_another(fleet: Fleet) -> None:
     """A1: and none of a process with another secret."""
-    key = runyard(fleet, "keys", "create", "web").strip()
+    key = (await runyard(fleet, "keys", "create", "web")).strip()
     async with api(fleet) as (one, _), api(fleet) as (two, _), api(fleet, RUNYARD_API_TOKEN_SECRET="t" * 32) as (other, _):
         async with httpx.AsyncClient(headers={"X-Api-Key": key}, timeout=BOUND) as http:
             assert (await http.post(f"{one}/v1/threads", json={"thread_id": "t"})).status_code == 201
@@ -182,7 +172,7 @@ async def test_a_token_of_one_process_opens_a_stream_of_another(fleet: Fleet) ->
 async def test_a_key_opens_no_stream_of_another_tenant(fleet: Fleet) -> None:
     """A1: with a token that its holder signed, or of its own that names the other's thread."""
     await fleet.start()
-    alpha, beta = (runyard(fleet, "--tenant", tenant, "keys", "create", "web").strip() for tenant in ("alpha", "beta"))
+    alpha, beta = [(await runyard(fleet, "--tenant", tenant, "keys", "create", "web")).strip() for tenant in ("alpha", "beta")]
     async with api(fleet) as (url, _), httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
         prompt = {"message": "say nobody else may read this", "run_id": RUN}
         made = await http.post(f"/v1/threads/{THREAD}/runs/wait", json=prompt, headers={"X-Api-Key": alpha})
@@ -307,7 +297,7 @@ async def test_without_redis_it_accepts_and_says_so(postgres_url: str) -> None:
 async def test_event_logs_on_real_servers(fleet: Fleet) -> None:
     """B4, B6, F1, F8: the walk-through of a fork at event 9, and nested forks, by the command line's API and a worker."""
     await fleet.start(app="tests.support.agents.remembering:app")
-    key = runyard(fleet, "--tenant", "acme", "keys", "create", "log").strip()
+    key = (await runyard(fleet, "--tenant", "acme", "keys", "create", "log")).strip()
     headers = {"Authorization": f"Bearer {key}"}
     async with (
         api(fleet, "--compat", "events,acontext") as (url, _),

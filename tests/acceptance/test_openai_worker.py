@@ -18,13 +18,15 @@ from tests.support.agents.customer_support import NOTES, notes
 from tests.support.agents.desk import model
 from tests.support.agents.sdk_desk import STEPS, make_app
 from tests.support.fleet import Fleet, until
+from tests.support.long_form import LONG
 from tests.support.providers.server import Fault, Providers
 
 APP = "tests.support.agents.sdk_desk:app"
 BOUND = 60.0
 KILLS = [
     "runs.append.before=crash",  # an answer of the model that is not stored
-    *["runs.append.after=crash"] * 2 * (STEPS - 1),  # each answer and each result
+    # each answer and each result; in the short form, the first answer and the second
+    *(["runs.append.after=crash"] * 2 * (STEPS - 1) if LONG else ["runs.append.after=crash", "runs.append.after=crash*1+1"]),
 ]
 """Failpoints at which the workers are killed with -9, before the run waits for its approval."""
 

@@ -21,6 +21,7 @@ from runyard_backends.conformance.world import T, World, proved, said
 from tests.acceptance.test_attacks import Pulse, memory
 from tests.acceptance.test_http_server import api
 from tests.support.fleet import SLACK, Fleet
+from tests.support.long_form import some
 
 READERS: Final = int(os.environ.get("RUNYARD_TEST_READERS", "40"))
 MESSAGES: Final = 160
@@ -78,8 +79,9 @@ def many_values() -> Message:
     return Message(role="assistant", content=[ToolCallPart(id="c", name="store", arguments={"rows": rows})])
 
 
-@pytest.mark.parametrize("made", [long_text, many_values])
-@pytest.mark.parametrize("stream", ["lost", "kept"])
+@pytest.mark.parametrize(
+    ("stream", "made"), some([("lost", many_values), ("lost", long_text), ("kept", many_values), ("kept", long_text)], 3)
+)
 async def test_a2_slow_readers_of_a_long_run_silence_nobody(fleet: Fleet, stream: str, made: Callable[[], Message]) -> None:
     """What waits for a reader is bytes: an event of many small values takes many times as much memory as its JSON."""
     world = World(fleet.backend, lambda: None)  # type: ignore[arg-type, return-value]

@@ -18,6 +18,7 @@ from runyard_api.worker.process import serve
 from tests.integration.worker.test_worker_host import serving
 from tests.support.agents.desk import READERS, desk, model
 from tests.support.fleet import Fleet
+from tests.support.long_form import some
 from tests.support.providers.conversation import MODELS
 from tests.support.providers.server import Providers
 
@@ -234,8 +235,8 @@ async def goes_on(client: Client, thread: str, agent: str) -> str | None:
 @pytest.mark.parametrize(
     ("urls", "mishap"),
     [
-        *(("memory", mishap) for mishap in OF_THE_STORE + OF_THE_AGENT),
-        *(("postgres", mishap) for mishap in OF_THE_STORE),
+        *(("memory", mishap) for mishap in some(OF_THE_STORE, 2) + OF_THE_AGENT),
+        *(("postgres", mishap) for mishap in some(OF_THE_STORE, 2, 1)),
     ],
     indirect=["urls"],
     ids=lambda value: getattr(value, "__name__", value),

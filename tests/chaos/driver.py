@@ -28,7 +28,7 @@ from tests.support.failovers import PostgresPair, through
 from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import Fleet, WorkerProcess, scrape, total, until
 
-APP: Final = "tests.support.agents.chaos:app"
+APP: Final = "tests.support.agents.chaos_app:app"
 OBSERVER: Final = "observer"
 """Owner of the links that have no wire faults."""
 GRACE: Final = 2.0

@@ -1,4 +1,4 @@
-"""Half a minute of chaos with a fixed seed; `make chaos DURATION=600 SEED=7` is the long form."""
+"""Seconds of chaos with a fixed seed; `make chaos DURATION=600 SEED=7` is the long form."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from tests.chaos.driver import run_chaos
 from tests.chaos.faults import EVERY, counts
 from tests.chaos.report import failure, table
+from tests.support.long_form import LONG
 
-SECONDS, SEED = float(os.environ.get("RUNYARD_TEST_CHAOS", "30")), 20
-RUNS = 5 * SECONDS
-"""At least so many runs, or the time proves nothing; an idle machine does twice as many."""
-WAITS = SECONDS / 6
+SECONDS, SEED = float(os.environ.get("RUNYARD_TEST_CHAOS", "60" if LONG else "20")), 20
+RUNS = 3 * SECONDS
+"""At least so many runs, or the time proves nothing; an idle machine does three times as many."""
+WAITS = SECONDS / 10
 """At least so many sleeps, waits for signals, and waits for children that end."""
 
 

@@ -11,6 +11,7 @@ from runyard_backends.conformance import (  # noqa: F401
     TestAgents,
     TestAttemptEvents,
     TestAttempts,
+    TestBatches,
     TestCancels,
     TestCreation,
     TestDeletion,

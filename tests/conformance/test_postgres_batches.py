@@ -4,10 +4,11 @@ A single accept takes the long way, and several together may take the plain path
 completions try the plain path first in any case.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.stores import Backend
@@ -22,15 +23,17 @@ from runyard_backends.conformance import (  # noqa: F401
     TestRuns,
     TestTransitions,
     TestTree,
-    world,
 )
-from runyard_backends.conformance.world import BackendFactory
-from runyard_backends.postgres.backend import PostgresBackend, connect
+from runyard_backends.conformance.world import BackendFactory, World
+from runyard_backends.postgres.backend import PostgresBackend
+from tests.support.shared_database import SharedDatabase
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def send_twice(backend: PostgresBackend) -> None:
     """Send each request twice in its batch. The second is a repetition of the first, and changes nothing."""
-    once = backend.runs._accept_rows
+    once = backend.runs.accepts.rows
 
     async def twice(requests: Sequence[AcceptRequest], *, wait: float) -> list[Any]:
         rows = await once([request for request in requests for _ in range(2)], wait=wait)
@@ -38,19 +41,19 @@ def send_twice(backend: PostgresBackend) -> None:
         assert not any(row["created"] for row in rows[1::2])
         return rows[::2]
 
-    backend.runs._accept_rows = twice  # type: ignore[method-assign]
+    backend.runs.accepts.rows = twice  # type: ignore[method-assign]
 
 
-@pytest.fixture
-async def backend_factory(app_url: str) -> AsyncIterator[BackendFactory]:
-    opened: list[Backend] = []
-
+@pytest_asyncio.fixture(loop_scope="module")
+async def backend_factory(shared_database: SharedDatabase) -> BackendFactory:
     async def factory(tenant: str = "") -> Backend:
-        backend = await connect(app_url, tenant=tenant, min_pool_size=1, max_pool_size=4)
+        backend = shared_database.backend(tenant)
         send_twice(backend)
-        opened.append(backend)
         return backend
 
-    yield factory
-    for backend in opened:
-        await backend.close()
+    return factory
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(backend_factory: BackendFactory) -> World:
+    return World(await backend_factory(), backend_factory)

@@ -204,7 +204,7 @@ class Site:
 
     def _hear(self, kind: str, text: str) -> None:
         """Keep what a page complains of. Chromium also reports each refused request and each lost connection."""
-        if kind == "error" and "status of 40" not in text and "net::ERR_" not in text:
+        if kind == "error" and "status of 4" not in text and "net::ERR_" not in text:
             self.complaints.append(text)
 
     async def open(self, page: Page, path: str) -> None:

@@ -10,14 +10,19 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from playwright.async_api import async_playwright
+from playwright.async_api import Page, Request, async_playwright
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "console"
+QUIET_SECONDS: Final = 1.5
+"""Seconds after the last request when a page is complete."""
+MOST_SECONDS: Final = 20.0
+"""Seconds after which a page is complete. The page of a live run asks again and again."""
 
 
 class Shot(NamedTuple):
@@ -30,14 +35,17 @@ class Shot(NamedTuple):
 
 
 SHOTS: Final = {
+    "threads": Shot("threads"),
     "thread": Shot("threads/trip"),
+    "waterfall": Shot("threads/trip-by-train?run=booking"),
     "takeover": Shot("threads/trip?run=bill", "light"),
     "fork": Shot("threads/trip-by-night", "light"),
     "inbox": Shot("inbox", "light"),
     "runs": Shot("runs"),
     "playground": Shot("playground?thread=trip-by-train&other=trip-by-night", "light"),
     "diff": Shot("playground?thread=trip&other=trip-by-train&view=diff"),
-    "operate": Shot("operate/workers"),
+    "queues": Shot("operate/queues", "light"),
+    "workers": Shot("operate/workers"),
     "doctor": Shot("operate/doctor", "light"),
     "small": Shot("threads/trip-by-night", "dark", (380, 780)),
 }
@@ -58,6 +66,22 @@ def demonstration() -> Iterator[str]:
             process.terminate()
 
 
+async def settled(page: Page, url: str) -> None:
+    """Open a page, and wait until it has not asked the API for QUIET_SECONDS, at most MOST_SECONDS."""
+    began = asked = time.monotonic()
+
+    def note(_: Request) -> None:
+        nonlocal asked
+        asked = time.monotonic()
+
+    page.on("request", note)
+    page.on("requestfinished", note)
+    await page.goto(url)
+    await page.get_by_role("heading", level=1).wait_for()
+    while time.monotonic() - asked < QUIET_SECONDS and time.monotonic() - began < MOST_SECONDS:
+        await page.wait_for_timeout(100)
+
+
 async def shoot(console: str, folder: Path, names: list[str]) -> None:
     """Take the pictures with these names, or all."""
     chromium = shutil.which("chromium")
@@ -73,9 +97,7 @@ async def shoot(console: str, folder: Path, names: list[str]) -> None:
                 reduced_motion="reduce",
             )
             page.on("console", lambda message, name=name: print(name, message.text))
-            await page.goto(f"{console}/{shot.path}")
-            await page.get_by_role("heading", level=1).wait_for()
-            await page.wait_for_timeout(1200)
+            await settled(page, f"{console}/{shot.path}")
             for each in shot.click:
                 await page.get_by_role("button", name=each).click()
             await page.screenshot(path=folder / f"{name}.png")

@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, TimeoutError, expect
 
 from runyard import App, Client, Message, RunContext
-from runyard.models import TextPart, ThinkingPart, ToolCallPart, ToolResultPart
+from runyard.models import DocumentPart, JsonObject, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from runyard.ports.workers import BlockedLoop, WorkerInfo
 from tests.console.conftest import Site, working
 from tests.console.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
-CHOSEN: Final = PAYLOADS[:: len(PAYLOADS) // int(os.environ.get("RUNYARD_TEST_PAYLOADS", "50"))]
+CHOSEN: Final = PAYLOADS[:: len(PAYLOADS) // int(os.environ.get("RUNYARD_TEST_PAYLOADS", "25"))]
 PER_THREAD: Final = 10
 WATCH: Final = """
 window.violations = [];
@@ -50,42 +52,78 @@ def line(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)[:200]
 
 
+def name(text: str) -> str:
+    """Return the text as the name of an agent."""
+    return line(text).replace("/", "\N{DIVISION SLASH}")
+
+
+async def parrot(ctx: RunContext) -> None:
+    """Say the prompt, or fail with it."""
+    text = ctx.input.text if ctx.input else ""
+    if len(text) % 2:
+        raise ValueError(text)
+    await ctx.append(Message.assistant(text, stop_reason="stop"))
+
+
+async def echo(text: str) -> str:
+    return text
+
+
+def schema_of(text: str) -> JsonObject:
+    """Return a schema of an answer, with a field of each kind, that has the text wherever a schema has text."""
+    words = {"title": text, "description": text}
+    kinds: list[JsonObject] = [
+        *({"type": each} for each in ("string", "boolean", "number", "array")),
+        {"enum": [text, {text: text}]},
+        {"type": "string", "default": text},
+        {"type": "object", "properties": {text: {"const": text}}, "required": [text]},
+        {"$ref": f"#/$defs/{line(text)}"},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    ]
+    properties: JsonObject = {f"{n}{text}": {**words, **each} for n, each in enumerate(kinds)}
+    return {"type": "object", **words, "required": [*properties], "properties": properties, "$defs": {line(text): words}}
+
+
 async def hostile(ctx: RunContext) -> None:
-    """Say the prompt in every part of a message. Then fail with it, ask it, or end."""
+    """Say the prompt in every part of a message. Then fail with it, ask it, let it be approved, or end."""
     text = ctx.input.text if ctx.input else ""
     number = int(ctx.run_id.partition(":")[0])
     if not any(message.run_id == ctx.run_id and message.role == "assistant" for message in await ctx.history()):
         await ctx.stream_text(text)
         call = ToolCallPart(id=f"c{number}", name=line(text), arguments={text: [text]})
-        await ctx.append(Message.assistant([ThinkingPart(text=text), TextPart(text=text), call], stop_reason="tool_calls"))
+        await ctx.step(echo, text, key=line(text))
+        parts = [ThinkingPart(text=text), TextPart(text=text), DocumentPart(url=text, name=text, media_type=text), call]
+        more = {"usage": Usage(requests=1), "provider_details": {"model": {"model": text}}, "metadata": {text: text}}
+        await ctx.append(Message.assistant(parts, stop_reason="tool_calls", **more))
         await ctx.append(
             Message.tool(ToolResultPart(call_id=call.id, content=text, is_error=bool(number % 2), name=line(text)))
         )
     asks = number % PER_THREAD == PER_THREAD - 1
     if number % 3 == 0 and not asks:
         raise ValueError(text)
+    if asks and number % (2 * PER_THREAD) == PER_THREAD - 1:
+        await ctx.ask(text, schema_of(text))
     if asks:
-        schema = {
-            "type": "object",
-            "title": text,
-            "description": text,
-            "required": [text],
-            "properties": {text: {"enum": [text]}},
-        }
-        await ctx.ask(text, schema)
+        asked = ToolCallPart(id=f"a{number}", name=line(text), arguments={text: [text]})
+        await ctx.append(Message.assistant([asked], stop_reason="tool_calls"))
+        await ctx.approve(asked, text, details={text: text})
     await ctx.append(Message.assistant(text, stop_reason="stop", metadata={text: text}))
 
 
 async def fill(client: Client) -> None:
-    """Store each payload as a prompt, ids, a title, tags, a label, a queue's name, and in the messages of a run."""
+    """Store each payload as a prompt, ids, a title, tags, a label, the name of an agent, in the messages of a run, and as a
+    candidate of a fan-out."""
     handles = []
     for n, text in enumerate(CHOSEN):
         thread = f"h{n // PER_THREAD}"
-        handles.append(await client.enqueue(thread, text, line(f"{n}:{text}"), agent="hostile", metadata={text: text}))
-        await client.create_thread(line(f"{n}{text}"), title=text, tags={f"k{n}": text})
+        agent = "hostile" if n % 2 else name(CHOSEN[0])
+        handles.append(await client.enqueue(thread, text, line(f"{n}:{text}"), agent=agent, metadata={text: text}))
+        tags = {f"k{n}": text, line(text)[:60]: text}
+        await client.create_thread(line(f"{n}{text}"), title=text, tags=tags, agent=name(text))
     for handle in handles:
         if int(handle.run_id.partition(":")[0]) % PER_THREAD != PER_THREAD - 1:
             await handle.result(60)
+    await client.fork_many("h0", line(f"1:{CHOSEN[1]}"), messages=list(CHOSEN[:10]), agent="parrot", run_id="many", wait=60)
 
 
 async def check(page: Page) -> None:
@@ -115,16 +153,30 @@ async def watched(page: Page, site: Site) -> list[str]:
 
 
 async def test_stored_payloads_execute_nothing(site: Site) -> None:
-    async with working(site.operator, App({"hostile": hostile})):
+    agents = {"hostile": hostile, "parrot": parrot, name(CHOSEN[0]): hostile}
+    async with working(site.operator, App(agents, version=line(CHOSEN[0])[:60])):
         await fill(site.client)
         page = await site.person()
         left = await watched(page, site)
         for n in range(len(CHOSEN) // PER_THREAD):
             await site.client.set_label(f"h{n}", line(CHOSEN[n])[:60])
             await site.open(page, f"threads/h{n}")
-            await page.get_by_label("Request").wait_for()
-            while await page.get_by_role("button", name="Older messages").count():
-                await page.get_by_role("button", name="Older messages").click()
+            await page.get_by_role("region", name="Request").wait_for()
+            older = page.get_by_role("button", name="Older messages")
+            while await older.count():
+                with suppress(TimeoutError):  # the button was removed before the click
+                    await older.click(timeout=2000)
+            await check(page)
+        asked = (await site.client.requests()).items
+        assert {each.kind for each in asked} == {"question", "approval"}
+        for each in asked:
+            for path in (f"inbox?request={each.request_id}", f"threads/{each.thread_id}?request={each.request_id}"):
+                await site.open(page, path)
+                await page.locator(".request").wait_for()
+                await check(page)
+        for message in (await site.client.messages("h1")).items[:6]:
+            await site.open(page, f"threads/h1?message={message.id}")
+            await page.get_by_label("Message as JSON").wait_for()
             await check(page)
         for run in (await site.client.runs("h0")).items[:4]:
             await site.open(page, f"threads/h0?run={quote(run.run_id, safe='')}")
@@ -144,6 +196,12 @@ async def test_what_tenants_name_executes_nothing_for_an_operator(site: Site) ->
     for n, text in enumerate(CHOSEN[:10]):
         await site.client.enqueue(f"parked{n}", text, "r", queue=line(text))
         await site.client.subscribe_webhook(f"https://hooks.example/?{quote(text)}")
+        await site.operator.set_limit("queued_per_tenant", 1000, subject=line(text))
+        worker = line(f"{n}{text}")
+        registered = WorkerInfo(worker_id=worker, queues=[line(text)], agents={name(text): line(text)}, app_version=line(text))
+        await site.operator.backend.workers.register(registered)
+        await site.operator.backend.workers.report_block(worker, BlockedLoop(seconds=1.0, place=text, stack=text))
+        await site.operator.backend.workers.report_redis(worker, text)
     page = await site.person(operates=True, name=line(CHOSEN[0])[:100])
     left = await watched(page, site)
     for path in ("queues", "workers", "limits", "webhooks", "doctor"):

@@ -50,6 +50,21 @@ async def test_a_prompt_streams_its_answer(site: Site) -> None:
             await expect(each.get_by_label("assistant message, being written")).to_have_count(0)
 
 
+async def test_many_running_runs_leave_connections_for_requests(site: Site) -> None:
+    """Browsers have six connections per server."""
+    typist = Typist()
+    async with working(site.operator, App({"typist": typist})):
+        for n in range(8):
+            await site.client.enqueue("t", "one two", f"r{n}", agent="typist", parallel=True)
+        for n in range(8):
+            await site.running("t", f"r{n}", messages=0)
+        page = await site.person("threads/t?run=r0")
+        await expect(page.get_by_title("live")).to_be_visible()
+        await page.get_by_label("Inspector").get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_label("Inspector").get_by_text("cancelled").first).to_be_visible()
+        typist.released.set()
+
+
 def frame(data: object, id: str = "") -> str:
     text = data if isinstance(data, str) else json.dumps(data)
     return (f"id: {id}\n" if id else "") + f"data: {text}\n\n"
@@ -90,3 +105,44 @@ async def test_what_is_no_event_of_the_thread_changes_nothing(site: Site) -> Non
     await expect(page.get_by_label("Transcript")).not_to_contain_text("of another thread")
     await asyncio.wait_for(again.wait(), 30)
     assert asked[:2] == [None, "last"]
+
+
+async def test_a_lost_event_leaves_no_message_being_written(site: Site) -> None:
+    """The page reads the messages again after any gap, also one that names no thread."""
+    typist = Typist()
+    typist.released.set()
+    async with working(site.operator, App({"typist": typist})):
+        await site.say("t", "one two", "r", agent="typist")
+    stored = (await site.client.messages("t")).items[-1]
+    page = await site.person("threads")
+    lost = event("message.delta", {"message_id": stored.id, "text": "one"}, run="r")
+    body = frame(lost, "1") + frame({**event("gap", {}, thread="", run=""), "id": None})
+    bodies = [body]
+
+    async def answer(route: Route) -> None:
+        if bodies:
+            await route.fulfill(status=200, content_type="text/event-stream", body=bodies.pop())
+        else:
+            await route.fulfill(status=204)
+
+    await page.route("**/v1/threads/t/stream", answer)
+    await site.open(page, "threads/t")
+    await expect(page.get_by_text("Events were lost here.")).to_be_visible()
+    await expect(page.get_by_label("assistant message", exact=True)).to_contain_text("one two")
+    await expect(page.get_by_label("assistant message, being written")).to_have_count(0)
+
+
+async def test_the_events_of_a_run_continue_after_the_stream_of_a_stopped_process(site: Site) -> None:
+    """The stream of a run ends with the last event of the run, or without it if the API process stops."""
+    await site.client.enqueue("t", "hello", "r")
+    page = await site.person("threads")
+
+    async def answer(route: Route) -> None:
+        last = await route.request.header_value("last-event-id")
+        id, type = ("1-1", "run.started") if last is None else ("1-2", "run.completed")
+        body = frame({**event(type, {}, run="r"), "id": id}, id)
+        await route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    await page.route("**/v1/threads/t/runs/r/stream", answer)
+    await site.open(page, "threads/t?run=r&event=1-2")
+    await expect(page.locator(".event-row")).to_contain_text(["run.started", "run.completed"])

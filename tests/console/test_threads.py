@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from runyard.domain.states import RunStatus
 from tests.console.conftest import Serve, Site, prompt
@@ -50,6 +50,7 @@ async def test_edit_and_resend_makes_siblings(site: Site) -> None:
     await expect(page.get_by_label("assistant message")).to_have_text(re.compile("red"))
     await expect(siblings).to_contain_text("1 of 2")
     await page.keyboard.press("r")
+    await page.get_by_role("dialog").get_by_role("button", name="Answer again").click()
     await expect(page.get_by_role("treeitem")).to_have_count(3)
 
 
@@ -59,7 +60,7 @@ async def test_an_approval_is_answered_with_edited_arguments(site: Site) -> None
     await page.get_by_role("button", name="Edit arguments…").click()
     await page.get_by_label("Arguments of refund").fill('{"args": ["7"]}')
     await page.get_by_role("button", name="Approve with these").click()
-    await expect(page.get_by_text("Nobody waits for you")).to_be_visible()
+    await expect(page.get_by_text("No request waits for an answer")).to_be_visible()
     result = await site.client.handle("t", "r").result(20)
     assert result.ok
     [request] = (await site.client.requests("t", pending=False)).items
@@ -76,8 +77,45 @@ async def test_the_takeover_of_a_run_is_seen(site: Site, workers: Fleet) -> None
     await expect(page.get_by_label("assistant message").filter(has_text="after")).to_be_visible()
     await expect(page.locator(".bars .wf-attempt")).to_have_count(2)
     await expect(page.locator(".bars .wf-attempt.bad")).to_have_count(1)
+    await expect(page.locator(".waterfall .legend")).to_contain_text(["queued", "running", "lost or failed"])
+    await expect(page.get_by_label("Transcript").get_by_text("Taken over by")).to_be_visible()
     await page.get_by_role("tab", name="Attempts 2").click()
     await expect(page.locator(".attempts")).to_contain_text("lost")
+
+
+async def test_a_retry_is_no_takeover(site: Site) -> None:
+    await site.say("t", "say before | fail transient | say after", "r", max_attempts=2)
+    page = await site.person("threads/t?run=r")
+    transcript = page.get_by_label("Transcript")
+    await expect(transcript.get_by_text(re.compile("Retried after .*: the first attempt failed"))).to_be_visible()
+    await expect(transcript.get_by_text("Taken over")).to_have_count(0)
+    history = page.locator(".history li")
+    for words in ("attempt 1 started", "failed, for another attempt", "attempt 2 started", "completed"):
+        await expect(history.filter(has_text=words)).to_have_count(1)
+
+
+async def test_each_kind_of_entry_has_a_lane_in_the_waterfall(site: Site) -> None:
+    """Also kinds that the page does not know. Bars that overlap are below one another."""
+    await site.say("t", "say before | tool add 1 2 | say after", "r")
+    page = await site.person("threads")
+
+    async def answer(route: Route) -> None:
+        found = await (await route.fetch()).json()
+        [attempt] = [each for each in found["entries"] if each["type"] == "attempt"]
+        times = {name: attempt[name] for name in ("at", "started_at", "ended_at", "fence")}
+        nothing = dict.fromkeys(("name", "status", "input", "output", "usage", "error"))
+        kinds = ("sleep", "signal", "child", "blue_moon", "step", "tool", "tool", "model_request", "request")
+        made = [{**nothing, **times, "type": kind, "id": f"{kind} {n}", "seconds": 1.0} for n, kind in enumerate(kinds)]
+        made[-1] |= {"name": "approval", "ended_at": None, "status": "pending"}
+        await route.fulfill(json={**found, "entries": [attempt, *made]})
+
+    await page.route("**/timeline**", answer)
+    await site.open(page, "threads/t?run=r")
+    lanes = ("attempts", "model requests", "tools", "steps", "children", "sleeps", "signals", "blue moons", "HITL requests")
+    await expect(page.locator(".bars-name")).to_have_text([*lanes])
+    tools = page.locator(".bars-lane").nth(2).locator(".wf")
+    assert len({await each.evaluate("bar => bar.style.top") for each in await tools.all()}) == 2
+    await expect(page.get_by_role("img", name=re.compile("blue moon blue_moon 3"))).to_be_visible()
 
 
 async def test_a_run_is_cancelled(site: Site) -> None:
@@ -89,16 +127,32 @@ async def test_a_run_is_cancelled(site: Site) -> None:
     assert (await site.client.run("t", "r")).status is RunStatus.CANCELLED
 
 
-async def test_two_browsers_on_two_api_processes_see_the_same(site: Site, serve: Serve, fleet: Fleet) -> None:
+async def test_two_browsers_on_two_api_processes_see_the_same(site: Site, serve: Serve) -> None:
     await site.say("t", "say hello", "r0")
     anna, bert = await site.person("threads/t"), await site.person("threads/t", url=await serve())
     await expect(bert.get_by_title("live")).to_be_visible()
     await prompt(anna, "ask Which colour?")
-    await expect(bert.get_by_label("Request")).to_contain_text("Which colour?")
+    await expect(bert.get_by_role("region", name="Request")).to_contain_text("Which colour?")
     await bert.get_by_label("Answer", exact=True).fill("blue")
     await bert.get_by_role("button", name="Answer", exact=True).click()
     await expect(anna.get_by_label("assistant message").last).to_contain_text("Which colour? blue")
-    await expect(anna.get_by_label("Request")).to_have_count(0)
+    await expect(anna.get_by_role("region", name="Request")).to_have_count(0)
+
+
+async def test_a_lost_request_does_not_take_the_page(site: Site) -> None:
+    """It says what failed in place of the messages, and reads them when somebody asks for it."""
+    await site.client.store_message("t", "hello")
+    page = await site.person("threads")
+    pattern = "**/v1/threads/t/messages?**"
+    await page.route(pattern, lambda route: route.abort())
+    await site.open(page, "threads/t")
+    transcript = page.get_by_label("Transcript")
+    await expect(transcript.get_by_role("alert")).to_be_visible()
+    await expect(page.get_by_role("textbox", name="Prompt")).to_be_visible()
+    await page.unroute(pattern)
+    await transcript.get_by_role("button", name="Try again").click()
+    await expect(page.get_by_label("user message")).to_contain_text("hello")
+    await expect(transcript.get_by_role("alert")).to_have_count(0)
 
 
 async def test_a_link_leads_to_its_message_and_its_event(site: Site) -> None:

@@ -66,5 +66,5 @@ async def test_chat_example_streams_resumes_repeats_and_branches(web: httpx.Asyn
     assert [(each["id"], each["parent"]) for each in (await web.get("/chats")).json()] == [("c1", None), (branch, "c1")]
 
     refused = await web.post("/chats/c1/runs/never/branch", json={"text": "?"})
-    assert (refused.status_code, refused.json()["code"]) == (409, "run_not_completed")
+    assert (refused.status_code, refused.json()["code"]) == (404, "cut_run_not_found")
     assert (await web.post("/chats/c1/prompts", json={"text": ""})).status_code == 422

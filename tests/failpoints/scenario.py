@@ -29,6 +29,9 @@ THREAD: Final = "t"
 UNHEARD: Final = "unheard"
 GIVEN_UP: Final = "given-up"
 PARKED: Final = "parked"
+CHAINED: Final = "chained"
+LINKS: Final = ("eight", "nine", "ten")
+"""The runs of CHAINED. They are queued together, so that the completion of one claims the next."""
 WAIT: Final = 150.0
 """Seconds that a run may take: two crashes and their discovery take up to 18, and four times that beside other tests."""
 
@@ -61,6 +64,9 @@ class _Driver:
 
     async def run(self) -> None:
         client, names = self.client, self.names
+        links = [await self.enqueue(f"say-{link}", getattr(names, link), CHAINED) for link in LINKS]
+        for link in links:
+            await self.ended(link)
         asked = await self.enqueue("tool-a tool-b ask-go say-one", names.asked)
         await self.stopped(asked)
         await patiently(lambda: client.respond(THREAD, "yes", response_id=names.answer))
@@ -149,7 +155,7 @@ async def check(client: Client, names: Names, world: Path, crashes: int) -> None
     effects = [line.split() for line in world.read_text().splitlines()]
     statuses = {run.run_id: run.status for run in (await client.runs()).items}
     assert {statuses.pop(name) for name in (names.hangs, names.given_up)} == {RunStatus.CANCELLED}
-    own = ("parked", "asked", "stumbles", "breaks", "job", "probe", "many", "forks_own", "unheard")
+    own = ("parked", "asked", "stumbles", "breaks", "job", "probe", "many", "forks_own", "unheard", *LINKS)
     tried = [candidate_id(THREAD, names.many, n) for n in range(len(TRIED))]
     key = await client.backend.threads.thread_key(PARKED)
     assert key is not None
@@ -160,6 +166,7 @@ async def check(client: Client, names: Names, world: Path, crashes: int) -> None
     same(await history(client, THREAD), FIRST + LATER)
     same(await history(client, GIVEN_UP), ["user: ask-why", "assistant: aborted: nobody answers"])
     same(await history(client, PARKED), WAITED)
+    same(await history(client, CHAINED), [f"{role}: say-{link}" for link in LINKS for role in ("user", "assistant")])
     same(await history(client, names.fork), FIRST + OWN)
     same(await history(client, names.forked), FIRST)
     for thread, word in zip(tried, TRIED, strict=True):

@@ -44,13 +44,17 @@ async def test_death_between_the_two_claims_is_no_crash(fleet: Fleet, point: str
 
 
 async def test_death_after_the_final_commit(fleet: Fleet, effects: Path) -> None:
-    """Nothing is run again, the next run of the lane starts, and readers are told of the end that nobody announced."""
+    """Nothing is run again, the next run of the lane starts, and readers are told of the end that nobody announced.
+
+    The commit claimed the next run, too. Its attempt had not begun, so the death is no crash of it.
+    """
     first = await fleet.client.enqueue("t", "tool-a say-on", "first")
     second = await fleet.client.enqueue("t", "say-more", "second")
-    await dies(fleet, (await fleet.spawn(APP, failpoints="runs.complete.after=crash")).pid)
-    assert await first.status() is RunStatus.COMPLETED
+    await dies(fleet, (await fleet.spawn("tests.support.agents.chains:app", failpoints="runs.complete.after=crash")).pid)
+    assert (await first.status(), await second.status()) == (RunStatus.COMPLETED, RunStatus.RUNNING)
     await fleet.start(app=APP)
-    assert (await second.result(BOUND)).run.attempt == 1
+    run = (await second.result(BOUND)).run
+    assert (run.attempt, run.crash_count) == (2, 0)
     assert len(effects.read_text().splitlines()) == 1
     ends = [event.type async for event in first.stream() if event.type in STREAM_ENDS]
     assert ends == ["run.completed"]

@@ -62,10 +62,15 @@ class Thief(FaultProxy):
         return None
 
 
+OTHER_NAMES: Final = {"runs.complete": "complete_and_claim"}
+"""The statements of a worker that do not have the name of their verb."""
+
+
 def of_postgres(verbs: Sequence[str]) -> dict[str, bytes]:
-    """Those of ``verbs`` that are one statement of the same name, with its text."""
+    """Those of ``verbs`` that are one statement, with its text. Most statements have the name of their verb."""
     texts = statements()
     found = {verb: verb.partition(".")[2] for verb in verbs if verb.partition(".")[0] in ("runs", "threads", "workers")}
+    found |= {verb: name for verb, name in OTHER_NAMES.items() if verb in found}
     return {verb: texts[name].encode() for verb, name in found.items() if name in texts}
 
 

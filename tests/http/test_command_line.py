@@ -28,6 +28,7 @@ from tests.unit.cli.test_terminal import commands
 OVER_HTTP: Final[dict[str, list[str]]] = {
     "doctor": [],
     "prompt": ["t", "say hello", "--run-id", "r2", "--wait"],
+    "enqueue": ["PROMPTS"],
     "regenerate": ["t", "--wait"],
     "respond": ["asking", "red"],
     "signal": ["t", "paid", "7"],
@@ -44,6 +45,7 @@ OVER_HTTP: Final[dict[str, list[str]]] = {
     "threads messages": ["t"],
     "threads tree": ["t"],
     "threads branches": ["t"],
+    "threads export": ["t"],
     "threads label": ["t", "here"],
     "threads store": ["t", "a note"],
     "threads lineage": ["t"],
@@ -85,7 +87,6 @@ ENDS: Final = {"webhooks redeliver": exit_codes.Exit.NOT_FOUND}
 """The commands that name nothing here. Their exit code comes from the server's answer."""
 DIRECT: Final[dict[str, tuple[list[str], str]]] = {
     "migrate": ([], "only a database has a schema"),
-    "threads export": (["t"], "HTTP API does not support|connect directly"),
     "threads import": (["FILE", "--new-ids"], "HTTP API does not support|connect directly"),
     "import cubepi": (["SQLITE"], "HTTP API does not support|connect directly"),
     "workers stacks": (["WORKER"], "has no port|own machine"),
@@ -131,6 +132,8 @@ async def test_every_command_works_over_https_or_says_why_not(
     for thread, run in (("asking", "ask"), ("aborted", "ask"), ("cancelled", "ask"), ("unwanted", "unwanted")):
         await (await client.enqueue(thread, "color?", run)).result(BOUND)
     names: dict[str, str] = {"WORKER": (await client.workers())[0].worker_id, "FILE": str(tmp_path / "t.jsonl")}
+    names["PROMPTS"] = str(tmp_path / "prompts.jsonl")
+    (tmp_path / "prompts.jsonl").write_text('{"thread_id": "many", "message": "say hello", "run_id": "m1"}\n')
     names["SQLITE"] = f"sqlite:///{tmp_path}/threads.db"
     cubepi(tmp_path / "threads.db")
     with (tmp_path / "t.jsonl").open("wb") as file:

@@ -24,14 +24,15 @@ from runyard_api.http.settings import ApiSettings
 from tests.http.conformity import Documented
 from tests.http.conftest import SECRET
 from tests.support.api_server import serving
+from tests.support.long_form import LONG
 from tests.support.receiver import new_secret
 
 HERE = Path(__file__).parent
-FULL = int(os.environ.get("RUNYARD_TEST_REQUESTS", "0")) > 300
-BOUND = 1500 if FULL else 100
+FULL = int(os.environ.get("RUNYARD_TEST_REQUESTS", "2000" if LONG else "0")) > 300
+BOUND = 1500 if FULL else 300
 PHASES = ("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "20")
-SHORT = ("--phases", "examples,fuzzing", "--max-examples", "8")
-"""About 300 requests."""
+SHORT = ("--phases", "examples,fuzzing", "--max-examples", "4")
+"""About 150 requests."""
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_every_path_of_the_rules_is_there(document: dict[str, Any]) -> None:
         *("/v1/queues", "/v1/queues/{queue}/pause", "/v1/queues/{queue}/resume", "/v1/workers/{worker_id}/drain"),
         *("/v1/limits", "/v1/limits/{name}", "/v1/keys", "/v1/keys/{key_id}"),
         *("/v1/doctor", "/v1/workers/{worker_id}/stacks"),
-        *("/v1/agents/{name}", f"{t}/messages/{{message_id}}"),
+        *("/v1/agents/{name}", f"{t}/messages/{{message_id}}", f"{t}/branches/{{number}}/messages"),
         *("/v1/requests/{request_id}", "/v1/requests/{request_id}/respond"),
         *(t, r, "/livez", "/readyz", "/metrics"),
         *(
@@ -193,4 +194,4 @@ async def test_the_api_does_what_its_document_says(client: Client, tmp_path: Pat
     print(text[-4000:])
     assert process.returncode == 0, text[-20_000:]
     made = re.search(r"(\d+) generated", text)
-    assert made is not None and int(made[1]) >= (2000 if FULL else 100)
+    assert made is not None and int(made[1]) >= (2000 if FULL else 80)

@@ -72,13 +72,15 @@ class TestThreads:
     async def test_list_filter_and_page(self, http: httpx.AsyncClient) -> None:
         for n in range(5):
             await post(http, "/v1/threads", 201, thread_id=f"t{n}", agent=f"a{n % 2}", tags={"n": str(n), "all": "yes"})
-        seen, cursor = [], None
-        while True:
-            page = await get(http, "/v1/threads", limit=2, **({"cursor": cursor} if cursor else {}))
-            seen += [thread["thread_id"] for thread in page["items"]]
-            if (cursor := page["next"]) is None:
-                break
-        assert seen == [f"t{n}" for n in range(5)]
+        ids = [f"t{n}" for n in range(5)]
+        for order, expected in (({}, ids), ({"order": "oldest_first"}, ids), ({"order": "newest_first"}, ids[::-1])):
+            seen, cursor = list[str](), None
+            while True:
+                page = await get(http, "/v1/threads", limit=2, **order, **({"cursor": cursor} if cursor else {}))
+                seen += [thread["thread_id"] for thread in page["items"]]
+                if (cursor := page["next"]) is None:
+                    break
+            assert seen == expected
         assert [t["thread_id"] for t in (await get(http, "/v1/threads", agent="a1"))["items"]] == ["t1", "t3"]
         found = await http.get("/v1/threads", params=[("tag", "n:3"), ("tag", "all:yes")])
         assert [t["thread_id"] for t in found.json()["items"]] == ["t3"]
@@ -95,8 +97,8 @@ class TestThreads:
 
     async def test_delete_with_descendants_or_erase(self, http: httpx.AsyncClient) -> None:
         await post(http, "/v1/threads/a/messages", 201, message="secret")
-        await post(http, "/v1/threads/a/fork", 201, new="b", at_seq=1)
-        await post(http, "/v1/threads/b/fork", 201, new="c", at_seq=1)
+        await post(http, "/v1/threads/a/fork", 201, new_thread_id="b", at_seq=1)
+        await post(http, "/v1/threads/b/fork", 201, new_thread_id="c", at_seq=1)
         assert (await http.delete("/v1/threads/a?erase=true&descendants=true")).status_code == 400
         assert (await http.delete("/v1/threads/a?erase=true")).status_code == 204
         assert "secret" not in (await http.get("/v1/threads/c/messages")).text
@@ -111,8 +113,8 @@ class TestThreads:
     async def test_lineage_and_diff(self, http: httpx.AsyncClient) -> None:
         """F12: ancestors, children, the nearest common ancestor, and what each says after the last common message."""
         first = await post(http, "/v1/threads/a/messages", 201, message="1")
-        await post(http, "/v1/threads/a/fork", 201, new="b", at_message_id=first["id"])
-        await post(http, "/v1/threads/b/fork", 201, new="c", at_message_id=first["id"])
+        await post(http, "/v1/threads/a/fork", 201, new_thread_id="b", at_message_id=first["id"])
+        await post(http, "/v1/threads/b/fork", 201, new_thread_id="c", at_message_id=first["id"])
         await post(http, "/v1/threads/a/messages", 201, message="a2")
         for text in ("c2", "c3"):
             await post(http, "/v1/threads/c/messages", 201, message=text)
@@ -258,6 +260,20 @@ class TestRuns:
 
 
 class TestMessages:
+    async def test_the_messages_of_a_branch(self, http: httpx.AsyncClient) -> None:
+        """Branch 0 of a thread without messages is empty."""
+        path = "/v1/threads/t/branches"
+        await post(http, "/v1/threads", 201, thread_id="t")
+        assert (await get(http, f"{path}/0/messages"))["items"] == []
+        await post(http, "/v1/threads/t/messages", 201, message="a")
+        await post(http, "/v1/threads/t/messages", 201, message="b", parent_id=ROOT_ID)
+        found = [await get(http, f"{path}/{number}/messages") for number in (0, 1)]
+        assert [(len(page["items"]), page["branches"]) for page in found] == [(1, 2), (1, 2)]
+        refused = await get(http, f"{path}/2/messages", 404)
+        assert refused["code"] == "message_not_found" and "2 branches" in refused["detail"]
+        for wrong in ("%2B1", "1_0", "%201", "-0", "x", "%D9%A1"):
+            assert (await get(http, f"{path}/{wrong}/messages", 422))["errors"][0]["pointer"] == "number", wrong
+
     async def test_store_and_read(self, http: httpx.AsyncClient) -> None:
         """B1, B2: a path in both directions, page by page."""
         stored = [await post(http, "/v1/threads/t/messages", 201, message=f"m{n}") for n in range(5)]
@@ -400,21 +416,23 @@ class TestForks:
     async def test_fork_is_idempotent(self, http: httpx.AsyncClient, worker: Worker) -> None:
         """F1, F4, F7: 201, then 200, then 409; with a first prompt in the same call."""
         await post(http, "/v1/threads/t/runs/wait", 200, message="say 1", run_id="r")
-        first = await http.post("/v1/threads/t/fork", json={"new": "f", "after_run_id": "r", "title": "T", "message": "say 2"})
+        first = await http.post(
+            "/v1/threads/t/fork", json={"new_thread_id": "f", "after_run_id": "r", "title": "T", "message": "say 2"}
+        )
         assert first.status_code == 201 and first.headers["location"] == "/v1/threads/f"
         made = first.json()
         assert (made["thread"]["parent_thread_id"], made["thread"]["forked_after_run_id"]) == ("t", "r")
         assert (await get(http, f"/v1/threads/f/runs/{made['run']['run_id']}/wait"))["text"] == "2"
-        again = await post(http, "/v1/threads/t/fork", 200, new="f", after_run_id="r", title="T", message="say 2")
+        again = await post(http, "/v1/threads/t/fork", 200, new_thread_id="f", after_run_id="r", title="T", message="say 2")
         assert again["run"]["run_id"] == made["run"]["run_id"]
-        assert (await post(http, "/v1/threads/t/fork", 409, new="f"))["code"] == "thread_already_exists"
-        assert (await post(http, "/v1/threads/t/fork", 409, after_run_id="no"))["code"] == "run_not_completed"
+        assert (await post(http, "/v1/threads/t/fork", 409, new_thread_id="f"))["code"] == "thread_already_exists"
+        assert (await post(http, "/v1/threads/t/fork", 404, after_run_id="no"))["code"] == "cut_run_not_found"
         assert (await post(http, "/v1/threads/no/fork", 404))["code"] == "thread_not_found"
 
     async def test_no_option_of_a_fork_is_ignored(self, http: httpx.AsyncClient) -> None:
         """F5, F7: a fork without a prompt has no run id, and a fork that is no job has no id of a job; nothing is forked."""
         await post(http, "/v1/threads/t/messages", 201, message="x")
-        cut = {"new": "f", "at_seq": 1}
+        cut = {"new_thread_id": "f", "at_seq": 1}
         for options in ({"wait": True, "run_id": "r"}, {"job_id": "j"}, {"run_id": "r"}):
             assert (await post(http, "/v1/threads/t/fork", 400, **cut, **options))["code"] == "invalid_input", options
         assert (await http.get("/v1/threads/f")).status_code == 404
@@ -424,7 +442,9 @@ class TestForks:
         call = {"type": "tool_call", "id": "c", "name": "look", "arguments": {}}
         await post(http, "/v1/threads/t/messages", 201, message="x")
         made = await post(http, "/v1/threads/t/messages", 201, message={"role": "assistant", "content": [call]})
-        first = await post(http, "/v1/threads/t/fork", 201, new="a", at_seq=1, tags={"k": "v"}, metadata={"why": 1}, agent="b")
+        first = await post(
+            http, "/v1/threads/t/fork", 201, new_thread_id="a", at_seq=1, tags={"k": "v"}, metadata={"why": 1}, agent="b"
+        )
         thread = first["thread"]
         assert (thread["forked_at_seq"], thread["tags"], thread["extra"], thread["agent"]) == (
             1,
@@ -432,9 +452,9 @@ class TestForks:
             {"fork": {"why": 1}},
             "b",
         )
-        refused = await post(http, "/v1/threads/t/fork", 409, new="b", at_message_id=made["id"])
+        refused = await post(http, "/v1/threads/t/fork", 409, new_thread_id="b", at_message_id=made["id"])
         assert refused["code"] == "fork_boundary" and refused["details"]["before"] and refused["details"]["after"] is None
-        await post(http, "/v1/threads/t/fork", 201, new="b", at_message_id=made["id"], repair=True)
+        await post(http, "/v1/threads/t/fork", 201, new_thread_id="b", at_message_id=made["id"], repair=True)
         items = (await get(http, "/v1/threads/b/messages"))["items"]
         assert [message["role"] for message in items] == ["user", "assistant", "tool"]
         assert items[-1]["content"][0]["is_error"]
@@ -443,9 +463,9 @@ class TestForks:
     async def test_fork_when_the_run_completes(self, http: httpx.AsyncClient, client: Client) -> None:
         """F5: a job that waits for the run of the cut."""
         await post(http, "/v1/threads/t/runs", 202, message="x", run_id="r")
-        job = await post(http, "/v1/threads/t/fork", 202, new="f", after_run_id="r", wait=True, job_id="j")
+        job = await post(http, "/v1/threads/t/fork", 202, new_thread_id="f", after_run_id="r", wait=True, job_id="j")
         assert (job["kind"], job["status"]) == ("fork", "queued")
-        again = await post(http, "/v1/threads/t/fork", 200, new="f", after_run_id="r", wait=True, job_id="j")
+        again = await post(http, "/v1/threads/t/fork", 200, new_thread_id="f", after_run_id="r", wait=True, job_id="j")
         assert again["run_id"] == "j"
 
     async def test_fork_once_answers_and_writes_nothing(self, http: httpx.AsyncClient, worker: Worker) -> None:

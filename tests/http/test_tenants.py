@@ -19,6 +19,7 @@ BODIES: dict[str, Any] = {
     "create_thread": {"thread_id": THREAD},
     "update_thread": {"title": "x"},
     "create_run": {"message": "x"},
+    "create_runs": {"items": [{"thread_id": THREAD, "message": "x"}]},
     "stream_new_run": {"message": "x"},
     "wait_new_run": {"message": "x"},
     "regenerate": {},
@@ -31,7 +32,7 @@ BODIES: dict[str, Any] = {
     "respond_on_thread": {"answer": "x"},
     "send_signal": {"name": "paid"},
     "abort_pending": {},
-    "fork_thread": {"new": "mine"},
+    "fork_thread": {"new_thread_id": "mine"},
     "fork_once": {"message": "x"},
     "fork_many": {"messages": ["x"]},
     "rotate_webhook_secret": {},
@@ -52,7 +53,7 @@ QUERIES: dict[str, dict[str, str]] = {
     "fork_many": {"wait": "0"},
     "diff_threads": {"other": THREAD},
 }
-LAZY = {"create_run", "wait_new_run", "store_message", "create_thread", "stream_new_run"}
+LAZY = {"create_run", "create_runs", "wait_new_run", "store_message", "create_thread", "stream_new_run"}
 """A thread that a tenant does not have is made: its own, under the same id."""
 LISTS = {"list_threads", "list_runs", "list_requests", "read_feed", "read_usage", "list_agents"}
 DEPLOYMENT = {"list_workers", "list_queues", "get_agent", "metrics", "livez", "readyz", "whoami"}
@@ -79,7 +80,7 @@ def every(app: FastAPI) -> list[tuple[str, str, str]]:
 
 async def call(http: httpx.AsyncClient, operation: str, method: str, path: str, request_id: str) -> httpx.Response:
     url = path.format(thread_id=THREAD, run_id=RUN, request_id=request_id, message_id=MESSAGE, label="x", name="scripted",
-        queue="q", worker_id="w", key_id="k", webhook_id="h", delivery_id="d")  # fmt: skip
+        queue="q", worker_id="w", key_id="k", webhook_id="h", delivery_id="d", number="0")  # fmt: skip
     body = BODIES[operation] if method in ("post", "patch", "put") else None
     return await http.request(method.upper(), url, json=body, params=QUERIES.get(operation))
 

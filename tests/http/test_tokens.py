@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 
 from runyard import Client
 from runyard.domain.api_keys import Scope, Secret
-from runyard.errors import InvalidInputError
+from runyard.errors import ConfigurationError
 from runyard.worker.worker import Worker
 from runyard_api.http import tokens
 from runyard_api.http.principal import Principal
@@ -336,16 +336,16 @@ async def known(request: HTTPConnection) -> Principal | None:
     return Principal("alpha", frozenset({"read"}), request.headers.get("x-user", "ann"))
 
 
-@pytest.mark.parametrize("secret", [None, "", " , ", "short", "x" * 31, f"{SECRET},short"])
+@pytest.mark.parametrize("secret", [None, "short", "x" * 31, f"{SECRET},short"])
 def test_a_secret_is_needed_where_callers_differ(client: Client, secret: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that a process makes up is not known to the others; the words say how to make one, and do not show what was given."""
     monkeypatch.delenv("RUNYARD_API_TOKEN_SECRET", raising=False)
     made = ApiSettings(_env_file=None, token_secret=secret)
     for auth in ("keys", known):
-        with pytest.raises(InvalidInputError, match=r"RUNYARD_API_TOKEN_SECRET.*openssl rand -hex 32") as refused:
+        with pytest.raises(ConfigurationError, match=r"RUNYARD_API_TOKEN_SECRET.*openssl rand -hex 32") as refused:
             asgi_app(client, auth=auth, settings=made)  # type: ignore[arg-type]
-        assert refused.value.details == {"field": "token_secret"} and "xxxx" not in str(refused.value)
-    if not (secret or "").strip(", "):
+        assert refused.value.details == {"variables": ["RUNYARD_API_TOKEN_SECRET"]} and "xxxx" not in str(refused.value)
+    if secret is None:
         asgi_app(client, auth="off", settings=made)
     assert SECRET not in repr(ApiSettings(_env_file=None, token_secret=SECRET))
 

@@ -92,8 +92,12 @@ async def test_an_address_that_no_delivery_reaches_is_refused(caller: Caller, ur
         ]
 
 
-async def test_allowed_and_public_addresses_and_names_are_accepted(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNYARD_WEBHOOK_ALLOW_PRIVATE", "10.1.0.0/16,::1/128")
+
+
+async def test_allowed_and_public_addresses_and_names_are_accepted(allowed: None, caller: Caller) -> None:
     http = await caller(scopes=("admin",))
     for host, status in (("10.1.2.3", 201), ("localhost", 201), ("[::1]", 201), ("10.2.0.1", 422), ("127.0.0.1", 422)):
         assert (await http.post("/v1/webhooks", json={"url": f"http://{host}/"})).status_code == status, host

@@ -13,8 +13,9 @@ from tests.monitoring.answers import answers, table
 from tests.monitoring.scene import AGENTS, BOUND, Scene, deployment
 from tests.support import monitoring
 from tests.support.fleet import Fleet, scrape, until
+from tests.support.long_form import LONG
 
-RUNS = int(os.environ.get("RUNYARD_TEST_SCRAPED_RUNS", "200"))
+RUNS = int(os.environ.get("RUNYARD_TEST_SCRAPED_RUNS", "200" if LONG else "80"))
 EMPTY = {
     "runs: Jobs of arq's producers per second: {{outcome}}": "no queue of arq is served",
     "servers: Memory of Redis: limit": "the Redis of the tests has no memory limit",
@@ -24,7 +25,7 @@ EMPTY = {
 
 
 async def test_every_query_answers_on_a_live_deployment(fleet: Fleet, tmp_path: Path) -> None:
-    """200 runs through two workers and the API, one worker killed: no query fails or is empty without a reason."""
+    """Runs through two workers and the API, one worker killed: no query fails or is empty without a reason."""
     async with deployment(fleet, tmp_path) as scene:
         await scene.play(RUNS // 2)
         taken_over = await scene.kill_a_worker()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.attempts import ATTEMPTS
+from tests.mutants.batches import BATCHES
+from tests.mutants.chains import CHAINS
 from tests.mutants.deployment import DEPLOYMENT
 from tests.mutants.failovers import FAILOVERS
 from tests.mutants.fan_outs import FAN_OUTS
+from tests.mutants.histories import HISTORIES
 from tests.mutants.locked_threads import LOCKED_THREADS
 from tests.mutants.mutant import Edit, Mutant, mutant
 from tests.mutants.outside import OUTSIDE
@@ -315,14 +319,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "any worker may release a lock", f"{LUA}/release.lua",
-        "if held[i] == values[i] then",
+        "if held[i] == values[i] or same_lock(held[i], values[i]) then",
         "if true then",
         "tests/integration/redis/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
     ),
     mutant(
         "any worker may renew a lock", f"{LUA}/renew.lua",
-        "if redis.call('GET', lock) == ARGV[i + 1] then",
-        "if redis.call('GET', lock) then",
+        "  if value == ARGV[i + 1] then",
+        "  if value then",
         "tests/integration/redis/test_scheduler.py", "tests/stateful/test_scheduler_model.py",
     ),
     mutant(
@@ -467,10 +471,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *LOCKED_THREADS,
     *OUTSIDE,
     *OWNERS,
+    *BATCHES,
+    *CHAINS,
     *PLAIN_RUNS,
     *DEPLOYMENT,
     *FAILOVERS,
     *FAN_OUTS,
+    *HISTORIES,
     *WAITING,
+    *ATTEMPTS,
     *TIMELINES,
 )  # fmt: skip

@@ -606,7 +606,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "one run that cannot be decoded stops its claim", "backends/runyard_backends/postgres/runs.py",
-        "return await self._end_corrupted(claim, row, error)", "raise",
+        "return claim, error\n", "raise\n",
         "tests/integration/postgres/test_corrupt_rows.py", "-k", "when_it_is_claimed",
     ),
 )  # fmt: skip

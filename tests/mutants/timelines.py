@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, mutant
 
 TIMELINE: Final = "backends/runyard_backends/postgres/functions/timeline.sql"
+WAITS: Final = "backends/runyard_backends/postgres/functions/timeline_waits.sql"
 FILES: Final = "backends/runyard_backends/thread_files"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 HOSTILE: Final = "tests/integration/thread_files/test_hostile_files.py"
@@ -33,6 +34,26 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
         "RETURN CASE WHEN octet_length(name) > 255 THEN encode(sha256(convert_to(name, 'UTF8')), 'hex') ELSE name END;",
         "RETURN name;",
         POSTGRES, "-k", "neither_drop_nor_repeat",
+    ),
+    mutant(
+        "a page of waits has any number of bytes", WAITS,
+        "OR (c.n <= most AND c.used <= bytes)", "OR c.n <= most",
+        POSTGRES, "-k", "large_signals",
+    ),
+    mutant(
+        "a page of a timeline ends after waits that its rows do not reach", "backends/runyard_backends/postgres/timelines.py",
+        "if not ends or place <= min(ends)", "",
+        POSTGRES, "-k", "as_they_begin",
+    ),
+    mutant(
+        "a message that the run has is announced again", "runner/runyard/execution/transcript.py",
+        "if message.id not in stored and message.id not in held:", "if True:",
+        "tests/unit/execution/test_context.py", "-k", "ReplayedMessages",
+    ),
+    mutant(
+        "a later attempt does not read which messages are stored", "runner/runyard/execution/transcript.py",
+        "None if continues else {run.input.id}", "{run.input.id}",
+        "tests/unit/execution/test_context.py", "-k", "ReplayedMessages",
     ),
     mutant(
         "a search of runs has wildcards", TIMELINE,

@@ -115,7 +115,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run that is being cancelled takes a signal", SIGNALS,
-        "\n      AND r.cancel_requested_at IS NULL", "",
+        " AND r.cancel_requested_at IS NULL", "",
         POSTGRES, "-k", "asked_to_cancel_takes_no_signal",
     ),
     mutant(
@@ -125,7 +125,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a thread keeps any number of signals", SIGNALS,
-        "IF NOT FOUND AND most <= (", "IF false AND most <= (",
+        "IF waiting.wait_id IS NULL AND most <= (", "IF false AND most <= (",
         POSTGRES, "-k", "nobody_takes_are_bounded",
     ),
     mutant(

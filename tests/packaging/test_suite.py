@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-SHARED = ("conftest.py", "support/fleet.py", "support/forked.py")
+SHARED = ("conftest.py", "support/authorities.py", "support/fleet.py", "support/forked.py")
+WITHOUT = [part for name in ("cacheprovider", "langsmith_plugin", "schemathesis", "valkey") for part in ("-p", f"no:{name}")]
 GROUP = """
 import os
 import pathlib
@@ -20,7 +21,7 @@ def test_it(n):
 
 def suite(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", *WITHOUT, *arguments],
         cwd=root,
         capture_output=True,
         text=True,

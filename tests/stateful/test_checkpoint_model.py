@@ -32,8 +32,9 @@ from runyard_backends.sql.backend import connect_mysql, connect_sqlite
 from tests.stateful.choices import EXTERNALS, RUNS
 from tests.stateful.thread_rules import ThreadRules
 from tests.stateful.two_stores import Connect, Key, Side, Sides
+from tests.support.long_form import LONG
 
-EXAMPLES = int(os.environ.get("RUNYARD_TEST_CHECKPOINTS", "8"))
+EXAMPLES = int(os.environ.get("RUNYARD_TEST_CHECKPOINTS", "8" if LONG else "4"))
 """Number of random sequences for each pair of stores."""
 
 examples = itertools.count(1)

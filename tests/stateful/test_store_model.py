@@ -22,6 +22,7 @@ from runyard.domain.states import ENDED, LIVE, RunStatus
 from runyard.models import ErrorInfo, HitlRequest, RunOptions, Usage
 from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
 from runyard.ports.refs import RunRef
+from runyard.ports.results import Ended
 from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.memory import MemoryWorld
@@ -31,6 +32,8 @@ from tests.stateful.choices import EXTERNALS, RUNS, THREADS
 from tests.stateful.thread_rules import ThreadRules
 from tests.stateful.two_stores import Connect, Key, Side, Sides
 from tests.stateful.wait_rules import WaitRules
+from tests.support.histories import CACHE_BYTES, short_histories_are_kept
+from tests.support.long_form import LONG
 
 ERROR = ErrorInfo(code="boom", message="boom")
 
@@ -173,14 +176,22 @@ class StoreMachine(ThreadRules, WaitRules, RuleBasedStateMachine):
         if not finish or not claimed:
             return
 
+        claim_next = data.draw(st.booleans())
+
         async def complete(side: Side) -> list[Any]:
-            attempts = [side.attempts[pair][-1] for pair in claimed]
-            return await self.any(side).runs.complete(
-                [
-                    Write(attempt=attempt, messages=answer, usage=Usage(input_tokens=1) if n % 2 else None)
-                    for n, (attempt, answer) in enumerate(zip(attempts, answers, strict=True))
-                ]
-            )
+            writes = [
+                Write(
+                    attempt=side.attempts[pair][-1],
+                    messages=answer,
+                    usage=Usage(input_tokens=1) if n % 2 else None,
+                    claim_next=claim_next,
+                )
+                for n, (pair, answer) in enumerate(zip(claimed, answers, strict=True))
+            ]
+            ends = await self.any(side).runs.complete(writes)
+            for (key, _), end in zip(claimed, ends, strict=True):
+                self.went_on(side, key, end)
+            return ends
 
         self.both(complete, *keys)
 
@@ -244,17 +255,27 @@ class StoreMachine(ThreadRules, WaitRules, RuleBasedStateMachine):
         messages = self.messages_for(data, key, run_id)
         self.both(lambda side: self.any(side).runs.append(attempt(side), messages), key)
 
+    def went_on(self, side: Side, key: Key, end: Any) -> None:
+        """Keep the attempt of the next run of the lane, if the end ``end`` of a run has claimed it."""
+        if isinstance(end, Ended) and end.next is not None and end.next.attempt is not None:
+            side.attempts.setdefault((key, end.next.ref.run_id), []).append(end.next.attempt)
+
     @precondition(lambda self: self.with_attempt())
-    @rule(data=st.data(), extra=st.none() | st.dictionaries(st.sampled_from(["p", "q", "fork"]), st.integers(0, 3)))
-    def complete(self, data: st.DataObject, extra: Any) -> None:
+    @rule(
+        data=st.data(),
+        extra=st.none() | st.dictionaries(st.sampled_from(["p", "q", "fork"]), st.integers(0, 3)),
+        claim_next=st.booleans(),
+    )
+    def complete(self, data: st.DataObject, extra: Any, claim_next: bool) -> None:
         key, run_id, attempt = self.attempt(data)
         messages = self.messages_for(data, key, run_id)
 
         async def complete(side: Side) -> Any:
             usage = Usage(input_tokens=1)
             (ended,) = await self.any(side).runs.complete(
-                [Write(attempt=attempt(side), messages=messages, extra=extra, usage=usage)]
+                [Write(attempt=attempt(side), messages=messages, extra=extra, usage=usage, claim_next=claim_next)]
             )
+            self.went_on(side, key, ended)
             if isinstance(ended, Exception):
                 raise ended
             return ended
@@ -381,7 +402,7 @@ class StoreMachine(ThreadRules, WaitRules, RuleBasedStateMachine):
 
 
 STEPS = settings(
-    max_examples=int(os.environ.get("RUNYARD_TEST_SEQUENCES", "20")),
+    max_examples=int(os.environ.get("RUNYARD_TEST_SEQUENCES", "20" if LONG else "8")),
     phases=(Phase.reuse, Phase.generate),  # shrinking would take longer than reading thirty steps
     stateful_step_count=30,
     deadline=None,
@@ -421,9 +442,12 @@ def test_postgres_against_memory(module_postgres_url: str) -> None:
 
     def postgres() -> Connect:
         async def connect(tenant: str) -> Backend:
-            return await connect_postgres(module_postgres_url, tenant=tenant, min_pool_size=1, max_pool_size=1)
+            return await connect_postgres(
+                module_postgres_url, tenant=tenant, min_pool_size=1, max_pool_size=1, history_cache_bytes=CACHE_BYTES
+            )
 
         return connect
 
     Sides.left, Sides.right = staticmethod(memory), staticmethod(postgres)
-    run_state_machine_as_test(StoreMachine, settings=STEPS)
+    with short_histories_are_kept():
+        run_state_machine_as_test(StoreMachine, settings=STEPS)

@@ -161,6 +161,7 @@ class TwoStores:
                 "leaf_id",
                 "error",
                 "signal",
+                "next",
             )
             return {name: self.plain(getattr(value, name)) for name in (*names, "effects") if hasattr(value, name)}
         return value

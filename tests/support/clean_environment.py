@@ -13,6 +13,8 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from tests.support.authorities import public
+
 ROOT: Final = Path(__file__).parents[2]
 WITH_PIP: Final = "RUNYARD_TEST_PIP_INSTALL"
 """If this variable is set, pip installs the packages, as in the image. Otherwise those of this environment are linked."""
@@ -33,7 +35,7 @@ def make(folder: Path, extras: Iterable[str]) -> Path:
         [site] = (environment / "lib").glob("python3*/site-packages")
         for found in closure(Requirement(f"runyard[{','.join(extras)}]")):
             link(found, site)
-    subprocess.run([*pip, "install", "--quiet", *given], check=True)
+    subprocess.run([*pip, "install", "--quiet", *given], check=True, env=public())
     subprocess.run([*pip, "check"], check=True, capture_output=True)
     return environment / "bin"
 

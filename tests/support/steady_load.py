@@ -20,7 +20,7 @@ from runyard.errors import BackendUnavailableError
 from tests.support.agents.chaos import TRACE_VARIABLE, Plan
 from tests.support.fleet import Fleet, until
 
-APP: Final = "tests.support.agents.chaos:app"
+APP: Final = "tests.support.agents.chaos_app:app"
 RATE: Final = float(os.environ.get("RUNYARD_TEST_FAILOVER_RATE", "30"))
 """Runs that are enqueued per second."""
 SECONDS: Final = float(os.environ.get("RUNYARD_TEST_FAILOVER_SECONDS", "1"))

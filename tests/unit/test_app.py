@@ -208,7 +208,7 @@ def test_load_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("mod_9", "module:attribute, for example main:app"),
         ("mod_9:absent", "the module 'mod_9' has no attribute 'absent'; its Apps: app, other"),
-        ("mod_9:make", r"mod_9:make has the type function and is not an App; make one of the agents: app = App\(agents\)"),
+        ("mod_9:make", r"mod_9:make has the type function and is not an App; make one from your agents: app = App\(agents\)"),
         ("mod_9:agents", "mod_9:agents has the type dict and is not an App"),
         ("empty_9:app", r"the module 'empty_9' has no attribute 'app'; write `app = App\(…\)` in it"),
         ("package_9:app", "it is a package: name the module in it that has the App, for example package_9.main:app"),
@@ -250,7 +250,7 @@ def test_a_name_that_no_agent_can_have_is_refused_with_the_remedy(name: Any) -> 
 
 
 def test_agents_without_names_are_refused_with_the_remedy() -> None:
-    with pytest.raises(InvalidInputError, match=r'several agents have names: App\(\{"name": agent'):
+    with pytest.raises(InvalidInputError, match=r'give several agents as a map: App\(\{"name": agent'):
         App([one])
 
 

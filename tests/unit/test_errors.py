@@ -2,10 +2,12 @@
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
 from runyard import errors
+from runyard.domain.runs import CODES_WITHOUT_CLASS
 from runyard.errors import BY_CODE, RunyardError, from_dict
 
 
@@ -110,3 +112,20 @@ def test_every_class_has_the_documented_import_path(cls: type[RunyardError]) -> 
 
 def test_every_code_is_known() -> None:
     assert {cls.code for cls in ALL} == set(BY_CODE)
+
+
+def test_every_code_of_an_error_in_the_source_is_documented() -> None:
+    """The page of errors is generated from BY_CODE and CODES_WITHOUT_CLASS."""
+    sql = re.compile(r"(?:'code', |refuse\()'([a-z_]+)'")
+    python = re.compile(r"ErrorInfo\(\s*code=\"([a-z_]+)\"")
+    root = Path(errors.__file__).parents[3]
+    found = {"agent_error", "main_loop_blocked", "poison"}
+    for pattern, files in ((sql, (root / "backends").rglob("functions/*.sql")), (python, root.rglob("*/runyard*/**/*.py"))):
+        for file in files:
+            if "conformance" not in file.parts:
+                found |= set(pattern.findall(file.read_text(encoding="utf-8")))
+    assert len(found) > 30
+    assert found <= BY_CODE.keys() | CODES_WITHOUT_CLASS.keys()
+    assert not BY_CODE.keys() & CODES_WITHOUT_CLASS.keys()
+    page = (root / "docs/reference/errors.md").read_text(encoding="utf-8")
+    assert {code for code in found if f"| `{code}` |" not in page} == set()

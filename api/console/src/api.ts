@@ -93,12 +93,24 @@ export async function problem(reply: Response): Promise<ApiError> {
   return new ApiError(reply.status, found.code ?? String(reply.status), detail, found.errors ?? [], found.instance ?? null);
 }
 
+/** Most items of one answer that a page shows. No page of a list has more; what else answers may send anything. */
+const MOST_ITEMS = 1000;
+
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
-  return (await send("GET", path, signal === undefined ? { query } : { query, signal })).json() as Promise<T>;
+  const reply = await send("GET", path, signal === undefined ? { query } : { query, signal });
+  const found: unknown = await reply.json();
+  if (typeof found !== "object" || found === null) throw new ApiError(reply.status, "answer", "the server's answer is not that of the API");
+  if ("items" in found && Array.isArray(found.items)) found.items.splice(MOST_ITEMS);
+  return found as T;
 }
 
-export async function post<T>(path: string, body: unknown = undefined, query: Query = {}): Promise<T> {
-  const reply = await send("POST", path, { body, query, key: crypto.randomUUID?.() ?? String(Math.random()) });
+export function newKey(): string {
+  return crypto.randomUUID?.() ?? String(Math.random());
+}
+
+/** `key`: the Idempotency-Key. A repetition with the same key does nothing twice. */
+export async function post<T>(path: string, body: unknown = undefined, query: Query = {}, key = newKey()): Promise<T> {
+  const reply = await send("POST", path, { body, query, key });
   return (reply.status === 204 ? null : await reply.json()) as T;
 }
 
@@ -117,24 +129,32 @@ export async function remove(path: string, query: Query = {}): Promise<void> {
 
 const MOST_PAGES = 50;
 
-/** The entries of a list until its end, at most `most`. Pages that a filter leaves empty are bounded, too. */
-export async function gather<T>(path: string, query: Query, most: number, signal?: AbortSignal): Promise<T[]> {
+export interface Gathered<T> {
+  items: T[];
+  /** The cursor of what was not read, or null at the end of the list. */
+  next: string | null;
+}
+
+/** The entries of a list from `cursor` to its end, at most about `most`. Pages that a filter leaves empty are bounded, too. */
+export async function gather<T>(path: string, query: Query, most: number, signal?: AbortSignal, cursor: string | null = null): Promise<Gathered<T>> {
   const found: T[] = [];
-  let cursor: string | null = null;
   let pages = 0;
   do {
     const page: Page<T> = await get<Page<T>>(path, { limit: Math.min(200, most), ...query, cursor }, signal);
     found.push(...page.items);
     cursor = page.next;
   } while (cursor !== null && found.length < most && ++pages < MOST_PAGES);
-  return found;
+  return { items: found, next: cursor };
 }
 
-const segment = encodeURIComponent;
+/** A text as a segment of a path. Half of a surrogate pair has no encoding. */
+export function segment(text: string): string {
+  return encodeURIComponent(text.replace(/\p{Surrogate}/gu, "\ufffd"));
+}
 
 /** Paths of the API. */
 export const at = {
-  thread: (thread: string, ...rest: string[]): string => ["v1/threads", ...[thread, ...rest].map(segment)].join("/"),
+  thread: (thread: string, ...rest: string[]): string => ["v1/threads", ...[thread, ...rest].map((each) => segment(each))].join("/"),
   run: (thread: string, run: string, ...rest: string[]): string => at.thread(thread, "runs", run, ...rest),
   request: (request: string, ...rest: string[]): string => ["v1/requests", segment(request), ...rest].join("/"),
   queue: (queue: string, verb: string): string => `v1/queues/${segment(queue)}/${verb}`,

@@ -59,6 +59,11 @@ export function brief(text: string, most: number): string {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
+/** The beginning of a text in one line, without the marks of Markdown. */
+export function gist(text: string, most: number): string {
+  return brief(text.slice(0, 4 * most + 100).replace(/^[ \t]*(?:#{1,6}|>|[-*+]|\|)[ \t]+/gm, "").replace(/\*\*|`+/g, ""), most);
+}
+
 /** A short form of an id: the end of a UUID, whose beginning is its time. */
 export function shortId(id: string): string {
   return /^[0-9a-f]{8}-[0-9a-f]{4}-/.test(id) && id.length === 36 ? id.slice(-8) : id.length > 24 ? `${id.slice(0, 22)}…` : id;

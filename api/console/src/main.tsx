@@ -18,13 +18,16 @@ import "./styles/parts.css";
 import "./styles/pages.css";
 import "./styles/thread.css";
 import { Boundary, Button } from "./ui/bits";
-import { Dialogs } from "./ui/dialog";
+import { Dialogs, dismiss } from "./ui/dialog";
+import { showKeys } from "./ui/help";
 import { Icon, type IconName, Mark } from "./ui/icons";
+import { useKeys } from "./ui/keys";
 import { pending, watchPending } from "./pending";
 
 type Theme = "dark" | "light";
 const preferred: Theme = matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark";
-const theme = signal<Theme>((localStorage.getItem("runyard.theme") as Theme | null) ?? preferred);
+const chosen = localStorage.getItem("runyard.theme");
+const theme = signal<Theme>(chosen === "dark" || chosen === "light" ? chosen : preferred);
 theme.subscribe((value) => (document.documentElement.dataset.theme = value));
 
 const PAGES: [string, string, IconName, () => boolean][] = [
@@ -39,6 +42,7 @@ function Frame() {
   const shown = PAGES.filter(([, , , may]) => may());
   const who = caller.value;
   useEffect(watchPending, []);
+  useKeys({ "?": showKeys });
   return (
     <div class="frame">
       <a class="skip" href="#main" onClick={(e) => (e.preventDefault(), document.getElementById("main")?.focus())}>
@@ -64,6 +68,9 @@ function Frame() {
             {who?.name ?? who?.id}
             {who?.tenant ? <small>{who.tenant}</small> : null}
           </span>
+          <span class="hint">
+            <Button icon="keys" kind="quiet" label="Keys (?)" onClick={showKeys} />
+          </span>
           <Button
             icon={theme.value === "dark" ? "sun" : "moon"}
             kind="quiet"
@@ -87,7 +94,7 @@ function Frame() {
 
 function Current() {
   const [name = "threads", id] = place.value.path;
-  if (!can("read")) return <p class="problem">This key may not read.</p>;
+  if (!can("read")) return <p class="problem">This key does not have the scope “read”.</p>;
   if (name === "threads") return id === undefined ? <Threads /> : <ThreadPage key={id} id={id} />;
   if (name === "inbox") return <Inbox />;
   if (name === "runs") return <Runs />;
@@ -109,6 +116,9 @@ function App() {
   );
 }
 
+caller.subscribe((who) => who === null && dismiss());
 interceptLinks();
 void identify();
-render(<App />, document.getElementById("app") as HTMLElement);
+const root = document.getElementById("app") as HTMLElement;
+root.textContent = "";
+render(<App />, root);

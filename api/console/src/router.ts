@@ -1,6 +1,7 @@
 /** The place in the console: the path below its base, and the query. Every place is a link. */
 
 import { computed, signal } from "@preact/signals";
+import { segment } from "./api";
 
 const BASE = new URL("./", document.baseURI);
 
@@ -15,11 +16,11 @@ function here(): Place {
 }
 
 /** A segment of a path as text. One that is not UTF-8 stays encoded. */
-function decoded(segment: string): string {
+function decoded(encoded: string): string {
   try {
-    return decodeURIComponent(segment);
+    return decodeURIComponent(encoded);
   } catch {
-    return segment;
+    return encoded;
   }
 }
 
@@ -30,7 +31,7 @@ addEventListener("popstate", () => (place.value = here()));
 
 /** The URL of a place. */
 export function href(path: string[], query: Record<string, string | null | undefined> = {}): string {
-  const url = new URL(path.map(encodeURIComponent).join("/"), BASE);
+  const url = new URL(path.map(segment).join("/"), BASE);
   for (const [name, value] of Object.entries(query)) if (value) url.searchParams.set(name, value);
   return url.pathname + url.search;
 }

@@ -1,7 +1,7 @@
 /** Who uses the console: the key, and what it may do. */
 
 import { computed, signal } from "@preact/signals";
-import { ApiError, get, onRefusal, saveKey } from "./api";
+import { ApiError, get, onRefusal, savedKey, saveKey } from "./api";
 import type { Scope, WhoAmI } from "./types";
 
 export const caller = signal<WhoAmI | null>(null);
@@ -18,6 +18,8 @@ export function can(scope: Scope): boolean {
 /** Whether this page has shown something to a caller. The next caller gets a fresh page, which has none of it in its memory. */
 let used = false;
 
+const UNKNOWN = "The API does not know this key.";
+
 /** Ask the API who the caller is. Without a key this succeeds if the API runs without keys. Returns whether it succeeded. */
 export async function identify(): Promise<boolean> {
   refusal.value = null;
@@ -28,8 +30,10 @@ export async function identify(): Promise<boolean> {
     return (used = true);
   } catch (error) {
     caller.value = null;
-    const keyless = error instanceof ApiError && error.status === 401;
-    refusal.value = keyless ? "" : error instanceof Error ? error.message : String(error);
+    if (error instanceof ApiError && error.status === 401) {
+      refusal.value = savedKey() === null ? "" : UNKNOWN;
+      saveKey(null);
+    } else refusal.value = error instanceof Error ? error.message : String(error);
     return false;
   }
 }
@@ -40,7 +44,7 @@ export async function logIn(key: string): Promise<void> {
     if (await identify()) return;
     saveKey(null);
   }
-  refusal.value ||= "The API does not know this key.";
+  refusal.value ||= UNKNOWN;
 }
 
 export function logOut(): void {

@@ -8,6 +8,9 @@ export interface Frame {
   event: RunEvent | null;
 }
 
+/** The events with which a run stops. The stream of a run ends after one of them. */
+export const ENDS = /^run\.(completed|failed|cancelled|dead|suspended)$/;
+
 const FIRST_PAUSE = 500;
 /** Milliseconds after which a connection counts as a good one, even if it brought nothing. */
 const LASTING = 10_000;
@@ -56,7 +59,8 @@ function eventOf(data: string): RunEvent | null {
 }
 
 /**
- * Follow a stream until `signal` ends it, or the server says that there is no more (204, or the run's last event when `once`).
+ * Follow a stream until `signal` ends it, or the server says that there is no more (204, or the end of the stream after the run's
+ * last event when `once`: a process that shuts down ends its streams, too).
  * A lost connection continues after the last id, and ever later if it brings nothing. While the page is hidden no connection is open: browsers have few per server.
  */
 export async function follow(
@@ -67,6 +71,7 @@ export async function follow(
 ): Promise<void> {
   let last: string | null = null;
   let pause = FIRST_PAUSE;
+  let ended = false;
   while (!signal.aborted) {
     await visible(signal);
     const connection = new AbortController();
@@ -91,9 +96,12 @@ export async function follow(
         if (each.id !== null) last = each.id;
         if (each.event !== null || Date.now() - opened > LASTING) pause = FIRST_PAUSE;
         if (each.event?.type === "gap") options.onGap?.();
-        if (each.event !== null) onEvent(each.event);
+        if (each.event !== null) {
+          ended = ENDS.test(each.event.type);
+          onEvent(each.event);
+        }
       }
-      if (options.once === true) return;
+      if (options.once === true && ended) return;
     } catch (error) {
       if (signal.aborted) return;
       const status = (error as { status?: number }).status;

@@ -139,7 +139,8 @@ export interface Attempt {
 }
 
 export interface TimelineEntry {
-  type: "attempt" | "message" | "model_request" | "tool" | "step" | "request";
+  /** `attempt`, `message`, `model_request`, `tool`, `step`, `request`, `sleep`, `signal`, `child`, or a kind that this page does not know. */
+  type: string;
   id: string;
   at: string;
   started_at: string | null;

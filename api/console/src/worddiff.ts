@@ -6,6 +6,8 @@ export interface Piece {
 }
 
 const MOST = 600;
+/** Texts with a smaller common part than this share of the shorter one are other texts, not changed ones. */
+const LEAST_COMMON = 0.3;
 
 export function diffWords(one: string, other: string): [Piece[], Piece[]] {
   const a = one.split(/(\s+)/);
@@ -29,7 +31,19 @@ export function diffWords(one: string, other: string): [Piece[], Piece[]] {
     } else if (j >= b.length || (i < a.length && at(i + 1, j) >= at(i, j + 1))) add(ours, a[i++] as string, true);
     else add(theirs, b[j++] as string, true);
   }
-  return [ours, theirs];
+  const kept = ours.filter((each) => !each.changed).reduce((sum, each) => sum + each.text.trim().length, 0);
+  if (kept < LEAST_COMMON * Math.min(one.length, other.length)) return [[{ text: one, changed: true }], [{ text: other, changed: true }]];
+  return [phrases(ours), phrases(theirs)];
+}
+
+/** The pieces, of which spaces between two changes are changed, too: a phrase is easier to read than its words. */
+function phrases(pieces: Piece[]): Piece[] {
+  const found: Piece[] = [];
+  pieces.forEach((each, n) => {
+    const between = !each.changed && each.text.trim() === "" && pieces[n - 1]?.changed === true && pieces[n + 1]?.changed === true;
+    add(found, each.text, each.changed || between);
+  });
+  return found;
 }
 
 function add(pieces: Piece[], text: string, changed: boolean): void {

@@ -31,8 +31,9 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment. The root options name it, or the environment, or the ``runyard dev`` of this folder, or
-        ``.env``, in this order. Raises the errors of :func:`runyard.support.location.locate`."""
+        """Return the deployment. Its URLs come from the first of these sources that has them: the root options, the
+        environment, the ``runyard dev`` of this folder, ``.env``. Raises the errors of
+        :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 
@@ -52,7 +53,7 @@ def connect(context: typer.Context) -> Connecting:
 
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine."""
+    """Run a command's coroutine to its end, and return its result."""
     return asyncio.run(coroutine)
 
 

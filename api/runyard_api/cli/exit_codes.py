@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from runyard.domain.states import RunStatus
-from runyard.errors import AppImportError, LoginRefusedError, RunyardError
+from runyard.errors import AppImportError, ConfigurationError, LoginRefusedError, RunyardError
 from runyard.models import Run
 
 
@@ -26,11 +26,11 @@ class Exit(IntEnum):
 
 
 MEANING: dict[Exit, str] = {
-    Exit.OK: "done; the run of a command that waits has completed",
-    Exit.FAILED_RUN: "the run of a command that waits failed, was cancelled or is dead; or a check of demo or doctor failed",
-    Exit.USAGE: "the command line, a value in it, or the user, password or database of a URL is not valid",
+    Exit.OK: "the command succeeded; if it waited for a run, the run has completed",
+    Exit.FAILED_RUN: "the command waited for a run that failed, was cancelled or is dead; or a check of demo or doctor failed",
+    Exit.USAGE: "the command line, a value in it, a setting, or the user, password or database of a URL is not valid",
     Exit.NOT_FOUND: "no such thread, run, message, request, agent, worker, key or webhook, or a result that expired",
-    Exit.CONFLICT: "refused in the present state: a busy thread, a taken id, an answered request, a cut that is no boundary",
+    Exit.CONFLICT: "refused in the present state: a busy thread, a taken id, an answered request, a cut inside a tool cycle",
     Exit.UNAVAILABLE: "Postgres, Redis, the schema or a free place in a queue is missing; the same command may work later",
     Exit.SUSPENDED: "the run of a command that waits is suspended; answer with `runyard respond`",
     Exit.TIMEOUT: "the wait timed out; the run continues",
@@ -68,7 +68,7 @@ def of_error(error: RunyardError) -> Exit:
     """Return the exit code of an error, by its class or by the HTTP status of its class."""
     if isinstance(error, AppImportError):
         return Exit.APP
-    if isinstance(error, LoginRefusedError):
+    if isinstance(error, (ConfigurationError, LoginRefusedError)):
         return Exit.USAGE
     return _BY_HTTP_STATUS.get(error.http_status, Exit.INTERNAL)
 

@@ -18,6 +18,7 @@ from .commands import (  # fmt: skip
     demo,
     dev,
     doctor,
+    enqueue,
     feed,
     forks,
     import_,
@@ -62,7 +63,7 @@ def _version(wanted: bool) -> None:
 
 @contextmanager
 def _in_namespace(namespace: str) -> Iterator[None]:
-    """Set the variable of the namespace, for the apps in this process and its child processes."""
+    """Set RUNYARD_NAMESPACE in the block, for the apps in this process and its child processes."""
     before = os.environ.get(NAMESPACE)
     os.environ[NAMESPACE] = namespace
     try:
@@ -80,7 +81,8 @@ def root(
     url: Annotated[
         str | None,
         typer.Option(
-            envvar="RUNYARD_POSTGRES_URL", help="URL of Postgres or of the HTTP API. Default: the `runyard dev` here, or .env."
+            envvar="RUNYARD_POSTGRES_URL",
+            help="URL of Postgres or of the HTTP API. Default: that of `runyard dev` in this folder, or of .env.",
         ),
     ] = None,
     redis: Annotated[
@@ -111,6 +113,7 @@ app.command(rich_help_panel=_START)(init.init)
 app.command(rich_help_panel=_START)(dev.dev)
 app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_TALK)(prompt.prompt)
+app.command(rich_help_panel=_TALK)(enqueue.enqueue)
 app.command(rich_help_panel=_TALK)(message_tree.regenerate)
 app.command(rich_help_panel=_TALK)(prompt.respond)
 app.command(rich_help_panel=_TALK)(prompt.signal)

@@ -1,6 +1,7 @@
 """Arguments and options that several commands share.
 
-An option that is a setting of a deployment or process has an environment variable. An option of a single call has none.
+An option that is a setting of a deployment or process has an environment variable. An option of a single call has no
+environment variable.
 """
 
 from __future__ import annotations
@@ -41,6 +42,6 @@ ArqQueues = Annotated[
     typer.Option(
         "--arq-queue",
         metavar="NAME[=TENANT]",
-        help="Queue of arq whose jobs become runs, with their tenant. May be repeated. Default: RUNYARD_ARQ_QUEUES.",
+        help="Queue of arq whose jobs become runs of the tenant. May be repeated. Default: RUNYARD_ARQ_QUEUES.",
     ),
 ]

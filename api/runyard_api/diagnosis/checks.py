@@ -19,9 +19,9 @@ from .workers import blocked_words, outage_words, state
 Level = Literal["ok", "warn", "fail"]
 
 MAX_SKEW_SECONDS: Final = 1.0
-"""Seconds by which two clocks may differ without a warning."""
+"""Maximum seconds by which two clocks may differ without a warning."""
 LONG_WAIT_SECONDS: Final = 60.0
-"""Seconds that the oldest run may be queued without a warning."""
+"""Maximum seconds for which the oldest run may be queued without a warning."""
 BESIDE_POOL: Final = 4
 """Number of connections that a worker has besides its pool. Two are for its heartbeat thread, one is for its heartbeat process,
 and one is for LISTEN."""
@@ -45,7 +45,9 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
     else:
         yield Finding("ok", "postgres", f"{name}, answers in {facts.round_trip * 1000:.1f} ms")
     if facts.schema_trouble:
-        yield Finding("fail", "schema", facts.schema_trouble, "`runyard migrate`, or install the release that fits")
+        yield Finding(
+            "fail", "schema", facts.schema_trouble, "run `runyard migrate`, or install the release that fits the schema"
+        )
     elif facts.edited:
         names = ", ".join(facts.edited)
         yield Finding(
@@ -69,7 +71,7 @@ def of_postgres(facts: PostgresFacts) -> Iterator[Finding]:
             "warn",
             "timeouts",
             f"sessions have no {', '.join(facts.no_timeout)}: a frozen client or a lost connection can hold locks without end",
-            "PgBouncer does not pass them on: set them with ALTER ROLE … SET",
+            "PgBouncer does not pass these settings on: set them with ALTER ROLE … SET",
         )
 
 
@@ -77,8 +79,8 @@ def of_feed(facts: PostgresFacts) -> Finding:
     """Check that no old transaction delays the feed."""
     delay = facts.feed_delay
     if delay.holder is None:
-        return Finding("ok", "feed", "no old transaction holds it back")
-    says = f"held back for {duration(delay.seconds)}, with webhooks and usage, by {delay.holder}"
+        return Finding("ok", "feed", "no old transaction delays the feed")
+    says = f"the feed, webhooks and usage are delayed for {duration(delay.seconds)} by {delay.holder}"
     return Finding("warn", "feed", says, "commit or end that transaction: SELECT pg_terminate_backend(pid)")
 
 
@@ -87,7 +89,9 @@ def of_connections(facts: PostgresFacts, workers: Sequence[WorkerInfo], pool: in
     pool."""
     live = sum(worker.dead_at is None for worker in workers)
     budget = live * (pool + BESIDE_POOL)
-    says = f"{live} × {pool + BESIDE_POOL} for workers, {facts.connections} open now, {facts.max_connections} allowed"
+    says = (
+        f"workers need {live} × {pool + BESIDE_POOL}; {facts.connections} are open now, and {facts.max_connections} are allowed"
+    )
     if budget > facts.max_connections:
         return Finding("fail", "connections", says, "raise max_connections, lower RUNYARD_MAX_POOL_SIZE, or use PgBouncer")
     if budget > 0.8 * facts.max_connections:
@@ -125,17 +129,17 @@ def of_redis(facts: RedisFacts) -> Iterator[Finding]:
 
 
 def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
-    """Compare the clocks of the servers with the clock of this host."""
+    """Compare the clocks of the servers with the clock of this machine."""
     ahead = {"Postgres": postgres.clock_ahead} | ({"Redis": redis.clock_ahead} if redis is not None else {})
     says = ", ".join(f"{name} {seconds:+.3f} s" for name, seconds in ahead.items())
     if max(map(abs, ahead.values())) > MAX_SKEW_SECONDS:
         return Finding(
             "warn",
             "clocks",
-            f"against this host: {says}",
+            f"ahead of this host: {says}",
             "run NTP; displayed times are wrong, but no decision depends on them",
         )
-    return Finding("ok", "clocks", f"against this host: {says}")
+    return Finding("ok", "clocks", f"ahead of this host: {says}")
 
 
 def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Finding]:
@@ -163,13 +167,15 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
             )
     versions = sorted({worker.app_version or "none" for worker in live})
     if len(versions) > 1:
-        yield Finding("warn", "versions", f"workers run {', '.join(versions)}", "finish the deploy, or drain the old ones")
+        yield Finding(
+            "warn", "versions", f"workers run {', '.join(versions)}", "finish the deploy, or drain the workers of old versions"
+        )
     yield from _of_default_agents(live)
     yield _of_leader(live, leader)
 
 
 def _of_leader(live: Sequence[WorkerInfo], leader: str | None) -> Finding:
-    """Check that a worker leads. A blocked worker does not lead, and the lead then moves to another worker."""
+    """Check that there is a leader. If the leader is blocked, another worker becomes the leader."""
     if leader is not None:
         return Finding("ok", "leader", leader)
     blocked = [worker.worker_id for worker in live if worker.blocked is not None]
@@ -177,7 +183,10 @@ def _of_leader(live: Sequence[WorkerInfo], leader: str | None) -> Finding:
         says = "there is no leader: lost jobs and dead workers are not noticed"
         return Finding("fail", "leader", says, "restart a worker and read its log")
     if len(blocked) < len(live):
-        says = f"there is no leader yet: {', '.join(blocked)} blocked, and another worker takes the lead within seconds"
+        says = (
+            f"there is no leader yet: the main loop of {', '.join(blocked)} is blocked; "
+            "another worker becomes the leader within seconds"
+        )
         return Finding("warn", "leader", says, "run `runyard doctor` again")
     says = f"there is no leader while the main loop of every worker is blocked: {', '.join(blocked)}"
     return Finding("warn", "leader", says, "move the blocking call to a thread: `await asyncio.to_thread(…)`")
@@ -216,11 +225,11 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
             homeless[served_words(run.agent)] += 1
     for (queue, agent), number in unserved.items():
         says = f"no live worker of queue {queue} serves {agent}, {count(number, 'run waits', 'runs wait')}"
-        yield Finding("fail", "agents", says, "start a worker whose app has it, or cancel the runs")
+        yield Finding("fail", "agents", says, "start a worker whose app has the agent, or cancel the runs")
     for agent, number in homeless.items() if live else ():
         names = ", ".join(sorted({namespace_of(worker.default_agent) or "none" for worker in live}))
         says = f"{count(number, 'run waits', 'runs wait')} for {agent}; live workers have the namespaces {names}"
-        yield Finding("fail", "agents", says, "set RUNYARD_NAMESPACE for the clients as for the workers")
+        yield Finding("fail", "agents", says, "set RUNYARD_NAMESPACE to the same value for clients and workers")
     for (queue, version), number in left.items():
         says = f"no live worker of queue {queue} has version {version}, {count(number, 'run waits', 'runs wait')} for it"
         yield Finding("fail", "versions", says, "start a worker of this version, or one with on_version_mismatch='run'")
@@ -252,7 +261,7 @@ def of_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
             "warn",
             "oldest run",
             f"waits for {duration(waiting.oldest)} in {waiting.queue}",
-            "`runyard queues list`, then `runyard runs explain` for the run: more workers or slots, or a busy lane",
+            "`runyard queues list`, then `runyard runs explain` for the run; add workers or slots, unless its lane is busy",
         )
     else:
         yield Finding("ok", "oldest run", f"waits for {duration(waiting.oldest)} in {waiting.queue}")

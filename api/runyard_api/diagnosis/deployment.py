@@ -1,4 +1,4 @@
-"""The examination of a deployment with nothing but a client."""
+"""Examine a deployment with only a client, without a connection to its servers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from . import checks
 from .checks import Finding
 
 MAX_QUEUES: Final = 1000
-"""Maximum number of checked queues that have no worker, no agent and no pause. They are taken by name. All other queues are
-always checked."""
+"""Maximum number of unknown queues to check, in the order of their names. A queue is unknown if no worker serves it, no agent
+belongs to it, and it is not paused. All known queues are checked."""
 MAX_QUEUED_RUNS: Final = 1000
 """Maximum number of queued runs whose agents and versions are compared with the workers."""
 
 
 async def of_deployment(client: Client) -> list[Finding]:
-    """Check the workers and the queues, with nothing but a client. Who leads is not known."""
+    """Check the workers and the queues with only a client. A client cannot read which worker is the leader. Therefore no
+    finding is about the leader."""
     workers = await client.workers()
-    return [*checks.of_workers(workers, "a worker" if workers else None), *await of_queues(client)]
+    found = [finding for finding in checks.of_workers(workers, "unknown") if (finding.about, finding.level) != ("leader", "ok")]
+    return [*found, *await of_queues(client)]
 
 
 async def of_queues(client: Client) -> list[Finding]:
-    """Check all known queues, up to MAX_QUEUES other queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
+    """Check all known queues, up to MAX_QUEUES unknown queues, and the newest MAX_QUEUED_RUNS queued runs of the tenant."""
     page = await gather(lambda most, at: client.runs(status=RunStatus.QUEUED, limit=most, cursor=at), MAX_QUEUED_RUNS)
     waiting = checks.of_waiting_runs(page.items, await client.workers())
     known = (await client.backend.queues.queues(known=True)).items

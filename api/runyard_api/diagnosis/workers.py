@@ -35,7 +35,7 @@ def blocked_words(blocked: BlockedLoop) -> str:
 
 
 def outage_words(outage: RedisOutage) -> str:
-    """Return a phrase with the begin and the reason of an outage of Redis."""
+    """Return a phrase with the start and the reason of an outage of Redis."""
     return f"does not reach Redis since {clock(outage.since)}: {outage.reason}"
 
 
@@ -53,9 +53,11 @@ def stacks_of(worker: WorkerInfo) -> str:
             return text
     except HTTPError as error:
         with error:
-            raise BackendUnavailableError(f"worker {worker.worker_id} refused: {error.read().decode()}") from None
+            raise BackendUnavailableError(
+                f"worker {worker.worker_id} refused to send its stacks: {error.read().decode()}"
+            ) from None
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise BackendUnavailableError(
-            f"worker {worker.worker_id} cannot be reached at {where}:{port} ({reason}); run this on its own machine"
+            f"worker {worker.worker_id} cannot be reached at {where}:{port} ({reason}); run this command on its machine"
         ) from None

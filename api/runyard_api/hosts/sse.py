@@ -13,22 +13,22 @@ from typing import Final
 from runyard import Event, RunHandle
 
 HEARTBEAT_SECONDS: Final = 15.0
-"""Seconds without an event after which a comment is sent. Because of the comments, proxies keep the connection."""
+"""Seconds without an event after which a comment is sent. Without the comments, proxies could close the connection."""
 HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 MEDIA_TYPE: Final = "text/event-stream"
 RETRY: Final = b"retry: 1000\n\n"
 COMMENT: Final = b": \n\n"
 
 _closing: set[asyncio.Task[None]] = set()
-"""The tasks that close the sources of streams whose readers have left. They are kept here, because the event loop has only weak
-references to tasks."""
+"""The tasks that close the source of a stream after its reader has disconnected. This set keeps the tasks alive, because the
+event loop has only weak references to tasks."""
 
 
 async def opened(handle: RunHandle, last_event_id: str | None, heartbeat: float) -> AsyncGenerator[bytes] | None:
     """Return the bytes of a stream of the events after ``last_event_id``.
 
-    Return None if the run has stopped and ``last_event_id`` is its last event. In this case respond with 204, so that a browser
-    does not reconnect. Raises RunNotFoundError.
+    Return None if the run has stopped and ``last_event_id`` is the id of its last event. In this case respond with 204, so
+    that a browser does not reconnect. Raises RunNotFoundError.
     """
     run = await handle.run()
     if last_event_id is not None and run.stopped and run.event_id == last_event_id:
@@ -70,6 +70,7 @@ async def _next(events: AsyncGenerator[Event]) -> Event | None:
 
 
 def frame(event: Event) -> bytes:
-    """Return one event in the format of server-sent events. A ``gap`` has no id, so a reader resumes before it."""
+    """Return one event in the format of server-sent events. A ``gap`` has no id. A reader that reconnects therefore resumes
+    before the gap."""
     head = f"id: {event.id}\n" if event.id is not None else ""
     return f"{head}event: {event.type}\ndata: ".encode() + event.to_json() + b"\n\n"

@@ -29,17 +29,20 @@ from runyard.models import (
 )
 from runyard.ports.workers import BlockedLoop, QueueInfo, RedisOutage, WorkerInfo
 
+from .problems import Problem
+
 
 class StreamToken(BaseModel):
-    """A token for the query of a stream's URL: ``?token=…``. The token is valid at most as long as the key that created it."""
+    """A token for the query of a stream's URL: ``?token=…``. The token becomes invalid at the latest with the key that created
+    it."""
 
     token: str
     expires_at: datetime
 
 
 class StreamOf(BaseModel):
-    """The streams that a token opens. With ``run_id``, it opens the stream of this run. If ``run_id`` is null, it opens all
-    streams of the thread."""
+    """The streams that a token opens. With ``run_id``, the token opens the stream of this run. If ``run_id`` is null, the
+    token opens all streams of the thread."""
 
     thread_id: str
     run_id: str | None
@@ -54,11 +57,11 @@ class WhoAmI(BaseModel):
     key_id: str | None = Field(None, description="Id of the API key, or of the key that created the token.")
     scopes: list[Scope]
     expires_at: datetime | None = Field(None, description="Expiry of the key or of the token.")
-    reads: StreamOf | None = Field(None, description="The streams that a stream token opens. It opens nothing else.")
+    reads: StreamOf | None = Field(None, description="The streams that a stream token opens. The token gives no other access.")
 
 
 class ForkMade(BaseModel):
-    """The new thread, and the run of its first prompt, if any."""
+    """The new thread. If the request had a first prompt, also the run of this prompt."""
 
     thread: Thread
     run: Run | None = None
@@ -67,8 +70,9 @@ class ForkMade(BaseModel):
 class RunOutcome(BaseModel):
     """The outcome of a run that ended or was suspended. ``text``: the text of the run's last answer. ``messages``: the messages
     that the run wrote. ``requests``: the requests that wait for an answer. ``omitted``: the names of the lists that were larger
-    than 8 MiB and were shortened. A shortened list of messages has only the last messages. The earlier messages are on the path
-    to the ``parent_id`` of its first message. A shortened list of requests has only the oldest requests."""
+    than 8 MiB and were shortened. A shortened list of messages has only the last messages. To read the earlier messages, read
+    the path to the ``parent_id`` of the first message in this list. A shortened list of requests has only the oldest
+    requests."""
 
     run: Run
     text: str = ""
@@ -80,6 +84,21 @@ class RunOutcome(BaseModel):
     def of(cls, result: RunResult) -> RunOutcome:
         """Return the outcome for the result of a handle."""
         return cls.model_construct(text=result.last_text, **result.__dict__)
+
+
+class PromptOutcome(BaseModel):
+    """The outcome of one prompt of a batch: the run or a problem. ``created``: true if this request created the run, false if
+    the run existed before. The run lacks its large values. The field ``omitted`` of the run has the names of these values."""
+
+    created: bool = False
+    run: Run | None = None
+    problem: Problem | None = None
+
+
+class PromptOutcomes(BaseModel):
+    """The outcomes of a batch, in the order of its prompts."""
+
+    items: list[PromptOutcome]
 
 
 class ProbeAnswer(BaseModel):
@@ -95,9 +114,10 @@ class ProbeAnswer(BaseModel):
 
 
 class FanOutAnswer(BaseModel):
-    """The outcome of a fan-out. ``results``: the first candidates, in the order of the messages. ``next``: the cursor of the
-    further candidates of the job ``run_id``, or null. ``winner``: the number of a candidate. ``verdict``: the answer of the
-    judge. ``usage``: the usage of all candidates and of the judge."""
+    """The outcome of a fan-out. ``results``: the first candidates, in the order of the messages. ``next``: the cursor with
+    which ``…/candidates`` of the fork job ``run_id`` returns further candidates, or null. ``winner``: the number of the
+    candidate that won, or null. ``verdict``: the answer of the judge. ``usage``: the usage of all candidates and of the
+    judge."""
 
     run_id: str
     results: list[Candidate]
@@ -133,6 +153,13 @@ class RunPage(BaseModel):
 class MessagePage(BaseModel):
     items: list[Message]
     next: str | None = None
+
+
+class BranchMessages(BaseModel):
+    """Messages that belong to one branch, in order. ``branches``: the number of the thread's branches."""
+
+    items: list[Message]
+    branches: int
 
 
 class FormattedMessagePage(BaseModel):
@@ -274,7 +301,7 @@ class Key(BaseModel):
 
 
 class NewKey(Key):
-    """A new API key. ``text``: the text that requests send. It is not stored."""
+    """A new API key. ``text``: the text that requests send. The server does not store this text."""
 
     text: str = Field(repr=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Final
@@ -22,11 +22,12 @@ from . import console, docs, problems
 from .authentication import Auth, Gate
 from .bounds import Bounds
 from .compat import registry
-from .compat.layer import ErrorShapes, KeyHeaders
+from .compat.layer import Compat, ErrorShapes, KeyHeaders
 from .document import document
 from .head import Head
 from .paths import KeepSlashes
 from .routes import (
+    batches,
     deployment,
     diagnosis,
     fan_outs,
@@ -53,6 +54,7 @@ CONNECTION: Final = "runyard-api"
 ROUTERS: Final = (
     threads,
     runs,
+    batches,
     timelines,
     streams,
     messages,
@@ -89,8 +91,8 @@ ASKED: Final = (
 TOLD: Final = ("ETag", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "X-Request-Id")
 """Headers that CORS allows for pages of other origins. ASKED are headers of requests, and TOLD headers of responses."""
 FRAMEWORK_TELEMETRY: Final[Any] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Switches off FastAPI's own telemetry. The spans of this telemetry contain the query, which may contain a token. It also
-trusts the sampling flag of any caller. Versions of FastAPI without telemetry ignore this value."""
+"""Switches off FastAPI's own telemetry. The spans of this telemetry contain the query, which can contain a token. FastAPI's
+telemetry also trusts the sampling flag of any caller. Versions of FastAPI without telemetry ignore this value."""
 LICENSE: Final = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
 SERVERS: Final = [{"url": "/", "description": "The server of this document."}]
 DESCRIPTION: Final = """\
@@ -115,16 +117,16 @@ def asgi_app(
 ) -> FastAPI:
     """Return the API as an application. The application uses a backend or client of the caller, or connects to servers itself.
 
-    ``postgres`` and ``redis``: URLs, by default the URLs of :class:`runyard.support.settings.Settings`. ``options``: options of
-    the backend. ``tenant``: the tenant of callers without a key, if ``auth`` is off. ``auth``: ``"keys"`` (API keys), ``"off"``
-    (programs of this machine only), or a coroutine function that takes the request and returns a
+    ``postgres`` and ``redis``: URLs, by default the URLs of :class:`runyard.support.settings.Settings`. ``options``: further
+    options of the backend. ``tenant``: the tenant of callers without a key, if ``auth`` is off. ``auth``: ``"keys"`` (API
+    keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request and returns a
     :class:`~runyard_api.http.principal.Principal`, or None for 401.
 
     A host can mount the app: ``host.mount("/agents", asgi_app(client, auth=…))``. A mounted app connects at its first request.
-    The host ends the streams with ``app.state.service.close()``.
+    When the host stops, it calls ``app.state.service.close()`` to end the streams.
 
-    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens. Raises InvalidInputError
-    if ``settings.compat`` has an unknown name.
+    Raises ConfigurationError if ``auth`` is not off and ``settings`` have no secret for stream tokens, or if a setting is not
+    valid. Raises InvalidInputError if ``settings.compat`` has an unknown name.
     """
     plain_tracebacks()
     found = settings or ApiSettings()
@@ -136,7 +138,14 @@ def asgi_app(
     general = Settings() if tenant is None else Settings(tenant=tenant)
     gate = Gate(auth or found.auth, found, tenant=backend.tenant if backend is not None else general.tenant)
     connect = _existing(backend) if backend is not None else _connecting(general, postgres, redis, options)
-    service = Service(connect, owned=backend is None, gate=gate, settings=found, namespace=namespace)
+    service = Service(
+        connect,
+        owned=backend is None,
+        gate=gate,
+        settings=found,
+        namespace=namespace,
+        webhook_networks=general.webhook_allow_private,
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -164,25 +173,33 @@ def asgi_app(
     for router in (*routers, docs.router, *([console.router] if found.console == "on" else ())):
         app.router.routes += router.routes  # include_router would match each request twice
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    _add_middleware(app, service, found, mounted, routes)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    metrics.serve_http((method, route.path, route.status_code or 200) for route in routes for method in route.methods or ())
+    return app
+
+
+def _add_middleware(
+    app: FastAPI, service: Service, settings: ApiSettings, mounted: Sequence[Compat], routes: Sequence[APIRoute]
+) -> None:
     # The middleware that is added last is the outermost.
     app.add_middleware(KeepSlashes)
-    app.add_middleware(Bounds, settings=found)
+    app.add_middleware(Bounds, settings=settings)
     app.add_middleware(Guard, service=service, open_paths=OPEN.union(*(each.open_paths for each in mounted)))
     app.add_middleware(
         CORSMiddleware,
-        allow_origins=found.cors_origins,
+        allow_origins=settings.cors_origins,
         allow_methods=sorted({method for route in routes for method in route.methods or ()}),
         allow_headers=(*ASKED, *(each.key_header for each in mounted if each.key_header is not None)),
         expose_headers=TOLD,
     )
     app.add_middleware(Head)
+    if settings.console == "on":
+        app.add_middleware(console.Protected)
     if mounted:
         app.add_middleware(KeyHeaders, mounted=mounted)
         app.add_middleware(ErrorShapes, mounted=mounted)
-    app.add_middleware(Telemetry, trust_traceparent=found.trust_traceparent)
-    app.openapi = lambda: document(app)  # type: ignore[method-assign]
-    metrics.serve_http((method, route.path, route.status_code or 200) for route in routes for method in route.methods or ())
-    return app
+    app.add_middleware(Telemetry, trust_traceparent=settings.trust_traceparent)
 
 
 def _existing(backend: Backend) -> Callable[[], Awaitable[Backend]]:

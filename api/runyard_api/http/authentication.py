@@ -1,8 +1,7 @@
 """Authentication of callers (A1): API keys, stream tokens, the host's own function, or no authentication if ``auth`` is off.
 
 The result is a principal. A route gets only a client that is bound to the principal's tenant
-(:mod:`runyard_api.http.tenant_client`). :mod:`runyard_api.http.routes.route_access` decides which routes the principal may
-call.
+(:mod:`runyard_api.http.tenant_client`). :mod:`runyard_api.http.routes.route_access` checks which routes the principal may call.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 from starlette.requests import HTTPConnection
 
 from runyard.domain.api_keys import SCOPES, Scope
-from runyard.errors import ForbiddenError, InvalidInputError, UnauthenticatedError
+from runyard.errors import ConfigurationError, ForbiddenError, InvalidInputError, UnauthenticatedError
 from runyard.ports.stores import KeyStore
 
 from .failures import Authenticate, Failures, OwnScheme
@@ -37,7 +36,7 @@ ANYONE: Final = Principal("", frozenset(SCOPES), "anyone")
 class Gate:
     """Authenticates requests. ``tenant``: the tenant of callers without a key, if ``auth`` is off.
 
-    Raises InvalidInputError if ``auth`` is not off and ``settings`` have no secret for stream tokens. The process cannot
+    Raises ConfigurationError if ``auth`` is not off and ``settings`` have no secret for stream tokens. The process cannot
     generate the secret itself, because all processes must have the same secret.
     """
 
@@ -50,10 +49,11 @@ class Gate:
         self._own = OwnScheme(auth, self._failures) if callable(auth) else None
         found = settings.token_secrets()
         if not found and auth != "off":
-            raise InvalidInputError(
-                "RUNYARD_API_TOKEN_SECRET is not set. It signs stream tokens and must be the same in every API process; "
-                "`openssl rand -hex 32` makes one",
-                field="token_secret",
+            variable = settings.variable("token_secret")
+            raise ConfigurationError(
+                f"{variable} is not set. It signs stream tokens and must be the same in every API process; "
+                "`openssl rand -hex 32` makes a secret",
+                variables=[variable],
             )
         self._tokens = Tokens(found or [secrets.token_hex(32)], settings.token_lifetime)
 
@@ -91,7 +91,7 @@ class Gate:
         self._keyring.forget()
 
     def _check_local(self, request: HTTPConnection) -> None:
-        """Refuse callers on other machines and web pages of other sites. Called if ``auth`` is off."""
+        """If ``auth`` is off, refuse callers on other machines and web pages of other sites."""
         if request.client is None or not _is_loopback(request.client.host):
             raise UnauthenticatedError("this server uses no keys and answers only callers on its own machine")
         if not _is_loopback(_host(f"//{request.headers.get('host', '')}")):
@@ -104,7 +104,7 @@ class Gate:
         """Return a stream token and its expiry in seconds of Unix time.
 
         The token opens the stream of the run. If ``run_id`` is None, it opens all streams of the thread. ``lifetime``: maximum
-        seconds for which the token is valid. The token does not outlive ``principal``. Raises ForbiddenError,
+        seconds for which the token is valid. The token expires with ``principal`` at the latest. Raises ForbiddenError,
         InvalidInputError.
         """
         principal.require("read")
@@ -142,8 +142,8 @@ class Gate:
         return replace(owner, scopes=READ, only=(claims.thread_id, claims.run_id), expires=claims.expires / 1000)
 
     async def _owner(self, claims: Claims, keys: KeyStore) -> Principal | None:
-        """Return the principal that created a token. Return None if the token's API key is unknown. Also return None if the
-        token was created with another setting of ``auth``."""
+        """Return the principal that created a token. Return None in two cases: the token's API key is unknown, or the token was
+        created with another setting of ``auth``."""
         match claims:
             case ByKey() if self.auth == "keys":
                 return await self._keyring.find(claims.key_id, keys)

@@ -31,8 +31,8 @@ class Hold:
     def grow(self, size: int) -> None:
         """Add ``size`` bytes. Raises RateLimitedError if the key's bodies would have too many bytes in total."""
         if self._held[self._key] + size > self._most:
-            words = f"requests of this key that wait for their answers hold {self._most} bytes already"
-            raise RateLimitedError(f"{words}; wait for some of them", retry_after=1)
+            words = f"the bodies of this key's unanswered requests already have {self._most} bytes"
+            raise RateLimitedError(f"{words}; wait for some answers", retry_after=1)
         self._own += size
         self._held[self._key] += size
 
@@ -43,8 +43,8 @@ class Hold:
             del self._held[self._key]
 
     def until_answered(self, send: Send) -> Send:
-        """Wrap ``send`` to release the bytes when the response begins. The end of the response would be too late, because a
-        stream may last long."""
+        """Wrap ``send``: when the response begins, stop counting the bytes of the request's body. The count does not continue
+        until the end of the response, because a stream can last long."""
 
         async def told(message: Message) -> None:
             self.release()
@@ -54,7 +54,7 @@ class Hold:
 
 
 class Bounds:
-    """Refuses requests that are too large or too slow. Passes each body on in one message."""
+    """Refuses requests that are too large or too slow. The application receives the whole body of a request in one message."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self.app, self.settings = app, settings

@@ -25,8 +25,8 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy of the page. The policy allows only scripts of this host. It allows inline styles, because Swagger UI
-uses them."""
+"""Content security policy of the page. The policy allows only scripts of this server. It allows inline styles, because Swagger
+UI uses them."""
 PAGE: Final = """\
 <!doctype html>
 <html lang="en">

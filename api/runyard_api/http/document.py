@@ -23,7 +23,8 @@ SECURITY: Final = {
         "type": "apiKey",
         "in": "query",
         "name": "token",
-        "description": "A token of `POST /v1/stream_tokens`. A browser's EventSource needs it, since it cannot send headers.",
+        "description": "A token of `POST /v1/stream_tokens`. "
+        "A browser's EventSource needs such a token, because EventSource cannot send headers.",
     },
 }
 HEADERS: Final = {

@@ -30,7 +30,7 @@ VARYING: Final = frozenset(
     b"idempotency-key if-match if-none-match last-event-id pragma priority range referer sentry-trace traceparent tracestate "
     b"transfer-encoding x-amzn-trace-id x-cloud-trace-context x-correlation-id x-request-id".split()
 )
-"""Headers that may differ between requests of one caller."""
+"""Headers that can differ between requests of one caller."""
 
 
 class Failures:
@@ -71,8 +71,8 @@ class OwnScheme:
     async def admit(self, request: HTTPConnection) -> Principal:
         """Return the principal of ``request``. Raises UnauthenticatedError, RateLimitedError.
 
-        A failure is counted only after the call, because many valid callers behind one proxy may call at once. All simultaneous
-        failures are counted, even beyond the limit.
+        A failure is counted only after the host's function has refused the caller, because many valid callers behind one proxy
+        may send requests at once. All simultaneous failures are counted, even beyond the limit.
         """
         shown = _shown(request)
         if shown not in self._passed:

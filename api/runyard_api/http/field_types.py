@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from contextvars import ContextVar
 from datetime import date
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -11,8 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from runyard.domain.webhooks import MAX_URL_LENGTH
 from runyard.models import MAX_ID_LENGTH, MAX_TAG_LENGTH, check_id
-from runyard.support.settings import Settings
-from runyard_backends.webhooks.addresses import may_be_permitted, refusal
+from runyard_backends.webhooks.addresses import Network, may_be_permitted, refusal
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -21,6 +22,10 @@ MAX_SEQ: Final = 2**63 - 1
 MAX_CHECKED_ENTRIES: Final = 1000
 """Maximum number of entries in an object whose names or values are checked. Each invalid entry causes an error. Without this
 limit, one body could cause millions of errors."""
+
+webhook_networks: Final[ContextVar[Collection[Network] | None]] = ContextVar("webhook_networks", default=None)
+"""The networks of the setting ``webhook_allow_private`` of this server. In a client, the value is None, and the address of a
+webhook is not checked, because only the server knows which networks it allows."""
 
 ID_SCHEMA: Final[dict[str, Any]] = {"pattern": "^(?!\\.{1,2}$)[^\\u0000-\\u001f\\u007f-\\u00a0]+$"}
 
@@ -64,8 +69,8 @@ def few_fields(value: Any) -> Any:
 
 def _reachable(url: str) -> str:
     """Return ``url`` if its host is a name or an address to which webhooks may be sent. Raises ValueError."""
-    host = urlsplit(url).hostname or ""
-    if not may_be_permitted(host, ()) and not may_be_permitted(host, Settings().webhook_allow_private):
+    host, allowed = urlsplit(url).hostname or "", webhook_networks.get()
+    if allowed is not None and not may_be_permitted(host, allowed):
         raise ValueError(refusal(host))
     return url
 

@@ -8,8 +8,8 @@ from .request_state import state_of
 
 
 class Head:
-    """Calls the route of GET, and sends only the status and the headers of its response. In the route, ``state["head"]`` is
-    True."""
+    """Calls the route of GET, and sends only the status and the headers of its response. While the route runs,
+    ``state["head"]`` of the request is True."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,12 +1,13 @@
-"""The header ``Idempotency-Key``. The store recognises a repeated request by an id. A POST may have this header instead of an
+"""The header ``Idempotency-Key``. The store recognizes a repeated request by an id. A POST may have this header instead of an
 id.
 
 The id is derived from the key, the tenant, the operation and the thread. The API stores no keys. A repetition has the same id.
-The store recognises this id as long as the thread exists. The store decides whether a repeated body is the same request. For
-runs and forks, it compares hashes (``request_hash`` in :mod:`runyard.ports.commands`, ``postgres/functions/same_request.sql``).
-For messages and answers, it compares the content (``store_message`` in ``postgres/threads.py``, ``postgres/hitl_answers.py``).
-An id in the body takes precedence over the header. Some operations have no id, because the effect of a repetition depends only
-on the state. For these operations, the API checks the form of the key but does not use the key.
+The store recognizes this id as long as the thread exists. The store checks whether a repeated body is the same request. For
+runs and forks, it compares hashes (``request_hash`` in :mod:`runyard.ports.commands`,
+``postgres/functions/same_request.sql``). For messages and answers, it compares the content (``store_message`` in
+``postgres/threads.py``, ``postgres/hitl_answers.py``). An id in the body takes precedence over the header. Some operations
+have no id, because the outcome of a repetition depends only on the state. For these operations, the API checks the form of the
+key but does not use the key.
 """
 
 from __future__ import annotations
@@ -64,5 +65,5 @@ def _check_one(request: Request) -> None:
 
 Idempotency = Annotated[Key, Depends(_key)]
 BY_STATE: Final = [Depends(_unused)]
-"""Dependencies of a route that does not use the key. On such a route, the effect of a repetition depends on the current
+"""Dependencies of a route that does not use the key. On such a route, the outcome of a repetition depends on the current
 state."""

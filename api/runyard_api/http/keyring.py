@@ -115,7 +115,7 @@ class Keyring:
             task.exception()  # marks the error as retrieved, even if no caller waits for it
 
     def forget(self) -> None:
-        """Forget every key. The next request with a key looks up the key again."""
+        """Remove every key from memory. The next request with a key looks up the key again."""
         self._met.clear()
         self._unknown.clear()
 

@@ -1,4 +1,4 @@
-"""Refuse query parameters that a route does not declare, and repeated parameters that are no lists (A).
+"""Refuse a query parameter that the route does not declare, and a repeated parameter whose value is not a list (A).
 
 ``routes/arguments.py`` has the parameters that routes share, for example ``limit`` and ``cursor``.
 """
@@ -19,7 +19,7 @@ from .problems import MAX_FIELDS, Refusal
 from .request_state import state_of
 
 TOKEN: Final = "token"
-"""Query parameter of stream tokens. The guard reads it."""
+"""Query parameter of stream tokens. ``Guard`` in ``service.py`` reads it."""
 UNKNOWN: Final = "unknown parameter"
 REPEATED: Final = "the parameter is repeated; give it once"
 

@@ -1,8 +1,8 @@
-"""Ids in paths. An id may be any printable text and may contain slashes.
+"""Ids in paths. An id may be any printable text and can contain slashes.
 
-Servers decode the whole path before they split it. An id with an encoded slash would therefore become two segments. This module
-keeps the slashes and percent signs of ids encoded until :func:`decoded`. Servers also replace bytes that are not UTF-8. Two
-different ids could therefore become equal. This module refuses such bytes.
+Servers decode the whole path before they split it. An id with an encoded slash would therefore become two segments. This
+module keeps the slashes and percent signs of ids encoded until :func:`decoded` is called. Servers also replace bytes that are
+not UTF-8. Two different ids could therefore become equal. This module refuses such bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class KeepSlashes:
 
 
 def check_text(encoded: bytes) -> None:
-    """Raise RequestError if ``encoded``, a part of a URL, has a stray percent sign, invalid UTF-8 or a null character."""
+    """Raise RequestError if ``encoded`` has a stray percent sign, invalid UTF-8 or a null character. ``encoded``: a part of a
+    URL."""
     if encoded.isascii() and b"%" not in encoded and b"\0" not in encoded:
         return
     if _HALF.search(encoded):
@@ -68,12 +69,6 @@ def _end_of(root: str, path: str) -> int:
 def decoded(segment: str) -> str:
     """Return the id that a segment of the path encodes."""
     return segment.replace("%2F", "/").replace("%25", "%")
-
-
-def route_path(scope: Scope) -> str:
-    """Return the path without the prefix under which the app is mounted."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path[len(root) :] if root and path.startswith(root) else path
 
 
 def location(root: str, *segments: str) -> str:

@@ -14,9 +14,9 @@ class Principal:
 
     ``id``: the name by which rates are counted. ``name``: the name that is stored with answers to HITL requests, by default
     ``id``. ``expires``: the latest end of streams and stream tokens, in seconds of Unix time. A host's own function may set
-    ``expires``. If it is None, only the settings limit a stream. ``only``: for a stream token, the thread id and the run id (or
-    None) of the streams that it can read. ``key``: the digest of the API key of the request, or of the key that created
-    the token.
+    ``expires``. If ``expires`` is None, only the settings limit a stream. ``only``: for a stream token, the thread id and the
+    run id (or None) of the streams that it can read. ``key``: the digest of the API key of the request, or of the key that
+    created the token.
     """
 
     tenant: str

@@ -16,22 +16,22 @@ from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from runyard import errors
+from runyard.domain.validation import words_of
 from runyard.errors import RunyardError
 from runyard.models import JsonValue
 
-from .paths import route_path
-from .request_state import state_of
+from .request_state import route_path, state_of
 
 MAX_FIELDS: Final = 50
 """Maximum number of fields that one problem names."""
 MAX_QUOTED_CHARACTERS: Final = 500
-"""Maximum number of characters of a pointer, and of its message. Both may quote the request."""
+"""Maximum number of characters of a pointer, and of its message. A pointer and a message may quote the request."""
 MEDIA_TYPE: Final = "application/problem+json"
 ErrorShape: TypeAlias = Callable[[RunyardError, str], Response]
 """A function that returns the response for an error of the request with this id."""
@@ -54,7 +54,8 @@ EVERYWHERE: Final[tuple[type[RunyardError], ...]] = (
 
 
 class FieldError(BaseModel):
-    """A part of a request that does not fit its schema. ``pointer``: a JSON pointer into the body, or a parameter."""
+    """A field of a request that does not fit its schema. ``pointer``: a JSON pointer into the body, or the name of a
+    parameter."""
 
     location: str = Field(description="body, path, query or header", examples=["body"])
     pointer: str = Field(examples=["/message/content/0/text"])
@@ -82,11 +83,11 @@ class ProblemResponse(Response):
     media_type = MEDIA_TYPE
 
 
-def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | None = None) -> ProblemResponse:
-    """Return ``error`` as the response to the request."""
+def problem_of(error: RunyardError, request_id: str) -> Problem:
+    """Return the problem document of ``error``, as a part of the response to the request."""
     details = dict(error.details)
     found = details.pop("errors", None) if isinstance(error, errors.InvalidRequestError) else None
-    problem = Problem.model_construct(
+    return Problem.model_construct(
         type=f"urn:runyard:problem:{error.code}",
         title=HTTPStatus(error.http_status).phrase,
         status=error.http_status,
@@ -94,10 +95,14 @@ def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | 
         detail=error.message,
         instance=f"urn:uuid:{request_id}",
         details=details,
-        errors=found,
+        errors=found and [FieldError.model_construct(**each) for each in found],
     )
-    body = {name: value for name, value in problem.__dict__.items() if value is not None}
-    # A message may quote a lone surrogate. json.dumps escapes it. Pydantic's JSON would fail.
+
+
+def response(error: RunyardError, request_id: str, headers: Mapping[str, str] | None = None) -> ProblemResponse:
+    """Return ``error`` as the response to the request."""
+    body = {name: value for name, value in problem_of(error, request_id).__dict__.items() if value is not None}
+    # A message may quote a lone surrogate. json.dumps escapes the surrogate. Pydantic's JSON would fail.
     content = json.dumps(to_jsonable_python(body, fallback=str))
     return ProblemResponse(content, error.http_status, {**headers_of(error), **(headers or {})})
 
@@ -142,7 +147,7 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return await refused(request, _invalid(error))
+        return await refused(request, invalid_request(error))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -153,13 +158,21 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
+def wrong_entry(error: ValidationError, body: BaseModel, name: str, place: int) -> RequestValidationError:
+    """Return ``error`` as an error of the request, for a list whose entries are checked one by one. ``name``: the field of
+    ``body`` that has the list. ``place``: the index of the wrong entry."""
+    fields = error.errors(include_url=False, include_context=False, include_input=False)
+    found = [{**field, "loc": ("body", name, place, *field["loc"])} for field in fields]
+    return RequestValidationError(found, body=body.__dict__)
+
+
+def invalid_request(error: RequestValidationError) -> errors.InvalidRequestError:
+    """Return ``error`` as an error that names the fields of the request that do not fit its schema."""
     listed: dict[tuple[str, str], str] = {}
     for one in error.errors()[:MAX_FIELDS]:
         where, *path = one["loc"] or ("body",)
         pointer = _pointer(error.body, path, one["type"] == "missing") if where == "body" else str(path[0]) if path else ""
-        words = str(one["msg"]).removeprefix("Value error, ")
-        listed.setdefault((str(where), pointer[:MAX_QUOTED_CHARACTERS]), words[:MAX_QUOTED_CHARACTERS])
+        listed.setdefault((str(where), pointer[:MAX_QUOTED_CHARACTERS]), words_of(one)[:MAX_QUOTED_CHARACTERS])
     # Of a union, take the error of the alternative that fits best. This is the error at the deepest place.
     best = {at: words for at, words in listed.items() if not any(_is_inside(other, at) for other in listed)}
     found = [{"location": where, "pointer": pointer, "message": words} for (where, pointer), words in best.items()]
@@ -168,7 +181,7 @@ def _invalid(error: RequestValidationError) -> errors.InvalidRequestError:
 
 
 def _pointer(body: Any, path: Sequence[str | int], missing: bool) -> str:
-    """Return the JSON pointer of ``path`` in ``body``. ``missing``: the last part of the path is not in the body.
+    """Return the JSON pointer of ``path`` in ``body``. ``missing``: True if the last part of the path is not in the body.
 
     The pointer omits parts of the path that name an alternative of a union, because such parts are not in the body.
     """
@@ -199,10 +212,17 @@ def _of_http(request: Request, error: HTTPException) -> RunyardError:
     if error.status_code == HTTPStatus.NOT_FOUND:
         return errors.RouteNotFoundError("there is no such path; /openapi.json lists the paths")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allow = ", ".join(sorted(_methods(request)))
+        allow = ", ".join(sorted(_methods(request) or _undocumented(error)))
         method = "HEAD" if state_of(request.scope).get("head", False) else request.method
         return errors.MethodNotAllowedError(f"this path allows {allow}, not {method}", allow=allow)
     return errors.RequestError(str(error.detail))
+
+
+def _undocumented(error: HTTPException) -> set[str]:
+    """Return the methods of a path that is not in the OpenAPI document. The header ``Allow`` of the framework's error names
+    these methods."""
+    found = set(filter(None, (error.headers or {}).get("Allow", "").split(", ")))
+    return found | {"HEAD"} if "GET" in found else found
 
 
 def _methods(request: Request) -> set[str]:

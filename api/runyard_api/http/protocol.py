@@ -1,9 +1,10 @@
-"""The protocol of one connection (A2). The class limits bytes that ASGI applications do not see. These are bytes before,
-between and around requests.
+"""The protocol of one connection (A2). The class limits the bytes that an ASGI application does not see: bytes before, between
+and around requests.
 
-A timer runs until the head of a request is complete, and again after the response. Bytes that do not complete a head do not
-stop the timer. Bytes that are not an HTTP/1.1 request are refused with one problem document. It is sent after the responses to
-earlier requests. The server then ignores all further bytes of the connection.
+A timer limits the time until the request line and the headers of a request are complete. Only the last byte of the headers
+stops this timer. After the response, another timer limits the time until the next request. Bytes that are not an HTTP/1.1
+request are refused with one problem document. The server sends this document after the responses to earlier requests. The
+server then ignores all further bytes of the connection.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from .settings import ApiSettings
 MAX_PIPELINED: Final = 16
 """Maximum number of requests that wait on a connection for the response to an earlier request."""
 LINGER_SECONDS = 2.0
-"""Seconds for which the server continues to read after a response that began before the end of the request. If it closed the
-connection at once, the client could lose the response (RFC 9112, 9.6)."""
+"""Seconds for which the server continues to read after a response that began before the end of the request. If the server
+closed the connection at once, the client could lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
 """Number of connections beyond ``max_connections`` that are refused with a response. Further connections are closed without a
 response."""
@@ -72,7 +73,7 @@ class Protocol(HttpToolsProtocol):
         if beyond > SPARE_CONNECTIONS:
             transport.abort()
         elif beyond > 0:
-            self._refuse(ServerBusyError("this server has as many connections as it allows; try again", sent=False))
+            self._refuse(ServerBusyError("this server has its maximum number of connections; try again later", sent=False))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,7 +111,7 @@ class Protocol(HttpToolsProtocol):
         """Parse ``data``. Raises HttpParserError.
 
         If a request offers another protocol, it is parsed again without the offer (RFC 9110, 7.8). With the offer, the parser
-        would treat the bytes after the head as the other protocol, and the body would be lost.
+        would treat the bytes after the headers as the other protocol, and the body would be lost.
         """
         while True:
             try:
@@ -193,7 +194,7 @@ class Protocol(HttpToolsProtocol):
         return announcing
 
     def _check_head(self) -> None:
-        """Check the head of a request. Raises RunyardError."""
+        """Check the request line and the headers of a request. Raises RunyardError."""
         if len(self.headers) > self._most_headers:
             raise HeadersTooLargeError(f"there are more than {self._most_headers} headers", most=self._most_headers)
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self._most_bytes:

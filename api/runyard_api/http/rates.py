@@ -1,4 +1,4 @@
-"""Requests per second and open streams by name, counted per process (A2).
+"""Count the requests per second and the open streams of each name in this process (A2).
 
 ``settings.py`` has the limits. ``problems.py`` sends ``Retry-After``.
 """
@@ -40,7 +40,7 @@ class Buckets:
             raise RateLimitedError(f"more than {self.rate:g} {what} per second; wait", retry_after=(1 - left) / self.rate)
 
     def take(self, name: str, what: str) -> None:
-        """Take a token. Raises RateLimitedError if there is none. The message names ``what``."""
+        """Take a token. Raises RateLimitedError if no token is left. The message names ``what``."""
         self.check(name, what)
         self.owe(name)
 
@@ -49,7 +49,7 @@ class Buckets:
         self._set(name, self.level(name) - 1)
 
     def give_back(self, name: str) -> None:
-        """Put a token back."""
+        """Put a token back into the bucket."""
         self._set(name, min(self.level(name) + 1, float(self.burst)))
 
     def _set(self, name: str, level: float) -> None:

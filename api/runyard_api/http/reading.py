@@ -1,6 +1,6 @@
 """Bounds on the JSON of requests. They are checked while a body arrives (A2).
 
-After a bound is exceeded, the rest of the body is neither checked nor kept.
+When the body exceeds a bound, the server neither checks nor keeps the rest of the body.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pydantic import (
     Discriminator,
     Field,
     JsonValue,
+    SkipValidation,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -134,12 +135,12 @@ def _part(part: PartInput) -> Part:
 
 
 def as_message(message: str | MessageInput | None) -> str | Message | None:
-    """Return the message of a body for a call of the client."""
+    """Return the message of a body as an argument for the client's methods."""
     return message.message() if isinstance(message, MessageInput) else message
 
 
 class CreateThread(StrictBody):
-    """A thread to create. A prompt creates its thread by itself."""
+    """A thread to create. A prompt creates its thread if the thread does not exist."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"thread_id": "support-4711", "title": "Refund", "tags": {"team": "eu"}}]}
@@ -155,8 +156,8 @@ class CreateThread(StrictBody):
 
 class UpdateThread(StrictBody):
     """A change of a thread (RFC 7396). ``agent`` applies to later prompts that name no agent. An omitted field stays unchanged.
-    Null clears a field. ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level. A key with null is
-    removed."""
+    Null clears a field. ``tags`` replaces all tags. ``extra`` and ``config`` are merged at their top level. In them, a key
+    with the value null is removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Refund of order 12"}]})
 
@@ -174,7 +175,7 @@ class UpdateThread(StrictBody):
 class _Execution(StrictBody):
     """How a run is executed."""
 
-    run_id: Id | None = Field(None, description="Id of your choice. A repetition with the same id and content is the same run.")
+    run_id: Id | None = Field(None, description="Id of your choice. The same request with the same id returns its run.")
     agent: Name | None = None
     queue: Name | None = None
     parallel: StrictBool = Field(False, description="Execute the run on its own branch and lane.")
@@ -188,19 +189,19 @@ class _Execution(StrictBody):
         None,
         gt=0,
         le=10 * YEAR_SECONDS,
-        description="Seconds after the due time. If the run has not started by then, it fails.",
+        description="Seconds after the due time within which the run must start. Otherwise the run fails.",
     )
     max_attempts: StrictInt | None = Field(
         None,
         ge=1,
         le=1000,
-        description="Number of errors after which the run fails. Crashes, releases and questions are no errors. "
+        description="Number of errors after which the run fails. Crashes, releases and questions do not count as errors. "
         "Null: temporary errors of a provider are retried, any other error fails the run.",
     )
     retry: Annotated[RetryPolicy | None, BeforeValidator(few)] = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     metadata: JsonObject = Field(default_factory=dict)
-    webhook: WebhookUrl | None = Field(None, description="URL that receives the end of the run.")
+    webhook: WebhookUrl | None = Field(None, description="URL that gets a signed POST when the run has ended.")
 
     def execution(self) -> dict[str, Any]:
         """Return these fields as arguments of ``client.enqueue``."""
@@ -248,12 +249,12 @@ class Respond(StrictBody):
     response_id: Id | None = Field(None, description="Id of your choice that makes a repetition safe.")
     on_behalf_of: Name | None = Field(
         None,
-        description="Person for whom you answer. It is not checked. `answered_by` of the request is the key's name.",
+        description="Person for whom you answer, unchecked. `answered_by` of the request is the name of the API key.",
     )
 
 
 class RespondOnThread(Respond):
-    """An answer. If ``request_id`` is null, it answers the thread's only pending request."""
+    """An answer to a HITL request. Without ``request_id``, it answers the only pending request of the thread."""
 
     request_id: Id | None = None
 
@@ -333,10 +334,12 @@ class Fork(_Cut):
     """A new thread that starts from a snapshot of the thread."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"new": "support-4711-b", "after_run_id": "order-12", "message": "and in green?"}]}
+        json_schema_extra={
+            "examples": [{"new_thread_id": "support-4711-b", "after_run_id": "order-12", "message": "and in green?"}]
+        }
     )
 
-    new: Id | None = Field(None, description="Id of the new thread.")
+    new_thread_id: Id | None = Field(None, description="Id of the new thread.")
     at_message_id: Uuid | None = None
     at_seq: StrictInt | None = Field(None, ge=0, le=MAX_SEQ)
     repair: StrictBool = Field(False, description="Close open tool calls at the cut with error results.")
@@ -369,7 +372,8 @@ class FanOut(_Cut):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["in verse", "in prose"], "judge": "critic"}]})
 
-    messages: list[str | MessageInput] = Field(min_length=1, fail_fast=True, max_length=MAX_CANDIDATES)
+    # The route checks each message. The event loop runs between them.
+    messages: list[SkipValidation[str | MessageInput]] = Field(min_length=1, fail_fast=True, max_length=MAX_CANDIDATES)
     threads: StrictBool = Field(
         False, description="True: run each message on a fork that is kept. False: each message is a probe."
     )

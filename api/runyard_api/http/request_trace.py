@@ -47,9 +47,8 @@ class RequestSpan:
 def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> Iterator[RequestSpan]:
     """Make a span for a request. The span is the current one inside the ``with`` block.
 
-    If the request already belongs to a span of this process, it gets no other span. An example is the span of a host that
-    mounts the API. Without a tracer provider, only the caller's context is kept. It is stored with the runs that the request
-    accepts.
+    If a span of this process is already active, for example the span of a host that mounts the API, no other span is made.
+    Without a tracer provider, only the caller's context is kept. This context is stored with the runs that the request accepts.
     """
     method = scope["method"] if scope["method"] in METHODS else "HTTP"
     if tracing.tracer() is None:
@@ -90,8 +89,8 @@ def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool
 def _sampled_here(method: str) -> bool:
     """Return True if the sampler of this process would record a request without a caller's trace.
 
-    The sampler gets a new random trace id. With its own id, a caller could choose an id that a ratio accepts. A provider other
-    than the SDK's has no such sampler. In this case the caller's context decides.
+    The sampler gets a new random trace id. Otherwise a caller could choose an id that a sampler by ratio accepts. A provider
+    other than the SDK's has no such sampler. In this case the result follows the caller's context.
     """
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind

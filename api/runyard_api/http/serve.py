@@ -23,7 +23,7 @@ from .settings import ApiSettings
 GRACE_SECONDS: Final = 10
 """Seconds within which requests must end when the server stops."""
 LISTEN_BACKLOG: Final = 2048
-"""Maximum number of connections that wait for their acceptance."""
+"""Maximum number of connections that wait until the server accepts them."""
 OTHER_FILES: Final = 128
 """Number of file descriptors that are reserved for other uses than connections of clients."""
 UNACKNOWLEDGED_MS: Final = 60_000

@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from runyard import Client
 from runyard.errors import ForbiddenError, RunyardError
 from runyard.ports.stores import Backend
+from runyard_backends.webhooks.addresses import Network
 
 from . import console, docs, problems
 from .authentication import Gate
-from .paths import route_path
 from .rates import Rates
-from .request_state import state_of
+from .request_state import route_path, state_of
 from .settings import ApiSettings
 from .sse import Streams
 
@@ -30,8 +30,9 @@ class Service:
     """The service of one API process.
 
     ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` must close the backend. ``namespace``:
-    the namespace of the clients, or None for the namespace of the program. The attribute ``clients`` has the clients by tenant.
-    The least recently used client is first (:func:`runyard_api.http.tenant_client.caller_of`).
+    the namespace of the clients, or None for the namespace of the program. ``webhook_networks``: networks that are not public
+    and may receive webhooks. The attribute ``clients`` has the clients by tenant. The least recently used client is first
+    (:func:`runyard_api.http.tenant_client.caller_of`).
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Service:
         gate: Gate,
         settings: ApiSettings,
         namespace: str | None = None,
+        webhook_networks: Collection[Network] = (),
     ) -> None:
         self.gate = gate
+        self.webhook_networks = webhook_networks
         self.settings = settings
         self.namespace = namespace
         self.rates = Rates(settings)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from runyard.errors import InvalidInputError
+from runyard.errors import ConfigurationError
 from runyard.support.settings import EnvFileSettings
 
 MIN_SECRET_CHARACTERS: Final = 32
 """Minimum number of characters of a secret."""
+_ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[^/?#@\s\[\]:]+)(:[0-9]+)?")
+"""An origin as browsers send it: the scheme, the host and a port that is not the scheme's own."""
 
 
 class ApiSettings(EnvFileSettings):
     """Settings of the API (A1, A2). Durations are in seconds, sizes in bytes.
 
-    ``host``: the address on which ``runyard api`` listens. ``port``: the port on which it listens. ``metrics_port``: a second
-    port that serves ``/metrics`` without a key, for a Prometheus in the same network. On the main port, ``/metrics`` needs a
-    key with the scope ``metrics`` or ``admin``. ``auth``: ``keys``, or ``off`` for callers on the same machine only.
-    ``cors_origins``: origins (comma-separated) whose pages may call the API. ``compat``: names (comma-separated) of the APIs of
-    other systems that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at
+    ``host``: the address on which ``runyard api`` listens. ``port``: the port on which ``runyard api`` listens.
+    ``metrics_port``: a second port that serves ``/metrics`` without a key, for a Prometheus in the same network. On the main
+    port, ``/metrics`` needs a key with the scope ``metrics`` or ``admin``. ``auth``: with ``keys``, each request needs an API
+    key or a token. With ``off``, the API serves only callers on the same machine, and they need no key. ``cors_origins``: the
+    origins (comma-separated) whose pages may call the API. ``compat``: the names (comma-separated) of the APIs of other
+    systems that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at
     ``/console``, ``on`` or ``off``.
     ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
     and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
-    ``body_timeout``: longest time until the headers have arrived, and after that until the body has arrived.
+    ``body_timeout``: longest time for the headers of a request to arrive, and after that for the body to arrive.
     ``idle_timeout``: longest time between two requests of a connection. ``max_connections``: most open connections of one
     process; fewer if the system allows fewer descriptors.
     ``requests_per_second``: rate of one key in one process. ``burst``: most requests of one key at once after a pause.
@@ -35,10 +39,10 @@ class ApiSettings(EnvFileSettings):
     entries of one page. ``failures_per_second``: rate of invalid keys, tokens and logins of one address in one process.
     ``failure_burst``: most of these failures of one address at once after a pause.
     ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
-    must be the same in every process. It is not needed if ``auth`` is off. To replace a secret, give both secrets,
-    comma-separated: the first signs, and all verify. ``trust_traceparent``: if true, the ``traceparent`` of a caller determines
-    whether its trace is recorded, provided that the sampler of OpenTelemetry follows it. If false, the sampler decides as for a
-    request without this header (T2).
+    must be the same in every process. It is not needed if ``auth`` is off. To replace a secret, give the new and the old
+    secret, comma-separated: the first one signs, and all verify. ``trust_traceparent``: if true, the ``traceparent`` of a
+    caller determines whether its trace is recorded, provided that the sampler of OpenTelemetry follows this header. If false,
+    the sampler treats the request like a request without this header (T2).
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", extra="ignore")
@@ -71,15 +75,30 @@ class ApiSettings(EnvFileSettings):
     trust_traceparent: bool = False
 
     def token_secrets(self) -> list[str]:
-        """Return the secrets of ``token_secret``. The first one signs. Raises InvalidInputError for a short secret."""
+        """Return the secrets of ``token_secret``. The first one signs. Raises ConfigurationError for a short secret."""
         given = self.token_secret.get_secret_value() if self.token_secret else ""
         found = [secret.strip() for secret in given.split(",") if secret.strip()]
         if any(len(secret) < MIN_SECRET_CHARACTERS for secret in found):
-            raise InvalidInputError(
-                f"RUNYARD_API_TOKEN_SECRET has fewer than {MIN_SECRET_CHARACTERS} characters; `openssl rand -hex 32` makes one",
-                field="token_secret",
+            variable = self.variable("token_secret")
+            raise ConfigurationError(
+                f"{variable} has fewer than {MIN_SECRET_CHARACTERS} characters; `openssl rand -hex 32` makes a secret",
+                variables=[variable],
             )
         return found
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: list[str]) -> list[str]:
+        if not all(_ORIGIN.fullmatch(origin) for origin in value):
+            raise ValueError("must be origins such as https://app.example, separated by commas, or *")
+        return value
+
+    @field_validator("token_secret")
+    @classmethod
+    def _has_a_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().strip(" ,"):
+            raise ValueError("must not be empty; remove it, or set a secret of `openssl rand -hex 32`")
+        return value
 
     @field_validator("cors_origins", "compat", mode="before")
     @classmethod

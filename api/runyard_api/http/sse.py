@@ -4,9 +4,9 @@ After a reconnect, a reader sends the id of its last event as ``Last-Event-ID``.
 (``routes/streams.py`` and ``routes/runs.py``).
 
 All streams of a process get their events over one connection to Redis (:mod:`runyard_backends.redis.pubsub`). A reader that
-reads nothing delays only its own stream. The process holds a limited number of bytes for this reader. It closes the reader's
-connection after STALLED_SECONDS (E1 to E3). Large events are sealed (:meth:`runyard.models.Event.seal`): they are kept as JSON
-while a stream waits for its reader.
+reads nothing delays only its own stream. The process holds a limited number of bytes for this reader. The process closes the
+reader's connection after STALLED_SECONDS (E1 to E3). While a stream waits for its reader, its large events are kept as JSON
+(:meth:`runyard.models.Event.seal`).
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ class Streams:
 
 
 class StreamSlot(NamedTuple):
-    """The right of a reader to one open stream.
+    """The right of a reader to one open stream. It is not the slot of a worker.
 
     ``permit``: a context that is entered while the stream is open. ``admitted``: a function that is called at every heartbeat.
-    The stream ends if it returns False. ``expires``: the end of the reader's access in seconds of Unix time, or None.
+    If this function returns False, the stream ends. ``expires``: the end of the reader's access in seconds of Unix time, or
+    None.
     """
 
     streams: Streams
@@ -125,13 +126,13 @@ class StreamSlot(NamedTuple):
 
 
 class TakenSlot(NamedTuple):
-    """A slot whose permit is taken."""
+    """A :class:`StreamSlot` whose permit is taken."""
 
     slot: StreamSlot
     held: ExitStack
 
     def kept(self) -> StreamSlot:
-        """Return the slot for a stream that starts now. The stream returns the permit when it ends."""
+        """Return the :class:`StreamSlot` for a stream that starts now. The stream returns the permit when it ends."""
         return self.slot._replace(permit=self.held.pop_all())
 
 
@@ -195,7 +196,7 @@ class EventStream(Response):
         """Send the entries, and a comment after ``heartbeat`` seconds without an entry.
 
         At each heartbeat, check that the reader is still admitted. One task sends all entries, because a task for each entry
-        would double the cost.
+        would take twice the time.
         """
         loop, heartbeat = asyncio.get_running_loop(), self.seat.streams.heartbeat
         asked = loop.time()

@@ -46,7 +46,8 @@ class Telemetry:
             await self._answer(scope, receive, send, request_id, _Record(scope, span))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str, record: _Record) -> None:
-        """Call the application. If this raises an error, answer the request."""
+        """Call the application. If the application raises an error before its response begins, answer the request with status
+        500."""
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -29,8 +29,8 @@ class Caller:
     root: str
 
     def seat(self) -> StreamSlot:
-        """Return a slot for a stream. If the key has too many streams, the slot raises RateLimitedError. The stream ends when
-        the caller's key or token becomes invalid."""
+        """Return the right to open a stream. If the key has too many streams, the use of this right raises RateLimitedError.
+        The stream ends when the caller's key or token becomes invalid."""
         permit = self.service.rates.stream(self.principal.id)
         return StreamSlot(self.service.streams, permit, self._admitted, self.principal.expires)
 

@@ -1,11 +1,11 @@
 """Stream tokens (A1). A browser's EventSource cannot send headers. It passes a token in the query instead.
 
-A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. An API
-key or its row is therefore not enough to make a token. A signature for another purpose is not a valid token. Tokens do not name
-an algorithm, because there is only one. A token names its creator and the streams that it opens. The rights of the creator are
-looked up at each use. The caller requests a lifetime (``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in
-``settings.py`` is the maximum. ``authentication.py`` makes the principal of a token. ``routes/route_access.py`` checks that the
-token opens the stream.
+A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. Nobody
+can therefore make a token from an API key or from its row. A signature that the server made for another purpose is not valid
+for a token. A token does not name the algorithm of its signature, because all tokens have the same one. A token names its
+creator and the streams that it opens. The rights of the creator are looked up at each use. The caller requests a lifetime
+(``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in ``settings.py`` is the maximum. ``authentication.py`` makes
+the principal of a token. ``routes/route_access.py`` checks that the token opens the stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runyard.errors import InvalidInputError
 from .field_types import checked_id
 
 CLOCK_SKEW_SECONDS: Final = 30.0
-"""Seconds by which the clocks of servers may differ."""
+"""Maximum seconds by which the clocks of servers may differ."""
 MAX_TOKEN_CHARACTERS: Final = 16_000
 """Maximum number of characters of a token. Even a token with the longest ids is shorter."""
 VERSION: Final = 1
@@ -105,6 +105,6 @@ class Tokens:
             return None
 
     def is_current(self, claims: Claims) -> bool:
-        """Return True if ``claims`` have not expired, and expire within ``lifetime``."""
+        """Return True if ``claims`` have not expired, and expire at most ``lifetime`` seconds from now."""
         left = claims.expires / 1000 - time.time()
         return 0 < left <= self._lifetime + CLOCK_SKEW_SECONDS

@@ -4,7 +4,8 @@ The process sends heartbeats for the worker under three conditions (:mod:`runyar
 heartbeat thread is silent, the worker's process runs, and the worker's main loop has run in the last RUNYARD_WATCHDOG seconds.
 The process ends with the worker.
 
-The process imports the driver of Postgres only for its first heartbeat. Without the driver, it needs a third of the memory.
+The process imports the driver of Postgres only for its first heartbeat. Without the driver, it needs only a third of the
+memory that it needs with the driver.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 from runyard.worker.heartbeat_messages import MAX_PACKET_BYTES, Order, Report, Sign, pack
 
 SILENT_SECONDS: Final = 1.0
-"""Seconds without a report after which the process sends heartbeats. An unnecessary heartbeat does no harm."""
+"""Seconds without a report of the worker after which the process sends heartbeats. An unnecessary heartbeat does no harm."""
 BEAT_SECONDS: Final = 1.0
 """Seconds from one heartbeat to the next, and between two checks of the worker's process."""
 
@@ -77,7 +78,8 @@ class HeartbeatSender:
             self._error = str(error)
 
     def _report(self) -> None:
-        """Report the heartbeats and the error since the last report of the worker. Set the counts to zero."""
+        """Send the worker the number of heartbeats since the worker's last report, and their last error. Then begin to count
+        again."""
         if self._sent or self._error is not None:
             self._link.send(pack(Report(time.monotonic() - self._heard, self._sent, self._error)))
         self._heard, self._sent, self._error = time.monotonic(), 0, None
@@ -95,8 +97,8 @@ def runs(parent: int) -> bool:
 
 
 def executes(status: str) -> bool:
-    """Return True if ``/proc/<pid>/status`` shows a process that executes or waits. A process that is ending has already
-    released its memory."""
+    """Return True if ``status``, the text of ``/proc/<pid>/status``, is that of a process that executes or waits. If the text
+    has no ``VmRSS``, the process is ending and has released its memory."""
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     return fields.get("State", "")[:1] in {"R", "S", "D"} and "VmRSS" in fields and fields.get("CoreDumping", "0") == "0"
 

@@ -1,7 +1,7 @@
 """The child process of a worker that executes attempts alone: ``python -m runyard_api.worker.isolated <socket>``.
 
-The process executes the orders that it reads from the socket (:mod:`runyard.worker.isolation`). When the socket closes, the
-process exits, even while user code runs.
+The process executes the attempts of the claims that it reads from the socket (:mod:`runyard.worker.isolation`). When the socket
+closes, the process exits, even while user code runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = structlog.get_logger("runyard.isolation")
 
 
 class Isolated:
-    """Executes the orders of the worker, one attempt at a time."""
+    """Executes the attempts that the worker sends, one at a time."""
 
     def __init__(self, app: App, backend: Backend, link: socket.socket, parent: int) -> None:
         self._app = app
@@ -73,7 +73,7 @@ class Isolated:
             await asyncio.sleep(TURN_SECONDS)
 
     def watch(self, main_thread: int) -> None:
-        """Report the place where user code blocks the main loop, again and again. ``main_thread``: the loop's thread."""
+        """Repeatedly report the place where user code blocks the main loop. ``main_thread``: the loop's thread."""
         while True:
             time.sleep(LOOK_SECONDS)
             silence, keep = time.monotonic() - self._turned, self._app.traceback_filter
@@ -114,7 +114,7 @@ class Isolated:
 
 
 def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
-    """Return the next instruction from the worker's socket. Exit this process if the worker has ended."""
+    """Return the next message from the worker's socket. Exit this process if the worker has ended."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         os._exit(0)
@@ -125,8 +125,8 @@ def _read(stream: io.BufferedIOBase) -> Order | Claim | Stop:
 async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -> None:
     app = load_app(order.app)
     trace_export.set_up(trace_export.WORKER, content=order.settings.trace_content)
-    pool = {"min_pool_size": ISOLATED_MIN_CONNECTIONS, "max_pool_size": ISOLATED_MAX_CONNECTIONS}
-    connect, _ = connectors(order.settings.model_copy(update=pool))
+    small = {"min_pool_size": ISOLATED_MIN_CONNECTIONS, "max_pool_size": ISOLATED_MAX_CONNECTIONS, "history_cache_bytes": 0}
+    connect, _ = connectors(order.settings.model_copy(update=small))
     isolated = Isolated(app, await patiently(connect, bound=CONNECT_SECONDS), link, order.parent)
     loop = asyncio.get_running_loop()
     contain(loop)
@@ -143,7 +143,7 @@ async def _serve(order: Order, link: socket.socket, stream: io.BufferedIOBase) -
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the worker also gets these signals, and then sends orders
+        signal.signal(number, signal.SIG_IGN)  # the worker also gets these signals, and then stops the attempt
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     stream = link.makefile("rb")

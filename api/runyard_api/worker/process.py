@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 60.0
 """Maximum seconds for which a starting worker waits for its servers."""
 LINGER_SECONDS: Final = 2.0
-"""Maximum seconds after the end of the worker until its connections, and the tasks and threads of agents, must end."""
+"""Seconds after the end of the worker within which its connections, and the tasks and threads of agents, must end."""
 HEARTBEAT_MIN_CONNECTIONS: Final = 1
 HEARTBEAT_MAX_CONNECTIONS: Final = 2
 """Minimum and maximum number of connections of a worker's heartbeat thread to Postgres."""
@@ -144,7 +144,7 @@ async def open_backend(connect: Connect) -> Backend:
 
 def arq_server(settings: Settings) -> RedisServer | None:
     """Return the connections to the server of the arq queues in ``settings``, or None without queues. Raises InvalidInputError
-    for a cluster, because arq's client uses keys of several slots for one job."""
+    for a cluster, because arq's client uses keys in several hash slots for one job of arq."""
     if not settings.arq_queues:
         return None
     url = settings.arq_redis_url or settings.redis_url
@@ -162,8 +162,8 @@ def arq_intake(backend: Backend, settings: Settings, server: RedisServer, namesp
 
 
 def _isolation(app: App, settings: Settings) -> Isolation | None:
-    """Return the command and the order that start a process for one attempt. Return None if a child process cannot import the
-    app."""
+    """Return the command and the :class:`Order` that start a child process for attempts. Return None if a child process cannot
+    import the app."""
     name = name_of(app)
     if name is None:
         log.warning(
@@ -185,8 +185,8 @@ def _heartbeat_process(settings: Settings) -> HeartbeatProcess | None:
 
 
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return two functions. The first connects the backend of the worker. The second connects the backend of its heartbeat
-    thread. For a store without servers, the second is None."""
+    """Return two functions. The first connects the backend of the worker. The second connects the backend of the worker's
+    heartbeat thread. For a store without servers, the second is None."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_urls.connect(url, tenant=tenant), None
@@ -199,6 +199,7 @@ def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
             min_pool_size=settings.min_pool_size,
             max_pool_size=settings.max_pool_size,
             listen_url=settings.listen_url,
+            history_cache_bytes=settings.history_cache_bytes,
             stream_limits=settings.stream_limits,
             name=MAIN_CONNECTION,
         )
@@ -234,7 +235,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def guard_downloads() -> None:
     """Make this process refuse to download files that messages name by URL (:mod:`runyard.agents.downloads`).
 
-    This also covers agents that are imported later.
+    The refusal also holds for agents that are imported later.
     """
     if find_spec("pydantic_ai") is None:
         return

@@ -1,4 +1,4 @@
-"""Decoders for rows that may be damaged. The decoder of a single row raises an error with the name of the row. The decoder of a
+"""Decoders for rows that can be damaged. The decoder of a single row raises an error with the name of the row. The decoder of a
 list entry leaves the damaged fields empty."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMES: Final = ("thread_id", "run_id", "request_id", "step_key")
 """Columns that identify a row in an error."""
 
 _MADE_OF: Final = {"body": ("payload", "answer_schema", "on_deadline"), "stored_input": ("input",)}
-"""For each column, the fields that are decoded from it. Only columns whose fields have other names are listed."""
+"""The fields that are decoded from each column. A column that is missing here has one field of the same name."""
 
 
 def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Decoded]]:
@@ -41,7 +41,7 @@ def named(what: str) -> Callable[[Callable[[Row], Decoded]], Callable[[Row], Dec
                 names = {name: row[name] for name in _NAMES if row.get(name) is not None}
                 where = ", ".join(f"{name} {value}" for name, value in names.items())
                 message = (
-                    f"the {what} with {where} cannot be decoded ({type(error).__name__}); did something else write the row?"
+                    f"the {what} with {where} cannot be decoded ({type(error).__name__}); did another program write the row?"
                 )
                 raise DataCorruptedError(message, **names) from error
 

@@ -1,4 +1,4 @@
-"""Decode long histories in slices.
+"""Decode long histories in slices, or lazily.
 
 One call of C code decodes a slice and blocks all threads of the process. The event loop and the other threads run between two
 slices. One of these threads sends a worker's heartbeat.
@@ -7,14 +7,21 @@ slices. One of these threads sends a worker's heartbeat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 from runyard.models import Message
 from runyard.support.garbage_collector import held_back
 
 from . import message_rows
+from .lazy_messages import KeptRow, lazy_messages
 from .values import Row
+
+LAZY_MIN_MESSAGES: Final = 200
+"""If a history has at least this number of messages, each message is decoded at its first use."""
+LAZY_SLICE_MESSAGES: Final = 20_000
+"""Maximum number of lazy messages that are made before the event loop can do other work."""
 
 SLICE_MESSAGES: Final = 2_000
 """Maximum number of messages of one slice."""
@@ -33,6 +40,26 @@ async def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
             if made:
                 await asyncio.sleep(0)
             made += message_rows.messages(part, **thread)
+    return made
+
+
+def kept(rows: Iterable[Row], **thread: str | int) -> list[KeptRow]:
+    """Return rows in the form that :func:`lazily` needs. ``thread``: the ``thread_id`` or the ``thread_key``, for the error."""
+    return list(zip(rows, repeat(thread)))
+
+
+async def lazily(rows: Sequence[KeptRow]) -> list[Message]:
+    """Return messages for any number of rows. In a long history, each message is decoded at its first use. The first use of a
+    message from a damaged row raises DataCorruptedError. The messages of a short history are decoded at once. This function
+    then raises the error."""
+    if len(rows) < LAZY_MIN_MESSAGES:
+        return await messages([row for row, _ in rows], **(rows[0][1] if rows else {}))
+    made: list[Message] = []
+    with held_back(len(rows)):
+        for first in range(0, len(rows), LAZY_SLICE_MESSAGES):
+            if made:
+                await asyncio.sleep(0)
+            made += lazy_messages(rows[first : first + LAZY_SLICE_MESSAGES])
     return made
 
 

@@ -6,7 +6,8 @@ a stored function wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from runyard.domain.size_limits import check_content
@@ -14,7 +15,7 @@ from runyard.errors import DataCorruptedError
 from runyard.models import Message, check_fields, check_message, check_message_id, check_usage, stored_messages
 
 from .damaged_rows import UNDECODABLE
-from .values import Row, pack, unpack, without_none
+from .values import Row, moment, pack, unpack, without_none
 
 
 class NewMessage(NamedTuple):
@@ -56,8 +57,8 @@ def many(items: Sequence[Message]) -> list[NewMessage]:
 
 
 def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None) -> dict[str, Any]:
-    """Return the content of a message that the store itself wrote. It has tool results that close open tool calls, or is a
-    tombstone. ``note``: the text."""
+    """Return the content of a message that the store itself wrote. Such a message has tool results that close open tool calls,
+    or is a tombstone. ``note``: the text."""
     content: list[dict[str, Any]] = [
         {"type": "tool_result", "call_id": call, "content": note, "is_error": True} for call in results or ()
     ]
@@ -68,11 +69,12 @@ def _noted(note: str, calls: Sequence[str] | None, results: Sequence[str] | None
 def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
     """Decode messages from a few rows. For many rows use :mod:`..history`.
 
-    ``rows``: rows that begin with the columns of a message, in the order of queries.sql. ``thread``: the ``thread_id`` or the
+    ``rows``: rows that begin with the columns of a message, in the order of queries.sql. The time is a datetime, or the bytes
+    of a time of Postgres. ``thread``: the ``thread_id`` or the
     ``thread_key``, for the error. Raises DataCorruptedError with the thread and the message.
     """
     try:
-        return stored_messages(_fields(rows))
+        return stored_messages(map(fields, rows))
     except UNDECODABLE as error:
         raise _corrupted(rows, thread) from error
 
@@ -81,11 +83,11 @@ def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorr
     """Return the error for the first of ``rows`` that cannot be decoded."""
     for row in rows:
         try:
-            stored_messages(_fields([row]))
+            stored_messages([fields(row)])
         except UNDECODABLE as error:
             where = " ".join(f"{name} {value}" for name, value in thread.items())
             return DataCorruptedError(
-                f"message {row[1]} of {where} cannot be decoded ({type(error).__name__}); did something else write the row?",
+                f"message {row[1]} of {where} cannot be decoded ({type(error).__name__}); did another program write the row?",
                 message_id=row[1],
                 seq=row[0],
                 **thread,
@@ -93,13 +95,14 @@ def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorr
     raise AssertionError("each of the messages can be decoded")
 
 
-def _fields(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    for seq, id_, parent_id, run_id, role, payload, note, calls, results, created_at, *_ in rows:
-        fields = _noted(note, calls, results) if payload is None else unpack(payload)
-        fields["id"] = id_
-        fields["role"] = role
-        fields["run_id"] = run_id
-        fields["parent_id"] = parent_id
-        fields["seq"] = seq
-        fields["created_at"] = created_at
-        yield fields
+def fields(row: Row) -> dict[str, Any]:
+    """Return the fields of a message. They are not validated."""
+    seq, id_, parent_id, run_id, role, payload, note, calls, results, created_at, *_ = row
+    found: dict[str, Any] = _noted(note, calls, results) if payload is None else unpack(payload)
+    found["id"] = id_
+    found["role"] = role
+    found["run_id"] = run_id
+    found["parent_id"] = parent_id
+    found["seq"] = seq
+    found["created_at"] = created_at if isinstance(created_at, datetime) else moment(created_at)
+    return found

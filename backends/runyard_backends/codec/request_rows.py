@@ -24,7 +24,7 @@ class NewRequest(NamedTuple):
 
 
 def new_request(request: HitlRequest) -> NewRequest:
-    """Encode a HITL request as a ``runyard.new_request``. Raises InvalidInputError if it is invalid."""
+    """Encode a HITL request as a ``runyard.new_request``. Raises InvalidInputError if the request is invalid."""
     check_requests(request)
     body = {"payload": request.payload, "answer_schema": request.answer_schema, "on_deadline": request.on_deadline}
     choice = request.on_deadline or {}

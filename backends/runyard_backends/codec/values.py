@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import msgpack
@@ -19,11 +20,13 @@ class Row(Protocol):
     def get(self, column: str, /) -> Any: ...
 
 
+_POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def pack(value: Any) -> bytes:
-    """Encode a value with msgpack. Strings may contain lone surrogates. Raises InvalidInputError if msgpack cannot encode
+    """Encode a value with msgpack. Strings can contain lone surrogates. Raises InvalidInputError if msgpack cannot encode
     it."""
     try:
         packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
@@ -38,6 +41,11 @@ def unpack(data: bytes) -> Any:
     if data[:1] == b"{" and len(data) > 1:
         return json.loads(data)
     return msgpack.unpackb(data, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def moment(data: bytes) -> datetime:
+    """Decode a time that Postgres encoded: its microseconds since 2000, as a 64-bit integer."""
+    return _POSTGRES_EPOCH + timedelta(microseconds=int.from_bytes(data, "big", signed=True))
 
 
 def to_json(value: Any) -> str:

@@ -18,11 +18,12 @@ workers.
 import pytest
 
 MODULES = (
-    "abort", "agents", "api_keys", "attempt_events", "attempts", "bounds", "cancels", "checkpointer", "checkpoints",
-    "child_lists", "children", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain", "external_runs",
+    "abort", "agents", "api_keys", "attempt_events", "attempts", "batches", "bounds", "cancels", "chains", "checkpointer",
+    "checkpoints", "child_lists", "children", "contexts", "creation", "cuts", "deletion", "ended_waits", "expiry", "explain",
+    "external_runs",
     "fan_out", "fan_out_records", "feed", "forks", "history", "inheritance", "labels", "lanes", "limits", "live_turns", "pages",
     "poison", "queues", "requests", "roots", "runs", "steps", "tenants", "thread_updates", "timelines", "transitions",
-    "tree", "usage", "versions", "waits", "webhook_owners", "webhooks", "workers", "world", "writers",
+    "tree", "unread_signals", "usage", "versions", "waits", "webhook_owners", "webhooks", "workers", "world", "writers",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))
 
@@ -31,12 +32,15 @@ from .agents import TestAgents, TestAgentsOfJobs  # noqa: E402
 from .api_keys import TestKeys  # noqa: E402
 from .attempt_events import TestAttemptEvents  # noqa: E402
 from .attempts import TestAttempts  # noqa: E402
+from .batches import TestBatches  # noqa: E402
 from .bounds import TestBounds, TestNesting, TestWholeMessages  # noqa: E402
 from .cancels import TestCancels  # noqa: E402
+from .chains import TestChains, TestCrashesOfChains  # noqa: E402
 from .checkpointer import TestCheckpointer, TestRequests  # noqa: E402
 from .checkpoints import TestCheckpoints, TestNames  # noqa: E402
 from .child_lists import TestChildLists  # noqa: E402
 from .children import TestChildren  # noqa: E402
+from .contexts import TestContexts  # noqa: E402
 from .creation import TestCreation, TestFilters  # noqa: E402
 from .cuts import TestMessageCuts  # noqa: E402
 from .deletion import TestDeletion, TestRunDeletion  # noqa: E402
@@ -66,6 +70,7 @@ from .thread_updates import TestThreadUpdates  # noqa: E402
 from .timelines import TestFindRun, TestTimelines  # noqa: E402
 from .transitions import TestTransitions  # noqa: E402
 from .tree import TestParallel, TestTree  # noqa: E402
+from .unread_signals import TestUnreadSignals  # noqa: E402
 from .usage import TestUsage  # noqa: E402
 from .versions import TestVersions  # noqa: E402
 from .waits import TestSignals, TestSleep  # noqa: E402
@@ -81,13 +86,17 @@ __all__ = [
     "TestAgentsOfJobs",
     "TestAttemptEvents",
     "TestAttempts",
+    "TestBatches",
     "TestBounds",
     "TestCancels",
+    "TestChains",
     "TestCheckpointedWriters",
     "TestCheckpointer",
     "TestCheckpoints",
     "TestChildLists",
     "TestChildren",
+    "TestContexts",
+    "TestCrashesOfChains",
     "TestCreation",
     "TestDeletion",
     "TestDepths",
@@ -134,6 +143,7 @@ __all__ = [
     "TestTimelines",
     "TestTransitions",
     "TestTree",
+    "TestUnreadSignals",
     "TestUsage",
     "TestVersions",
     "TestWebhookOwners",

@@ -1,4 +1,5 @@
-"""The abort of a run that waits for a human (H8). An abort is a cancel with keep that also adds a last message."""
+"""The abort of a run that waits for a human (H8). An abort is a cancel with ``keep``: the run's messages stay in the
+conversation. The abort also adds a last message."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestAbortWithoutWorkers:
-    """The tests of :class:`TestAbort` that a store without workers passes, too."""
+    """The tests of :class:`TestAbort` that also apply to a store without workers."""
 
     async def test_h8_a_run_without_a_worker(self, world: World) -> None:
         """H8, R13: An external run that waits for the answer to a checkpointer's question can be aborted."""

@@ -1,5 +1,5 @@
-"""The agent of a run. The request names the agent, or the thread has it, or it is the default agent of a namespace (L1 to
-L5)."""
+"""The agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of the namespace (L1
+to L5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ async def hire(world: World, worker_id: str, *agents: str, default: str | None =
 
 
 async def accepted(world: World, run_id: str, agent: str | None = None, *, thread: str = T, **fields: Any) -> Run:
-    """Accept a run and return it. Check that the result, the store and the list of its agent show the same agent."""
+    """Accept a run and return it. Check that the result, the stored run and the list of the agent's runs show the same
+    agent."""
     run = (await world.accept(run_id, thread=thread, agent=agent, **fields)).run
     assert (await world.run(run_id, thread)).agent == run.agent
     if run.agent is not None:
@@ -82,7 +83,7 @@ class TestAgents:
         assert await agent_of(world) == "writer"
 
     async def test_a_thread_that_was_created_gets_the_agent_of_its_first_run(self, world: World) -> None:
-        """L1."""
+        """L1: The first run gets the default agent. The thread, which had no agent, gets the same agent."""
         await hire(world, "w", "writer")
         await world.threads.create_thread(ThreadRequest(thread_id=T))
         assert await agent_of(world) is None
@@ -102,8 +103,8 @@ class TestAgents:
     async def test_runs_that_were_accepted_before_any_worker_get_the_agent_of_their_thread(
         self, world: World, limited: bool
     ) -> None:
-        """L1, L4: The first claim sets the agent of the thread. A worker with another default agent executes the other runs
-        only if it has the agent of the thread."""
+        """L1, L4: The first claim sets the agent of the thread. A worker with another default agent executes the other runs of
+        the thread only if this worker has the agent of the thread."""
         if limited:
             await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="a", most=9))
         for run_id in ("r1", "r2", "r3"):
@@ -119,8 +120,9 @@ class TestAgents:
         assert claim.run is not None and claim.run.agent == await agent_of(world) == "a"
 
     async def test_the_default_agent_changes_with_the_workers_that_have_it(self, world: World) -> None:
-        """L3: A namespace keeps its default agent while a live worker has the same default. Then it takes the default agent of
-        the newest live worker. A new worker alone does not change the default."""
+        """L3: A namespace keeps its default agent while a live worker has the same default. When no live worker has this
+        default, the namespace takes the default agent of the newest live worker. A new worker alone does not change the
+        default."""
         await hire(world, "a1", "a")
         await hire(world, "b1", "b", "a")
         await hire(world, "a2", "a")
@@ -133,7 +135,7 @@ class TestAgents:
         assert (await accepted(world, "r4", thread="t4")).agent == "b"
 
     async def test_programs_in_two_namespaces_never_answer_each_others_threads(self, world: World) -> None:
-        """L4: Neither program executes runs of the other. This holds for default agents, for runs on a thread of the other
+        """L4: No program executes runs of the other program. This holds for default agents, for runs on a thread of the other
         program, and for agents with the same name."""
         await hire(world, "w1", "shop/clerk", queue="shop")
         await hire(world, "w2", "blog/clerk", queue="blog")
@@ -148,7 +150,8 @@ class TestAgents:
         assert (await claimed(world, "r4", "w1", thread="other")).outcome == "unserved"
 
     async def test_a_run_waits_for_a_worker_of_its_namespace(self, world: World) -> None:
-        """L4, R12: A run waits for such a worker even if it was accepted before a worker of its namespace was registered."""
+        """L4, R12: A run waits for a worker of its namespace, even if no such worker was registered when the run was
+        accepted."""
         run = await accepted(world, "r1", "shop/")
         assert (run.agent, run.queue) == ("shop/", "shop")
         assert (await accepted(world, "r2", "shop/clerk", thread="u")).queue == "shop"
@@ -163,7 +166,7 @@ class TestAgents:
         assert await agent_of(world) == "shop/clerk"
 
     async def test_explain_names_a_run_without_an_agent_that_no_worker_serves(self, world: World) -> None:
-        """L4, R12."""
+        """L4, R12: For a run without an agent, ``explain`` says that no worker serves an agent of the namespace."""
         await accepted(world, "r1")
         await hire(world, "w", "shop/clerk")
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves an agent without a namespace"
@@ -177,14 +180,15 @@ class TestAgents:
         assert await agent_of(world) == "shop/clerk"
 
     async def test_a_repetition_is_the_same_run_whatever_the_default_is_now(self, world: World) -> None:
-        """L1, R2."""
+        """L1, R2: A repeated request returns the same run, even if the default agent has changed."""
         first = await world.accept("r1")
         await hire(world, "w", "writer")
         again = await world.accept("r1")
         assert (again.created, again.run.run_id) == (False, first.run.run_id)
 
     async def test_runs_without_an_agent_count_for_the_limit_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5: Such a run counts for the limit even if it was accepted before any worker was registered."""
+        """L5: A run without an agent counts for the limit of the agent that executes it, even if no worker was registered when
+        the run was accepted."""
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="writer", most=1))
         await world.accept("early", thread="t0")
         await hire(world, "w", "writer")
@@ -197,14 +201,15 @@ class TestAgents:
         assert await world.runs.explain("t0", "early") == "waiting for a permit of agent writer (limit 1)"
 
     async def test_runs_without_an_agent_are_usage_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5."""
+        """L5: A usage report of an agent counts the runs that named no agent and that this agent executed."""
         await hire(world, "w", "writer")
         await world.turn("r1")
         await world.count()
         assert [day.runs for day in (await world.backend.usage.report(agent="writer")).days if day.runs] == [1]
 
     async def test_each_run_of_several_threads_gets_its_agent(self, world: World) -> None:
-        """L1: The runs are on known threads, new threads and threads without an agent. Some runs name an agent."""
+        """L1: Each of several runs gets the agent that it names, or else the agent of its thread, or else the default agent.
+        The runs are on known threads, new threads and threads without an agent."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "first", "reader", thread="t1")
         for thread in ("t2", "t3"):

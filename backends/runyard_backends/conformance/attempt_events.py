@@ -8,7 +8,7 @@ import pytest
 
 from runyard.domain.event_data import check_event_data
 from runyard.domain.states import RunStatus
-from runyard.models import Event, HitlRequest
+from runyard.models import Event, HitlRequest, new_id
 from runyard.ports.commands import Write
 from runyard.ports.refs import RunRef
 from runyard.ports.scheduling import EVENT_BYTES_PER_READ
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestAttemptEvents:
     async def test_events_number_the_write(self, world: World) -> None:
-        """E1: Messages of the run and its end have event ids of the attempt."""
+        """E1: The events of the run's messages and of its end have ids with the fence of the attempt."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         ended = await world.finish(attempt, said("two"), first_event=7)
@@ -80,7 +80,7 @@ class TestAttemptEvents:
 
     async def test_a_request_that_is_waited_for_again_has_one_event(self, world: World) -> None:
         """E1, H12: A later attempt waits for the stored request without a second event. The request is answered once, and the
-        answer still wakes the run."""
+        answer still queues the run again."""
         attempt = await world.start("r1")
         one, two, three = (HitlRequest(request_id=name, payload={"question": name}) for name in ("one", "two", "three"))
         await world.ask(attempt, one, two)
@@ -101,6 +101,13 @@ class TestAttemptEvents:
         assert set((await world.runs.ledger(attempt)).received) == {"two", "three"}
         await world.runs.release(attempt)
         assert not (await world.runs.ledger(await world.take("r1"))).received
+
+    async def test_a_request_of_an_external_run_has_no_proven_event(self, world: World) -> None:
+        """E1: A request that a checkpointer saved has no event id. The events of its run do not contain the request."""
+        await world.checkpointer.claim_run(T, "x")
+        await world.checkpointer.save_pending_request(T, HitlRequest(request_id=new_id()), run_id="x")
+        events = await world.runs.run_events(await world.ref("x"))
+        assert "hitl.requested" not in {event.type for event in events} and all(event.id for event in events)
 
     async def test_deleted_thread_proves_no_events(self, world: World) -> None:
         """E4: After the deletion of a thread, a reader finds no more proven events."""
@@ -125,8 +132,8 @@ class TestAttemptEvents:
         assert {event.type for event in events} == {"message.completed", "hitl.requested"}
 
     async def test_a_release_without_a_task_ends_a_cancelled_run_after_all_its_events(self, world: World) -> None:
-        """E1: A cancelled run is released without its attempt's task. The event of the run's end gets a new fence, because the
-        number of the attempt's events is unknown."""
+        """E1: A release can end a cancelled run whose attempt has no task any more. The event of the run's end gets a new
+        fence, because it is unknown how many events the attempt had."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("one")], first_event=3)
         await world.runs.cancel(T, "r1")

@@ -73,7 +73,7 @@ class TestAttempts:
         assert await world.texts() == ["hi", "alive"]
 
     async def test_only_the_stale_writes_of_a_batch_are_refused(self, world: World) -> None:
-        """I2: A batch stores the writes that have the fences of their runs."""
+        """I2: In a batch, a write with an older fence is refused. The other writes are stored."""
         old = await world.start("r1")
         await world.bury("w")
         new = await world.take("r1", worker="w2")
@@ -85,8 +85,8 @@ class TestAttempts:
         assert await world.texts() == ["hi", "alive"]
 
     async def test_append_then_complete(self, world: World) -> None:
-        """R6: The store sets the seq, the parent and the time of each message. Later contexts have the messages after the run
-        has completed."""
+        """R6: The store sets the seq, the parent and the time of each message. After the run has completed, later contexts have
+        the messages."""
         attempt = await world.start("r1")
         first, second = await world.runs.append(attempt, [said("one"), said("two")])
         assert first.seq is not None and second.seq == first.seq + 1 and second.parent_id == first.id
@@ -328,7 +328,7 @@ class TestAttempts:
         assert claim.outcome == "not_due" and claim.retry_in is not None and claim.retry_in > 3500
 
     async def test_a_suspension_resets_the_count_of_errors(self, world: World) -> None:
-        """R11: Only the errors since the last suspension count."""
+        """R11: A suspension sets the error count of the run to 0."""
         attempt = await world.start("r1")
         await world.runs.release(attempt, error=ErrorInfo(code="flaky", message="again"))
         await world.ask(await world.take("r1"), HitlRequest(request_id=new_id()))

@@ -106,8 +106,8 @@ class TestNestingWithoutWorkers:
         assert before is not None and (before.extra, after) == ({}, None)
 
     async def test_metadata_of_a_fork_leaves_room(self, world: World) -> None:
-        """F3: In a fork's extra, the metadata is one level deeper. Metadata with one level less than the limit is therefore
-        accepted, and the extra can be saved again."""
+        """F3: The extra of a fork contains the metadata one level deeper. The metadata may therefore have at most one level
+        less than the limit. The fork's extra can then be saved again."""
         await world.turn("r1")
         await refused("metadata", lambda: world.fork("f", metadata=DEEPEST))
         extra = (await world.fork("f", metadata=within(MAX_NESTING - 1))).thread.extra
@@ -356,7 +356,7 @@ class TestBounds(TestBoundsWithoutWorkers):
         assert await world.texts() == ["hi", "yes"]
 
     async def test_extra_in_all(self, world: World) -> None:
-        """A2: The limit also applies to the result of many merges."""
+        """A2: The limit on extra also applies to the result of many merges."""
         for key in "ab":
             await world.checkpointer.save_extra(T, {key: "x" * (MAX_EXTRA // 2 - 100)})
         more: JsonObject = {"c": "x" * 1000}

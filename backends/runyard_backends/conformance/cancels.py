@@ -67,7 +67,7 @@ class TestCancels:
         assert await world.cut(after_run_id="r1") == texts(messages)
 
     async def test_keep_of_a_run_that_said_nothing(self, world: World) -> None:
-        """R10: A kept run without messages gets no completion number."""
+        """R10: A run that is cancelled with keep and has no messages gets no completion number."""
         await world.accept("r1")
         changed = await world.runs.cancel(T, "r1", keep=True)
         assert changed.run.status is RunStatus.CANCELLED and changed.run.completion_seq is None

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestCheckpointerWithoutWorkers:
-    """The tests of :class:`TestCheckpointer` that a store without workers passes, too."""
+    """The tests of :class:`TestCheckpointer` that also apply to a store without workers."""
 
     async def test_load_returns_messages_extra_and_parent(self, world: World) -> None:
         """R15, R1: ``load`` returns messages, extra and parent, or None for an unknown thread."""
@@ -39,7 +39,7 @@ class TestCheckpointerWithoutWorkers:
         assert texts(await cp.snapshot(T, after_run_id="r1")) == ["a", "b", "r1?", "r1!"]
 
     async def test_extra_merges_at_the_top(self, world: World) -> None:
-        """R15: Extra is merged at its top level. Other keys stay."""
+        """R15: The top-level keys of the given extra replace the stored keys. Other stored keys stay."""
         await world.checkpointer.save_extra(T, {"a": {"x": 1}, "b": 1})
         await world.checkpointer.save_extra(T, {"a": {"y": 2}, "c": None})
         data = await world.checkpointer.load(T)
@@ -48,7 +48,8 @@ class TestCheckpointerWithoutWorkers:
             await world.checkpointer.save_extra(T, {"a": ["\0"]})
 
     async def test_pending_request(self, world: World) -> None:
-        """R15: The pending request and its run id are stored together. None removes both. The run id may be missing."""
+        """R15: The pending request and its run id are stored together. Saving None removes the request and its run id. The run
+        id can be missing."""
         cp = world.checkpointer
         assert await cp.load_pending(T) is None and await cp.load_pending_run_id(T) is None
         request = HitlRequest(request_id=new_id(), payload={"q": "?"})
@@ -185,7 +186,8 @@ class TestRequests:
         return requests
 
     async def test_kept_beside_each_other(self, world: World) -> None:
-        """H5, H10: Parallel requests are stored separately and are in the inbox. Saving them again changes nothing."""
+        """H5, H10: Parallel requests are stored separately and are in the inbox. Saving the same requests again changes
+        nothing."""
         asked = await self.ask(world, "a", "b")
         await world.request_store.answer_request(T, 1, request_id=asked[0].request_id)
         await world.request_store.save_requests(T, asked, run_id="x")
@@ -196,7 +198,7 @@ class TestRequests:
         assert await world.request_store.load_requests("unknown") == []
 
     async def test_an_id_of_another_run_or_thread_is_refused(self, world: World) -> None:
-        """R14, H1: A call with the id of a request of another run or thread raises an error and stores nothing."""
+        """R14, H1: If a call uses a request id that another run or thread has, the call raises an error and stores nothing."""
         [asked] = await self.ask(world, "a")
         others = HitlRequest(request_id=f"{world.backend.tenant}b")
         for thread_id, run_id in ((T, "y"), ("new", "x"), ("new", "y")):
@@ -211,7 +213,8 @@ class TestRequests:
             await world.runs.respond(1, request_id=others.request_id)
 
     async def test_a_deleted_thread_frees_the_ids_of_its_requests(self, world: World) -> None:
-        """R14: After a deletion, another thread may have requests with the same ids, answered or not."""
+        """R14: After the deletion of a thread, another thread may have requests with the same ids as the pending and the
+        answered requests of the deleted thread."""
         asked = await self.ask(world, "a", "b")
         await world.request_store.answer_request(T, 1, request_id=asked[0].request_id)
         await world.threads.delete_thread(T)
@@ -257,7 +260,7 @@ class TestRequests:
         assert responded.created and responded.request.on_behalf_of == "é" * 1000
 
     async def test_the_last_answer_is_known(self, world: World) -> None:
-        """H4, H5: If the requests of a run are answered concurrently, exactly one of the calls reports that no request is
+        """H4, H5: If all requests of a run are answered concurrently, exactly one of the calls reports that no request is
         left."""
         one, *others = await self.ask(world, "a", "b", "c")
         await world.request_store.save_requests(T, [HitlRequest(request_id=f"{world.backend.tenant}d", payload={})], run_id="y")
@@ -303,8 +306,8 @@ class TestRequests:
         assert run.error is not None and (run.status, run.error.code) == (RunStatus.FAILED, "hitl_timeout")
 
     async def test_a_deadline_closes_a_request_of_an_ended_run(self, world: World) -> None:
-        """H7: The deadline of a request that was saved after the end of its run closes the request, because there is no run to
-        fail."""
+        """H7: A request can be saved after its run has ended. The deadline of this request only closes the request, because
+        there is no run to fail."""
         await world.checkpointer.claim_run(T, "x")
         await world.checkpointer.mark_run_complete(T, "x")
         late = HitlRequest(request_id=f"{world.backend.tenant}late", timeout=0, on_deadline={"fail": True})

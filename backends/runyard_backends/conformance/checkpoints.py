@@ -27,8 +27,8 @@ async def claimed(world: World, run_id: str, *messages: Message, thread: str = T
 
 class TestCheckpoints:
     async def test_partly_visible_run(self, world: World) -> None:
-        """S6: A fork is cut inside a completed run and shows a part of the run. Its forks, at any depth, cannot be cut after
-        this run, and cannot have another run with the same id."""
+        """S6: A fork is cut inside a completed run and shows a part of the run. Forks of this fork, at any depth, cannot be cut
+        after this run. They cannot have another run with the same id."""
         one, _ = await claimed(world, "x", said("one"), said("two"), complete=True)
         await world.fork("c", at_message_id=one.id)
         await world.fork("d", src="c", at_message_id=one.id)
@@ -45,8 +45,8 @@ class TestCheckpoints:
         assert await world.texts("e") == ["one", "own"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5, S6: A fork that was cut inside a live run shows exactly the run's messages up to the cut, even later. The fork
-        cannot have another run with the run's id."""
+        """I5, S6: A fork that was cut inside a live run shows exactly the run's messages up to the cut, even after the run has
+        completed. The fork cannot have another run with the run's id."""
         (half,) = await claimed(world, "x", said("half"))
         await world.fork("c", at_message_id=half.id)
         with pytest.raises(errors.RunAlreadyClaimedError):
@@ -74,7 +74,8 @@ class TestCheckpoints:
         assert texts(await world.checkpointer.snapshot("d", after_run_id="a")) == ["a"]
 
     async def test_cut_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: A cut inside a tool cycle is refused. The error has the nearest valid cuts. A repaired fork has error results."""
+        """F6: A cut inside a tool cycle is refused. The error has the nearest valid cuts. A fork with ``repair`` has error
+        results for the open calls."""
         asked, calls, partial, rest = await claimed(world, "x", user("q"), call("a", "b"), result("a"), result("b"))
         for inside in (calls, partial):
             with pytest.raises(errors.ForkBoundaryError) as caught:
@@ -152,7 +153,8 @@ class TestCheckpoints:
         assert await world.texts() == ["new"]
 
     async def test_legacy_messages_beside_runs(self, world: World) -> None:
-        """F1, F10: Messages without a run are in the snapshot of a run up to its last message."""
+        """F1, F10: The snapshot after a run also has the messages without a run that were stored before the run's last
+        message."""
         await world.checkpointer.append(T, [user("old"), said("older")])
         await world.checkpointer.claim_run(T, "x")
         await world.checkpointer.append(T, [said("x1", run_id="x"), user("between"), said("x2", run_id="x"), user("later")])

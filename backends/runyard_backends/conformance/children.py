@@ -111,8 +111,8 @@ class TestChildren:
         assert (await park(world, again, child())).status is RunStatus.RUNNING
 
     async def test_k3_a_child_on_a_thread_that_waits_for_it_is_refused(self, world: World) -> None:
-        """K3: A child on the parent's own thread is refused, and a child on the thread of an ancestor. A refused child leaves
-        no wait."""
+        """K3: A child is refused if it is on the parent's own thread or on the thread of an ancestor. A refused child leaves no
+        wait."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -203,8 +203,8 @@ class TestChildren:
         assert len((await world.runs.ledger(attempt)).waits) == 1
 
     async def test_k3_a_child_that_is_not_due_is_cancelled_when_it_is(self, world: World) -> None:
-        """K3: If the parent is cancelled, a delayed child is cancelled when it is due. The reconciler does not examine it
-        before that."""
+        """K3: If the parent is cancelled, a delayed child is cancelled when it is due. Before this time, the reconciler does
+        not examine the child."""
         attempt = await world.start("r1")
         await start_child(world, attempt, delay=0.2)
         await start_child(world, attempt, "c2", "later", delay=3600)

@@ -23,7 +23,7 @@ async def create(world: World, thread_id: str = T, **fields: Any) -> Created:
 
 
 class TestCreationWithoutWorkers:
-    """The tests of :class:`TestCreation` that a store without workers passes, too."""
+    """The tests of :class:`TestCreation` that also apply to a store without workers."""
 
     async def test_the_same_again_is_the_same_thread(self, world: World) -> None:
         """A repeated creation with the same thread id returns the thread, even if the thread has changed."""
@@ -59,8 +59,8 @@ class TestCreationWithoutWorkers:
 
 class TestCreation(TestCreationWithoutWorkers):
     async def test_an_empty_thread(self, world: World) -> None:
-        """``create_thread`` stores all the given values. A run on the thread uses its agent, and a fork copies its config and
-        extra."""
+        """``create_thread`` stores all the given values. A run on the thread uses the thread's agent. A fork copies the
+        thread's config and extra."""
         made = await create(world, agent="a", title="Title", tags={"k": "v"}, extra={"e": 1}, config={"workspace": {"id": 7}})
         thread = made.thread
         assert made.created and thread == await world.threads.thread(T)
@@ -74,7 +74,7 @@ class TestCreation(TestCreationWithoutWorkers):
 
 
 class TestFiltersWithoutWorkers:
-    """The tests of :class:`TestFilters` that a store without workers passes, too."""
+    """The tests of :class:`TestFilters` that also apply to a store without workers."""
 
     async def test_threads_by_agent_and_tags(self, world: World) -> None:
         await create(world, "one", agent="a", tags={"team": "x", "env": "p"})

@@ -13,10 +13,11 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestMessageCutsWithoutWorkers:
-    """The tests of :class:`TestMessageCuts` that a store without workers passes, too."""
+    """The tests of :class:`TestMessageCuts` that also apply to a store without workers."""
 
     async def test_inclusive_cut(self, world: World) -> None:
-        """F6, F2: A cut can be at any visible message and includes this message. ``forked_after_run_id`` is then None."""
+        """F6, F2: A cut can be at any visible message and includes this message. ``forked_after_run_id`` of such a fork is
+        None."""
         await world.turn("r1")
         await world.turn("r2")
         for n, message in enumerate(await world.messages()):
@@ -38,7 +39,7 @@ class TestMessageCutsWithoutWorkers:
             await world.fork("c", at_message_id="nope")
 
     async def test_messages_after_the_cut_are_not_there(self, world: World) -> None:
-        """F6: A message after the cut is unknown in the fork. The fork cannot be cut there."""
+        """F6: A message after the cut is unknown in the fork. A fork of the fork cannot have its cut at this message."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r1")
@@ -52,7 +53,7 @@ class TestMessageCutsWithoutWorkers:
             await world.fork("c", at_message_id=message.id)
 
     async def test_cut_at_a_plain_message_shows_everything_completed(self, world: World) -> None:
-        """S4: A cut at a message without a run shows every run that has completed by then."""
+        """S4: A cut at a message without a run shows every earlier message whose run has completed when the cut is made."""
         cp = world.checkpointer
         await cp.claim_run("t", "x")
         message = user("plain")
@@ -75,7 +76,7 @@ class TestMessageCutsWithoutWorkers:
 
 class TestMessageCuts(TestMessageCutsWithoutWorkers):
     async def test_cut_in_a_failed_run_shows_its_context_and_itself(self, world: World) -> None:
-        """F6: A cut in a failed run shows the run's context, and the run's messages up to the cut. It shows no runs that
+        """F6: A cut in a failed run shows the run's context, and the run's messages up to the cut. The cut shows no runs that
         complete later."""
         cp = world.checkpointer
         await world.turn("r1")
@@ -90,7 +91,8 @@ class TestMessageCuts(TestMessageCutsWithoutWorkers):
         assert await world.texts("c") == ["r1?", "r1!", "bad?", "bad…"]
 
     async def test_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: Inside a tool cycle, ForkBoundaryError names the nearest valid cuts before and after."""
+        """F6: A cut inside a tool cycle raises ForkBoundaryError. The error names the nearest valid cuts before and after the
+        refused cut."""
         attempt = await world.start("r1", "q")
         calls, partial, rest, last = call("a", "b"), result("a"), result("b"), said("done")
         await world.finish(attempt, calls, partial, rest, last)

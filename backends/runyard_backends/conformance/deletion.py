@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestDeletionWithoutWorkers:
-    """The tests of :class:`TestDeletion` that a store without workers passes, too."""
+    """The tests of :class:`TestDeletion` that also apply to a store without workers."""
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:
         """A fork keeps the messages that it sees when its source is deleted."""
@@ -48,17 +48,19 @@ class TestDeletionWithoutWorkers:
         await world.fork("old", after_run_id="r1")
         await world.threads.delete_thread(T)
 
-        async def forks() -> list[str]:
-            return [thread.thread_id for thread in (await world.threads.threads(ThreadFilter(parent_thread_id=T))).items]
+        async def forks(*, newest_first: bool = False) -> list[str]:
+            where = ThreadFilter(parent_thread_id=T, newest_first=newest_first)
+            return [thread.thread_id for thread in (await world.threads.threads(where)).items]
 
         assert await forks() == ["old"]
         await world.turn("r1")
-        assert await forks() == []
-        await world.fork("new", after_run_id="r1")
-        assert await forks() == ["new"]
+        assert await forks() == await forks(newest_first=True) == []
+        for id in ("new", "newer"):
+            await world.fork(id, after_run_id="r1")
+        assert await forks() == ["new", "newer"] and await forks(newest_first=True) == ["newer", "new"]
 
     async def test_last_referrers_go(self, world: World) -> None:
-        """When a thread and all its forks are deleted, in any order, no row is left."""
+        """When a thread and all its forks are deleted, in any order, the store has none of their rows any more."""
         await world.turn("r1")
         for child in ("c", "d"):
             await world.fork(child, after_run_id="r1")
@@ -70,8 +72,8 @@ class TestDeletionWithoutWorkers:
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_erase_removes_the_extra_that_forks_inherited(self, world: World) -> None:
-        """D3: Forks and forks of forks keep their own extra, the extra that they inherited from other threads, and their
-        metadata."""
+        """D3: When a thread is erased, its forks lose the extra that they inherited from the thread. Forks of forks lose this
+        extra too. All forks keep their own extra, the extra that they inherited from other threads, and their metadata."""
         await world.turn("r0", thread="root", extra={"kept": 1})
         await world.fork(T, src="root", after_run_id="r0", metadata={"of": "T"})
         await world.turn("r1", extra={"secret": {"ssn": 1}, "changed": "old"})
@@ -102,7 +104,8 @@ class TestDeletion(TestDeletionWithoutWorkers):
 
     @pytest.mark.parametrize("erase", [False, True])
     async def test_effects_name_the_thread_whose_streams_go(self, world: World, erase: bool) -> None:
-        """D2: The effects of a deletion name the thread and none of its forks. Only the streams of the thread are deleted."""
+        """D2: The effects of a deletion name the thread, but not the forks of the thread. Only the streams of the thread are
+        deleted."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         await world.start("r2")
@@ -126,8 +129,8 @@ class TestDeletion(TestDeletionWithoutWorkers):
         assert await world.context(await world.start("own2", thread="c")) == ["r1?", "r1!", "r2?", "r2!", "own?", "own!", "hi"]
 
     async def test_forks_keep_the_extra_of_their_cut(self, world: World) -> None:
-        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. A run on a branch that the fork does not
-        show may have saved this extra."""
+        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut, even if a run on a branch that the fork
+        does not show has saved this extra."""
         await world.turn("r1", extra={"v": 1})
         asked, answered = [message.id for message in await world.messages()]
         await world.turn("other", parent_id=asked, extra={"v": 2})
@@ -207,7 +210,7 @@ class TestDeletion(TestDeletionWithoutWorkers):
 
 
 class TestRunDeletionWithoutWorkers:
-    """The tests of :class:`TestRunDeletion` that a store without workers passes, too."""
+    """The tests of :class:`TestRunDeletion` that also apply to a store without workers."""
 
     async def test_deleting_a_run_again_changes_nothing(self, world: World) -> None:
         await world.failed("bad")
@@ -222,8 +225,8 @@ class TestRunDeletionWithoutWorkers:
             await world.runs.delete_run("none", "bad")
 
     async def test_forks_keep_what_they_see(self, world: World) -> None:
-        """D1: A fork at a message of an unsuccessful run keeps the run's messages up to this message. The run's later messages
-        are deleted."""
+        """D1: A fork has its cut at a message of an unsuccessful run. When the content of the run is deleted, the fork keeps
+        the run's messages up to this message. The run's later messages are deleted."""
         await world.turn("r1")
         await world.failed("bad")
         asked = await world.id_of("bad?")
@@ -272,7 +275,8 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_the_same_request_finds_it(self, world: World) -> None:
-        """R2: The same request returns the deleted run and executes nothing. Another request with the same id is refused."""
+        """R2: After the content of a run was deleted, the request of this run can be repeated. The repetition returns the run
+        and executes nothing. Another request with the same id is refused."""
         message = user("secret")
         request = AcceptRequest(thread_id=T, run_id="bad", input=message)
         await world.runs.accept(request)
@@ -291,7 +295,8 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
 
     @pytest.mark.parametrize("how", ["queued", "delayed", "running", "suspended", "completed", "kept"])
     async def test_run_that_lives_or_counts_is_not_deleted(self, world: World, how: str) -> None:
-        """A live run and a run in a context are not deleted. The error names the call to use instead."""
+        """A live run is not deleted. A run whose messages are in the context of later runs is not deleted either. The error
+        names the call to use instead."""
         await world.store("before")
         match how:
             case "queued":
@@ -330,7 +335,7 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_branches_keep_what_they_see(self, world: World) -> None:
-        """B1: Messages stay if a run on the same thread continues from one of them."""
+        """B1: After the deletion of a run, its messages stay if another run on the same thread continues from one of them."""
         await world.turn("r1")
         await world.failed("bad")
         last = await world.id_of("bad…")

@@ -9,7 +9,7 @@ from runyard.models import ErrorInfo, HitlRequest, new_id
 from runyard.ports.commands import Write
 
 from .children import child, start_child
-from .waits import park, signal, sleep, wake
+from .waits import SOON, park, signal, sleep, wake
 from .world import T, World, eventually, said
 
 pytestmark = pytest.mark.asyncio
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.asyncio
 
 class TestEndedWaits:
     async def test_h5_a_completed_run_leaves_no_open_request(self, world: World) -> None:
-        """H5, K1: The first attempt stored the request. The run continued, because another of its waits had already ended."""
+        """H5, K1: The first attempt stores a request and continues, because another wait of the run has already ended. When
+        the run completes, the request is closed."""
         attempt = await world.start("r1")
         ask = HitlRequest(request_id=new_id(), timeout=0, on_deadline={"fail": True})
         ended = await park(world, attempt, sleep(timeout=0), sleep("open", timeout=3600), signal(), asks=ask)
@@ -29,8 +30,8 @@ class TestEndedWaits:
         assert await world.status("r1") is RunStatus.COMPLETED
 
     async def test_k2_a_run_that_was_asked_to_cancel_takes_no_signal(self, world: World) -> None:
-        """K2, R10: A run with a requested cancel takes no signal. The signal stays for the next run."""
-        await park(world, await world.start("r1"), sleep(timeout=0.01), signal())
+        """K2, R10: A run with a requested cancel takes no signal. The signal stays until another run waits for it."""
+        await park(world, await world.start("r1"), sleep(timeout=SOON), signal())
         attempt = await wake(world)
         await world.runs.cancel(T, "r1")
         assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id is None
@@ -38,7 +39,8 @@ class TestEndedWaits:
         assert (await park(world, await world.start("r2"), signal())).status is RunStatus.RUNNING
 
     async def test_k2_a_signal_of_a_name_for_which_nobody_waits_stays(self, world: World) -> None:
-        """K2: A signal does not wake a run that waits for another name. The signal stays until a run waits for its name."""
+        """K2: A signal does not end the wait of a run that waits for another name. The signal stays until a run waits for its
+        name."""
         await park(world, await world.start("r1"), signal())
         assert (await world.runs.signal(T, "due", 1, signal_id="s")).signal.run_id is None
         assert await world.status("r1") is RunStatus.SUSPENDED
@@ -49,7 +51,8 @@ class TestEndedWaits:
 
 class TestEndedChildren:
     async def test_k3_a_verb_on_a_cancelled_parents_thread_leaves_the_children_to_cancel(self, world: World) -> None:
-        """K3: A verb ends the due waits of its thread, except waits for children that the reconciler must still cancel."""
+        """K3: A verb on the thread of a cancelled parent ends the due waits of this thread. It does not end waits for children
+        that the reconciler must still cancel."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -60,7 +63,7 @@ class TestEndedChildren:
 
     @pytest.mark.parametrize("what", ["run", "thread", "live thread"])
     async def test_k3_a_cancel_reaches_children_of_deleted_parents(self, world: World, what: str) -> None:
-        """K3, D1: The children are cancelled even if their parent is deleted before that."""
+        """K3, D1: After a cancel of the parent, its children are cancelled even if the parent is deleted first."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())
@@ -80,7 +83,7 @@ class TestEndedChildren:
         assert (await world.runs.admit()).next_due is None
 
     async def test_k3_a_redriven_child_has_not_ended(self, world: World) -> None:
-        """K3, H12: The parent of a redriven child waits for the child's next end."""
+        """K3, H12: When a child was redriven, its parent waits until the child ends again."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await fail_child(world)
@@ -91,7 +94,8 @@ class TestEndedChildren:
         await wake(world)
 
     async def test_k3_a_parent_waits_again_for_a_redriven_child(self, world: World) -> None:
-        """K3, H12: The child is redriven after its end has woken the parent, but before a worker claims the parent."""
+        """K3, H12: The end of a child queues the parent again. If the child is redriven before a worker claims the parent, the
+        parent waits again until the child ends."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())

@@ -1,4 +1,4 @@
-"""R11: A run with an expiry fails if it has not started in time, for any reason of its wait."""
+"""R11: A run with an expiry fails if it has not started in time, regardless of the reason for which it waits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestExpiry:
         await expired(world, "r", claim.effects)
 
     async def test_its_lane_goes_on(self, world: World) -> None:
-        """I4: The runs behind one or several expired runs of a lane continue."""
+        """I4: When one or several runs of a lane have expired, the next run of the lane starts."""
         attempt = await world.start("r0")
         for run in ("r1", "r2"):
             await world.accept(run, options=LATE)
@@ -79,7 +79,7 @@ class TestExpiry:
         assert "r5" in [job.run_id for job in (await world.runs.admit()).effects.jobs]
 
     async def test_fork_job_that_waits_for_an_expired_run_fails(self, world: World) -> None:
-        """F5: If the run of its cut expires, a fork job fails, as after any other failure of this run."""
+        """F5: A fork job fails if the run of its cut expires. It fails in the same way after any other failure of this run."""
         await world.accept("r", options=LATE)
         await over(world, "r")
         await world.runs.admit()
@@ -98,7 +98,7 @@ class TestExpiry:
         assert [job.run_id for job in (await world.finish(attempt, said("x"))).effects.jobs] == ["r2"]
 
     async def test_a_run_that_started_does_not_expire(self, world: World) -> None:
-        """R11: A run that has started does not expire while it runs, waits for a human, or was released."""
+        """R11: A run that has started does not expire while it runs, while it waits for a human, or after a release."""
         options = RunOptions(expires_in=3.0)
         attempts = [await world.start("r", thread=thread, options=options) for thread in "abc"]
         await world.ask(attempts[1], HitlRequest(request_id=new_id()))
@@ -109,8 +109,8 @@ class TestExpiry:
         await world.take("r", thread="c")
 
     async def test_time_counts_from_when_it_is_due(self, world: World) -> None:
-        """R11: ``expires_in`` counts from the due time. If the run was due before its acceptance, it counts from the
-        acceptance."""
+        """R11: ``expires_in`` counts from the due time. If the run was due before its acceptance, ``expires_in`` counts from
+        the acceptance."""
         await world.accept("later", delay=3600.0, options=RunOptions(expires_in=60.0))
         await world.accept("late", thread="u", run_at=now() - timedelta(hours=1), options=RunOptions(expires_in=60.0))
         later, late = await world.run("later"), await world.run("late", "u")
@@ -118,7 +118,8 @@ class TestExpiry:
         assert late.expires_at is not None and abs((late.expires_at - late.accepted_at).total_seconds() - 60) < 5
 
     async def test_a_pass_knows_when_the_next_one_expires(self, world: World) -> None:
-        """R11: Each call of ``admit`` returns the seconds until the next expiry. The reconciler then calls it again in time."""
+        """R11: Each call of ``admit`` returns the seconds until the next expiry. The reconciler calls ``admit`` again at that
+        time."""
         await world.accept("r", options=RunOptions(expires_in=600.0))
         next_due = (await world.runs.admit()).next_due
         assert next_due is not None and 500 < next_due <= 600
@@ -126,7 +127,8 @@ class TestExpiry:
         assert (await world.runs.admit()).next_due is None
 
     async def test_a_limit_holds_for_all(self, world: World) -> None:
-        """R16: The limit ``queued_seconds`` shortens a longer ``expires_in`` of a run that is accepted under the limit."""
+        """R16: A run is accepted while the limit ``queued_seconds`` is set. If its ``expires_in`` is longer than the limit,
+        the limit applies."""
         await world.accept("before")
         await world.backend.limits.set_limit(Limit(name="queued_seconds", most=60))
         own: list[tuple[str, dict[str, Any], float]] = [
@@ -148,7 +150,8 @@ class TestExpiry:
         await world.finish(attempt)
 
     async def test_expiry_is_part_of_the_request_hash(self, world: World) -> None:
-        """R2: ``expires_in`` is part of the compared request, because it changes the outcome."""
+        """R2: A request with another ``expires_in`` is a different request, because ``expires_in`` can change the outcome of
+        the run."""
         await world.accept("r", options=RunOptions(expires_in=600.0))
         assert not (await world.accept("r", options=RunOptions(expires_in=600.0))).created
         with pytest.raises(errors.RunConflictError):
@@ -169,5 +172,5 @@ class TestExpiry:
         await world.accept("r", queue="nobody", options=RunOptions(expires_in=600.0))
         run = await world.run("r")
         assert run.expires_at is not None
-        late = f"it fails if not started by {moment(run.expires_at)}"
+        late = f"the run fails if it has not started by {moment(run.expires_at)}"
         assert await world.runs.explain(T, "r") == f"no live worker serves queue nobody; {late}"

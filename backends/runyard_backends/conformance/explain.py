@@ -22,7 +22,8 @@ def at(time: datetime | None) -> str:
 
 class TestExplain:
     async def test_explain_names_why_a_queued_run_waits(self, world: World) -> None:
-        """R12: ``explain`` names why a queued run waits: the head of its lane, no worker, no agent, or no free worker."""
+        """R12: ``explain`` names why a queued run waits: a run ahead in its lane, no worker, no worker with its agent, or no
+        free worker."""
         await world.accept("r1")
         await world.accept("r2")
         await world.accept("r3")
@@ -40,7 +41,7 @@ class TestExplain:
         due = now() + timedelta(hours=1)
         await world.accept("r1", run_at=due, options=RunOptions(expires_in=60.0))
         run = await world.run("r1")
-        late = f"it fails if not started by {at(run.expires_at)}"
+        late = f"the run fails if it has not started by {at(run.expires_at)}"
         assert await world.runs.explain(T, "r1") == f"due at {moment(due)}; {late}"
         error = ErrorInfo(code="flaky", message="again")
         ended = await world.runs.release(await world.start("r2", thread="u"), delay=3600, error=error)
@@ -51,8 +52,8 @@ class TestExplain:
         assert await world.runs.explain("u", "r2") == why
 
     async def test_explain_names_a_pause_before_the_lane(self, world: World) -> None:
-        """R12: In a paused queue, ``explain`` names the pause instead of the run ahead, because the end of that run would start
-        no run."""
+        """R12: In a paused queue, ``explain`` names the pause and not the run ahead. When the run ahead ends, no run of a
+        paused queue starts."""
         await world.start("r1")
         await world.accept("r2")
         since = await world.backend.queues.pause("default")
@@ -62,8 +63,8 @@ class TestExplain:
         assert await world.runs.explain(T, "r1") == f"{lost}; queue default is paused since {moment(since)}"
 
     async def test_explain_names_the_run_for_which_a_fork_waits(self, world: World) -> None:
-        """R12, F5: ``explain`` names the run for which a fork job waits, even in a paused queue, because the end of the pause
-        would not start the job."""
+        """R12, F5: ``explain`` names the run for which a fork job waits. It names this run also in a paused queue, because the
+        end of the pause would not start the job."""
         await world.start("r1")
         fork = ForkRequest(src=T, new="copy", cut=Cut(after_run_id="r1"))
         await world.runs.accept(AcceptRequest(thread_id=T, run_id="job", kind="fork", fork=fork))

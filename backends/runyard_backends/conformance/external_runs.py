@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestExternalRunsWithoutWorkers:
-    """The tests of :class:`TestExternalRuns` that a store without workers passes, too."""
+    """The tests of :class:`TestExternalRuns` that also apply to a store without workers."""
 
     async def test_claim_append_complete(self, world: World) -> None:
         """R13: The host claims and completes an external run. The run gets one completion number."""
@@ -88,7 +88,8 @@ class TestExternalRunsWithoutWorkers:
         assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
 
     async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
-        """F10, F1: A snapshot after a run without messages ends with the last message at the run's claim."""
+        """F10, F1: A snapshot after a run without messages ends with the message that was the last one when the run was
+        claimed."""
         cp = world.checkpointer
         await cp.append(T, [user("old"), said("older")])
         for run_id in ("a", "b"):
@@ -119,8 +120,8 @@ class TestExternalRunsWithoutWorkers:
             await cp.append(T, [user("late", run_id="x")])
 
     async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
-        """R13: The completion of an external run does not check tool cycles, because the ``Agent`` checks them before the
-        call."""
+        """R13: The completion of an external run does not check tool cycles, because the ``Agent`` checks them before it
+        completes the run."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
@@ -149,7 +150,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert (await world.claim("x")).outcome == "ended"
 
     async def test_checkpointer_refuses_calls_that_break_its_rules(self, world: World) -> None:
-        """R13: Calls in the wrong state are refused."""
+        """R13: The checkpointer refuses a call if the status of the run does not allow the call."""
         cp = world.checkpointer
         with pytest.raises(errors.RunNotClaimedError):
             await cp.mark_run_complete(T, "x")
@@ -167,7 +168,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
             await cp.append(T, [user("late", run_id="x")])
 
     async def test_runs_that_a_worker_owns(self, world: World) -> None:
-        """R13, R17: Runs of workers cannot be claimed, completed or appended to through the checkpointer."""
+        """R13, R17: A checkpointer cannot claim or complete a run of workers, and cannot append messages to it."""
         cp = world.checkpointer
         attempt = await world.start("r1")
         for verb in (cp.claim_run(T, "r1"), cp.mark_run_complete(T, "r1"), cp.append(T, [user("x", run_id="r1")])):
@@ -200,8 +201,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.loaded() == ["one", "two", "more", "r1?", "r1!", "q"]
 
     async def test_a_worker_claims_what_was_unclaimed(self, world: World) -> None:
-        """R13, R1: With a worker's first claim, the run's unclaimed messages become messages of the run. The context ends with
-        these messages and the run's input."""
+        """R13, R1: When a worker claims a run for the first time, the run's unclaimed messages become messages of the run. The
+        context ends with these messages and the run's input."""
         await world.checkpointer.append(T, [said("early", run_id="x")])
         await world.turn("r1")
         attempt = await world.start("x", "q")
@@ -214,8 +215,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["the head moved", "parallel"])
     async def test_unclaimed_message_follows_its_run_to_another_branch(self, world: World, parallel: bool) -> None:
-        """I5, I3, R13: Unclaimed messages move to the branch of their run, even if the run appends them again. Contexts of
-        other branches do not contain them."""
+        """I5, I3, R13: When a run is claimed, its unclaimed messages move to the branch of the run. If the run appends them
+        again, they are stored once. Contexts of other branches do not contain them."""
         await world.turn("r1")
         early = [said("early", run_id="x"), said("more", run_id="x")]
         await world.checkpointer.append(T, early)
@@ -235,7 +236,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
 
     @pytest.mark.parametrize("parallel", [False, True], ids=["one branch", "parallel"])
     async def test_a_prompt_that_was_stored_under_its_run_before(self, world: World, parallel: bool) -> None:
-        """R1, I3: A prompt that was appended under its run id before is stored once, as the run's own message."""
+        """R1, I3: A message is appended under a run id, and then accepted as the prompt of this run. It is stored once, as the
+        run's own message."""
         question = user("q")
         await world.turn("r1")
         await world.checkpointer.append(T, [question.model_copy(update={"run_id": "x"}), said("early", run_id="x")])
@@ -258,8 +260,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.texts(leaf=early.id) == ["early"]
 
     async def test_a_worker_answers_for_what_was_unclaimed(self, world: World) -> None:
-        """I7, R5, R10: A tool call that was stored before the claim belongs to the run. The completion checks this call, and a
-        cancel with keep closes it."""
+        """I7, R5, R10: A tool call that was stored before the claim belongs to the run. The completion of the run checks this
+        tool call. A cancel with ``keep`` closes this tool call."""
         for run_id in ("x", "y"):
             await world.checkpointer.append(T, [call(run_id).model_copy(update={"run_id": run_id})])
         ended = await world.finish(await world.start("x"), said("a"))
@@ -292,7 +294,7 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.texts() == ["a1", "b1", "plain", "a2", "b2", "q"]
 
     async def test_completion_that_a_fork_job_waits_for_is_told(self, world: World) -> None:
-        """F5: A fork job may wait for an external run. The store then notifies the workers of the completion, because
+        """F5: A fork job may wait for an external run. When that run completes, the store notifies the workers, because
         ``mark_run_complete`` returns no effects."""
         await world.checkpointer.claim_run(T, "x")
         fork = ForkRequest(src=T, new="c", cut=Cut(after_run_id="x"))

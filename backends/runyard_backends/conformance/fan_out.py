@@ -1,5 +1,5 @@
-"""Fan-outs in the store: their candidates, their progress and usage, and the wait of a job for the runs that it started (F11,
-F14, F15, F5)."""
+"""Fan-outs in the store: their candidates, their progress and usage, and the wait of a fork job for the runs that it started
+(F11, F14, F15, F5)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ERROR = ErrorInfo(code="x", message="x")
 
 
 class TestFanOut:
-    """A job ``job`` on the thread, and runs that it started on other threads."""
+    """A fork job ``job`` on the thread, and runs that it started on other threads."""
 
     async def job(self, world: World) -> AttemptToken:
         await world.turn("before")
@@ -47,7 +47,7 @@ class TestFanOut:
         await world.runs.accept(request)
 
     async def end(self, world: World, thread: str) -> list[str]:
-        """Complete a run that the job started. Return the run ids of the jobs that its end submits."""
+        """Complete a run that the fork job started. Return the run ids of the jobs that its end submits."""
         return self.offered((await world.finish(await world.take("r", thread=thread), said("x"))).effects)
 
     def offered(self, effects: Effects) -> list[str]:
@@ -71,7 +71,7 @@ class TestFanOut:
         assert (fan.total, fan.max_parallel, fan.stop, fan.judge, fan.threads) == (3, 3, "first", "critic", True)
 
     async def test_f11_r2_the_same_job_again(self, world: World) -> None:
-        """F11, R2: Other messages or another judge under the same job id raise RunConflictError."""
+        """F11, R2: Other messages or another judge under the same run id raise RunConflictError."""
         await world.turn("before")
         assert await self.accept(world, user("a"), user("b"))
         assert not await self.accept(world, user("a"), user("b"))
@@ -81,8 +81,9 @@ class TestFanOut:
             await self.accept(world, user("a"), user("b"), judge="j")
 
     async def test_f11_a_job_waits_until_fewer_of_its_runs_are_unfinished(self, world: World) -> None:
-        """F11, F5, R12: While ``until_fewer`` or more of its runs are live, the job cannot be claimed, and the reconciler
-        does not submit it. The end of each run submits the job again."""
+        """F11, F5, R12: A fork job waits while at least ``until_fewer`` of the runs that it started are live. Meanwhile the
+        fork job cannot be claimed, and the reconciler does not submit the fork job. The end of each run submits the fork job
+        again."""
         attempt = await self.job(world)
         for n in range(3):
             await self.child(world, f"c{n}")
@@ -102,8 +103,8 @@ class TestFanOut:
         assert (await world.claim("job")).outcome == "claimed"
 
     async def test_f11_a_run_that_ended_meanwhile_is_not_waited_for(self, world: World) -> None:
-        """F11: A run may end after the job has checked its runs, but before the job is released. The release then submits the
-        job."""
+        """F11: A run can end after the fork job has checked its runs, but before the fork job is released. The release then
+        submits the fork job again."""
         attempt = await self.job(world)
         await self.child(world, "c")
         assert await self.end(world, "c") == ["job"]
@@ -114,7 +115,7 @@ class TestFanOut:
 
     @pytest.mark.parametrize("how", ["fail", "cancel", "delete", "takeover", "dead"])
     async def test_f11_every_end_of_a_run_counts(self, world: World, how: str) -> None:
-        """F11, I1: Every kind of end of a started run submits the job, including the deletion of the run's thread."""
+        """F11, I1: When a started run ends, the fork job is submitted. The deletion of the run's thread also ends the run."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -137,7 +138,8 @@ class TestFanOut:
         assert (await world.claim("job", worker="w3")).outcome == "claimed"
 
     async def test_f11_a_job_that_is_cancelled_waits_for_nothing(self, world: World) -> None:
-        """R10: A waiting job is cancelled at once. The ends of its runs do not submit the cancelled job."""
+        """R10: A waiting fork job is cancelled at once. The end of a run that the fork job started does not submit the
+        cancelled fork job."""
         attempt = await self.job(world)
         await self.child(world, "c")
         await world.runs.release(attempt, until_fewer=1)
@@ -155,8 +157,8 @@ class TestFanOut:
         assert claim.outcome in ("unknown", "ended")
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
-        """F9: An agent that can ask a human is refused as agent of a probe and as judge. The call is refused when it is
-        accepted, before the snapshot is read. The last registered worker with this agent reports whether the agent can ask."""
+        """F9: An agent that can ask a human is refused as agent of a probe and as judge. ``accept`` refuses the fork job,
+        before the snapshot is read. The worker that registered last with this agent determines whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so the cut would be refused too
         probe = ForkRequest(src=T, new="p", cut=Cut())
@@ -176,7 +178,7 @@ class TestFanOut:
         assert (await world.runs.accept(once)).created
 
     async def test_f11_r16_each_candidate_is_a_message(self, world: World) -> None:
-        """F11, R16: The size limit applies to each candidate, not to all together."""
+        """F11, R16: The size limit applies to the message of each candidate, and not to the sum of all messages."""
         await world.turn("before")
         await world.backend.limits.set_limit(Limit(name="message_bytes", most=1000))
         assert await self.accept(world, *(user("x" * 500) for _ in range(5)))
@@ -188,7 +190,7 @@ SPENT = Usage(requests=1, input_tokens=10, output_tokens=2, cost=0.5)
 
 
 def ended(number: int, outcome: CandidateStatus = "completed", text: str = "x", usage: Usage = SPENT) -> ProbeEnd:
-    """Return the end of a probe as a job records it."""
+    """Return the end of a probe as a fork job records it."""
     reason = {"completed": "stop", "failed": "error", "cancelled": "cancelled"}[outcome]
     value: JsonObject = {"text": text, "messages": [said(text).model_dump(mode="json")], "stop_reason": reason}
     if outcome == "failed":
@@ -197,7 +199,7 @@ def ended(number: int, outcome: CandidateStatus = "completed", text: str = "x", 
 
 
 class TestFanOutProgress:
-    """A job ``job`` on the thread with five candidates."""
+    """A fork job ``job`` on the thread with five candidates."""
 
     async def job(self, world: World, total: int = 5, **how: Any) -> AttemptToken:
         await world.turn("before")
@@ -232,8 +234,8 @@ class TestFanOutProgress:
         return thread, run
 
     async def test_f14_probes_are_counted_while_the_job_runs(self, world: World) -> None:
-        """F14: A candidate counts as running only in the attempt that began it. The usage contains the probes that have
-        ended."""
+        """F14: A candidate counts as running only during the attempt that began the candidate. The usage contains the usage of
+        the probes that have ended."""
         attempt = await self.job(world)
         assert await self.counts(world) == {"queued": 5}
         await world.backend.fan_outs.begin(attempt, [0, 1, 2])
@@ -271,7 +273,7 @@ class TestFanOutProgress:
         assert await self.counts(world) == {"completed": 3, "cancelled": 2}
 
     async def test_f14_runs_on_threads_are_counted_live(self, world: World) -> None:
-        """F14: The status and the usage of a candidate with a thread are those of its run."""
+        """F14: The status and the usage of a candidate with a thread are the status and the usage of its run."""
         attempt = await self.job(world, threads=True)
         ids = [await self.start_thread(world, n) for n in range(4)]
         await world.backend.fan_outs.begin(attempt, [0, 1, 2, 3])
@@ -288,8 +290,8 @@ class TestFanOutProgress:
         assert [one.stop_reason for one in found] == [None, None, "stop", None, None]
 
     async def test_f14_a_deleted_thread_keeps_its_recorded_usage(self, world: World) -> None:
-        """F14, D1: After the deletion of its thread, a candidate keeps its recorded usage, but no content. Without a record,
-        the candidate counts as cancelled."""
+        """F14, D1: After the deletion of its thread, a candidate keeps its recorded usage, but no content. A candidate whose
+        end was not recorded counts as cancelled."""
         attempt = await self.job(world, threads=True)
         ids = [await self.start_thread(world, n) for n in range(2)]
         await world.backend.fan_outs.begin(attempt, [0, 1])
@@ -306,7 +308,8 @@ class TestFanOutProgress:
 
     @pytest.mark.parametrize("how", ["cancel", "fail"])
     async def test_f14_after_the_job_no_probe_is_running(self, world: World, how: str) -> None:
-        """F14, R10: When the job ends, its unfinished probes count as cancelled. Answers of finished probes stay readable."""
+        """F14, R10: When the fork job ends, its unfinished probes count as cancelled. Answers of finished probes stay
+        readable."""
         attempt = await self.job(world)
         await world.backend.fan_outs.begin(attempt, [0, 1])
         await world.backend.fan_outs.end(attempt, [ended(0)])
@@ -333,7 +336,7 @@ class TestFanOutProgress:
         assert await self.counts(world) == {"queued": 5}
 
     async def test_f15_pages_have_every_candidate_once(self, world: World) -> None:
-        """F15: The pages of any size have the candidates in their order, while the job runs."""
+        """F15: Pages of any size have the candidates in their order, while the fork job runs."""
         attempt = await self.job(world, 7)
         await world.backend.fan_outs.end(attempt, [ended(n, text=str(n)) for n in (1, 2, 6)])
         for limit in (1, 2, 3, 7, 100):
@@ -348,8 +351,8 @@ class TestFanOutProgress:
                 await world.backend.fan_outs.candidates(T, "job", PageRequest(cursor=cursor))
 
     async def test_f15_f14_d4_what_cannot_be_read(self, world: World) -> None:
-        """F14, F15, A1, D4: The reads are refused for a run of another kind, an unknown run or thread, the job of another
-        tenant, a job whose result has expired, and a job whose thread was deleted."""
+        """F14, F15, A1, D4: The reads are refused in each of these cases: the run or the thread is unknown, the run is no
+        fan-out, the fan-out belongs to another tenant, its result has expired, or its thread was deleted."""
         attempt = await self.job(world)
         await world.finish(attempt, result={"winner": None, "verdict": None})
         store = world.backend.fan_outs
@@ -370,7 +373,7 @@ class TestFanOutProgress:
         await refused(errors.ThreadNotFoundError, store, T, "job")
 
     async def test_f15_a_deleted_job_has_no_candidates(self, world: World) -> None:
-        """F15, D1: The deletion of the job's content deletes its candidates."""
+        """F15, D1: Deleting the content of a fan-out's run deletes the messages and answers of its candidates."""
         attempt = await self.job(world)
         await world.backend.fan_outs.end(attempt, [ended(0)])
         await world.runs.fail(Write(attempt=attempt), ERROR)
@@ -379,7 +382,7 @@ class TestFanOutProgress:
             await world.backend.fan_outs.candidates(T, "job")
 
     async def test_f15_a_thousand_messages(self, world: World) -> None:
-        """F15, R2: A large fan-out has all its messages with their ids. A repeated call finds the same job."""
+        """F15, R2: A large fan-out has all its messages with their ids. A repeated call finds the same fork job."""
         await world.turn("before")
         messages = [user(f"m{n}") for n in range(MAX_CANDIDATES)]
         fork = ForkRequest(src=T, new="job", cut=Cut(), fan=FanOut(messages=messages, max_parallel=3))

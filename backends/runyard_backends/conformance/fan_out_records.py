@@ -1,4 +1,5 @@
-"""Records of fan-outs: those that a worker of the previous release wrote, and their retention (F11, F14, D4)."""
+"""Records of fan-outs: the retention of the records, and records that a worker of the previous release wrote (F11, F14,
+D4)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ EVERYTHING = Retention(results=timedelta(0))
 
 
 class TestFanOutRecords:
-    """A job ``job`` on the thread."""
+    """A fork job ``job`` on the thread."""
 
     async def job(self, world: World, total: int = 4, **how: Any) -> AttemptToken:
         await world.turn("before")
@@ -45,8 +46,8 @@ class TestFanOutRecords:
 
     @pytest.mark.parametrize("over", [False, True])
     async def test_f14_a_probe_that_the_previous_release_recorded_has_its_status(self, world: World, over: bool) -> None:
-        """F14, F11: Its record has no outcome, but a stop reason. The status is the same while the job runs and after its
-        end."""
+        """F14, F11: In a record of the previous release, a probe has a stop reason and no outcome. The stop reason determines
+        the status of the probe, while the fork job runs and after its end."""
         attempt = await self.job(world)
         for number, reason in enumerate(("stop", "error", "aborted")):
             answer: JsonObject = {"text": f"t{number}", "messages": [], "stop_reason": reason, "error": None, "thread_id": None}
@@ -59,7 +60,8 @@ class TestFanOutRecords:
         assert (found.completed, found.failed, found.cancelled) == (1, 1, 2 if over else 1)
 
     async def test_f14_the_start_of_a_thread_that_the_previous_release_recorded_is_replaced(self, world: World) -> None:
-        """F14, F11: Such a record is no end. The first end of the candidate stays."""
+        """F14, F11: A worker of the previous release records the start of a candidate's thread. The first record of the
+        candidate's end replaces this record. Later records change nothing."""
         attempt = await self.job(world, 2, threads=True)
         await world.runs.finish_step(attempt, key_of(0), {"thread_id": "x"})
         store = world.backend.fan_outs
@@ -97,7 +99,7 @@ class TestFanOutRecords:
                 await world.runs.redrive(T, "job")
 
     async def test_d4_a_redriven_fan_out_does_not_expire(self, world: World) -> None:
-        """D4, R6: Its answers are those of a live job again."""
+        """D4, R6: After a redrive, the fork job is live again. Its messages and answers are therefore not deleted."""
         attempt = await self.job(world)
         await world.backend.fan_outs.end(attempt, [ended(0)])
         await world.runs.fail(Write(attempt=attempt), ERROR)
@@ -108,7 +110,8 @@ class TestFanOutRecords:
         assert await self.statuses(world) == ["completed", "queued", "queued", "queued"]
 
     async def test_f14_d1_a_deleted_run_of_a_candidate_keeps_its_record(self, world: World) -> None:
-        """F14, D1: The content of a run that failed is deleted. Its recorded status and usage stay."""
+        """F14, D1: The run of a candidate failed, and its content is deleted. The candidate keeps its recorded status and
+        usage."""
         attempt = await self.job(world, 1, threads=True)
         thread, run = await self.started(world)
         other = await world.take(run, thread=thread)

@@ -74,7 +74,8 @@ class TestFeed:
         ]
 
     async def test_any_entry_continues_the_feed(self, world: World) -> None:
-        """E5: The cursor of each entry continues the feed after that entry. It can be stored as JSON and stays valid."""
+        """E5: The cursor of each entry continues the feed after that entry. The cursor can be stored as JSON and stays
+        valid."""
         for n in range(5):
             await world.store(f"m{n}", thread=f"t{n}")
         found = await entries(world)
@@ -170,7 +171,8 @@ class TestPruning:
         assert await world.texts() == ["r1?", "r1!", "r2?", "r2!"]
 
     async def test_dead_workers_are_forgotten(self, world: World) -> None:
-        """A worker whose row was deleted counts as dead. Its heartbeat is refused, and its runs are taken over."""
+        """A worker whose row was deleted counts as dead. The store refuses its heartbeat, and other workers take over its
+        runs."""
         attempt = await world.start("r1")
         await world.hire("alive")
         await world.bury("w")

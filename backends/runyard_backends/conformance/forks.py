@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestForksWithoutWorkers:
-    """The tests of :class:`TestForks` that a store without workers passes, too."""
+    """The tests of :class:`TestForks` that also apply to a store without workers."""
 
     async def test_fork_is_the_snapshot(self, world: World) -> None:
         """F1, I5: A fork shows the messages of the snapshot in their order, with their ids. The fork does not show later turns
@@ -83,7 +83,7 @@ class TestForksWithoutWorkers:
         assert await world.cut(after_run_id="b") == ["b1", "plain", "b2"]
 
     async def test_plain_messages_up_to_the_high_water(self, world: World) -> None:
-        """F1, F10: The fork shows those messages without a run that come before the last message of the cut's run."""
+        """F1, F10: A message without a run is in the fork if it comes before the last message of the cut's run."""
         await world.store("legacy 1")
         await world.store("legacy 2")
         await world.turn("r1")
@@ -172,7 +172,8 @@ class TestForksWithoutWorkers:
         assert await world.texts("back") == expected[:8]
 
     async def test_completion_numbers_grow_past_the_inherited(self, world: World) -> None:
-        """S7: A fork's counters start above all inherited numbers."""
+        """S7: The numbers of a fork's own messages, and the completion numbers of its own runs, are higher than all inherited
+        numbers."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id)
         await world.fork("c", after_run_id="r2")
@@ -261,8 +262,10 @@ class TestForks(TestForksWithoutWorkers):
         await world.accept("open")
         await world.turn("taken", thread="c")
         for run_id in ("unknown", "bad", "open"):
-            with pytest.raises(errors.RunNotCompletedError):
+            with pytest.raises(errors.RunNotCompletedError) as refused:
                 await world.fork("c", after_run_id=run_id)
+            code = "cut_run_not_found" if run_id == "unknown" else "run_not_completed"
+            assert (refused.value.code, refused.value.http_status) == (code, 404 if run_id == "unknown" else 409)
         await world.runs.cancel(T, "open")
         await world.turn("r1")
         with pytest.raises(errors.ThreadAlreadyExistsError):
@@ -354,8 +357,9 @@ class TestForks(TestForksWithoutWorkers):
             await world.runs.accept(request(after_run_id="r1"))
         await world.failed("bad")
         for cut in ({}, {"after_run_id": "bad"}, {"after_run_id": "unknown"}):
-            with pytest.raises(errors.RunNotCompletedError):
+            with pytest.raises(errors.RunNotCompletedError) as refused:
                 await world.runs.accept(request(**cut))
+            assert (refused.value.code == "cut_run_not_found") is (cut == {"after_run_id": "unknown"})
         await world.turn("r1")
         accepted = await world.runs.accept(request())
         assert accepted.run.after_run_id == "r1" and len(accepted.effects.jobs) == 1

@@ -35,8 +35,8 @@ class TestHistory:
         assert ended.ended_at is not None and ended.started_at == running.started_at
 
     async def test_every_way_an_end_records(self, world: World) -> None:
-        """The attempts are listed in order. They end with a release, a retry, a dead worker, a suspension, a failure, and a
-        completion after a redrive."""
+        """The attempts are listed in order. Each attempt ends in a different way: release, retry, death of the worker,
+        suspension, failure, and completion after a redrive."""
         await world.runs.release(await world.start("r1"))
         await world.runs.release(await world.take("r1"), error=ErrorInfo(code="flaky", message="again"))
         await world.take("r1")
@@ -55,7 +55,7 @@ class TestHistory:
         assert [a.fence for a in found] == sorted(a.fence for a in found)
 
     async def test_each_attempt_has_the_traceback_of_its_error(self, world: World) -> None:
-        """The run has the traceback of its last error. The list of runs and the run's events have none."""
+        """The run also has the traceback of its last error. The list of runs and the run's events have no tracebacks."""
         traces = [f"line {n}\nOSError: ä" for n in range(2)]
         first, last = (ErrorInfo(code="agent_error", message="no", traceback=trace) for trace in traces)
         await world.runs.release(await world.start("r1"), error=first)

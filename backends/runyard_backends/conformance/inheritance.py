@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestInheritanceWithoutWorkers:
-    """The tests of :class:`TestInheritance` that a store without workers passes, too."""
+    """The tests of :class:`TestInheritance` that also apply to a store without workers."""
 
     async def test_runs_after_the_cut_are_not_inherited(self, world: World) -> None:
         """A run after the cut is not inherited. Its id is free in the fork and can name a new run."""
@@ -85,7 +85,8 @@ class TestInheritanceWithoutWorkers:
             assert await world.texts(thread, leaf=stored.id) == ["r1?", "r1!", "same"]
 
     async def test_branch_that_continues_an_open_run(self, world: World) -> None:
-        """F8, I5: The path to a message that follows a message of an unfinished run contains both, even in forks of forks."""
+        """F8, I5: A message can follow a message of an unfinished run. The path to the later message contains both messages,
+        even in forks of forks."""
         await world.turn("r1")
         await world.checkpointer.claim_run("t", "x")
         half = said("half", run_id="x")
@@ -103,7 +104,8 @@ class TestInheritanceWithoutWorkers:
 
 class TestInheritance(TestInheritanceWithoutWorkers):
     async def test_inherited_run_is_completed_for_the_child(self, world: World) -> None:
-        """An inherited run counts as completed. Its claim, append and accept are refused. A cut after the run is valid."""
+        """An inherited run counts as completed. The fork refuses to claim it, to accept it, and to append messages to it. A
+        cut after the run is valid."""
         await world.turn("r1")
         await world.turn("r2")
         await world.fork("c", after_run_id="r2")
@@ -131,7 +133,7 @@ class TestInheritance(TestInheritanceWithoutWorkers):
         await world.checkpointer.claim_run("c", "side")
 
     async def test_partly_visible_run(self, world: World) -> None:
-        """A fork that was cut inside a run shows a part of the run. A fork of this fork after the run raises ForkBoundaryError.
+        """A fork that was cut inside a run shows a part of the run. A cut of this fork after the run raises ForkBoundaryError.
         A claim of the run in the fork raises RunAlreadyCompletedError if the run completed before the cut."""
         attempt = await world.start("r1", "q")
         (one,) = await world.runs.append(attempt, [said("one")])

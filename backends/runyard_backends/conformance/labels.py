@@ -31,7 +31,7 @@ async def labels(world: World, thread: str = T) -> dict[str, tuple[str, int]]:
 
 
 class TestLabelsWithoutWorkers:
-    """The tests of :class:`TestLabels` that a store without workers passes, too."""
+    """The tests of :class:`TestLabels` that also apply to a store without workers."""
 
     async def test_a_label_moves_and_is_removed(self, world: World) -> None:
         """B9: A label is unique in its thread. Setting a label again moves the label. Removing a label twice is no error."""
@@ -58,7 +58,8 @@ class TestLabelsWithoutWorkers:
         assert list(await labels(world, "c")) == ["kept"]
 
     async def test_pages_of_labelled_branches(self, world: World) -> None:
-        """B9: A page of labelled branches has no other branches. Its cursor continues after the last of them."""
+        """B9: A page of labelled branches has no branch without a label. The next page continues after the last branch of the
+        page."""
         ids = [await world.store(str(n), ROOT_ID) for n in range(6)]
         for n in (1, 3, 4):
             await world.threads.set_label(T, f"l{n}", ids[n])
@@ -114,7 +115,7 @@ class TestLabelsWithoutWorkers:
 
 class TestLabels(TestLabelsWithoutWorkers):
     async def test_a_label_follows_its_branch(self, world: World) -> None:
-        """B9: A label is set to the branch of a message, or to the head, and is listed at the end of the branch."""
+        """B9: A label is given to the branch of a message, or to the head, and listed with the branch's last message."""
         await world.turn("r1")
         await world.threads.set_label(T, "main")
         await world.turn("r2", parent_id=await world.id_of("r1?"))
@@ -192,7 +193,7 @@ class TestLabels(TestLabelsWithoutWorkers):
 
 
 class TestDepthsWithoutWorkers:
-    """The tests of :class:`TestDepths` that a store without workers passes, too."""
+    """The tests of :class:`TestDepths` that also apply to a store without workers."""
 
     async def test_a_run_that_completes_late(self, world: World) -> None:
         """B3: A leaf's depth is the number of messages on its path. A run that completed after a branch began is not on the
@@ -211,7 +212,8 @@ class TestDepthsWithoutWorkers:
         assert depths == {one: 3, two: 5, (await world.messages(leaf=await world.id_of("c")))[-1].id: 5}
 
     async def test_branches_at_messages_of_runs_that_did_not_complete(self, world: World) -> None:
-        """B3: The depth of a branch at a message of a failed run counts only the run's messages up to this message."""
+        """B3: A branch begins at a message of a failed run. Its depth counts the run's messages up to this message, but no
+        later messages of the run."""
         await world.turn("r1")
         await world.failed("r2")
         for text in ("r2?", "r2…"):

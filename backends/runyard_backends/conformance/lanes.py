@@ -1,4 +1,4 @@
-"""Lanes: one run at a time, in order, and the effects of a prompt on a busy lane."""
+"""Lanes: one run at a time, in order, and what a prompt does on a busy lane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLLBACK = RunOptions(multitask_strategy="rollback")
 
 class TestLanes:
     async def test_lane_runs_one_at_a_time_in_order(self, world: World) -> None:
-        """R3, I4: One run of a lane runs at a time. The end of this run returns the next run."""
+        """R3, I4: One run of a lane runs at a time. The call that ends this run returns the job of the next run."""
         first = await world.start("r1", "1")
         for run_id in ("r2", "r3"):
             assert (await world.accept(run_id, run_id)).effects.jobs == []
@@ -57,7 +57,7 @@ class TestLanes:
 
     @pytest.mark.parametrize("how", ["cancel", "fail", "dead"])
     async def test_any_end_hands_out_the_next(self, world: World, how: str) -> None:
-        """R3: Every end of a run returns the lane's next head."""
+        """R3: Every call that ends a run returns the job of the next run of the lane."""
         if how == "cancel":
             await world.accept("r1")
             await world.accept("r2")
@@ -91,9 +91,9 @@ class TestLanes:
         await world.accept("r1", options=REJECT)
 
     async def test_late_reject_fails_the_run(self, world: World) -> None:
-        """R3: ``reject`` applies at admission. A delayed run fails at its admission, because its ``accept`` has already
-        returned."""
-        await world.accept("late", delay=0.05, options=REJECT)
+        """R3: ``reject`` applies at admission. If the lane is busy at the admission of a delayed run, the run fails, because
+        its ``accept`` has already returned."""
+        await world.accept("late", delay=0.4, options=REJECT)
         await world.start("r1")
 
         async def failed() -> bool:
@@ -105,7 +105,7 @@ class TestLanes:
         assert error is not None and error.code == "thread_busy"
 
     async def test_interrupt_keeps_what_was_said(self, world: World) -> None:
-        """R3: ``interrupt`` cancels the active run with keep, and the prompt queues as usual."""
+        """R3: ``interrupt`` cancels the active run and keeps its messages in the context. The prompt is queued as usual."""
         attempt = await world.start("r1", "1")
         await world.runs.append(attempt, [said("half")])
         await world.accept("r2", "2")
@@ -116,7 +116,7 @@ class TestLanes:
         assert await world.context(await world.take("r2")) == ["1", "half", "2"]
 
     async def test_rollback_drops_what_was_said(self, world: World) -> None:
-        """R3: ``rollback`` cancels the active run without keep."""
+        """R3: ``rollback`` cancels the active run. Later contexts have none of its messages."""
         attempt = await world.start("r1", "1")
         await world.runs.append(attempt, [said("half")])
         await world.accept("r2", "2", options=ROLLBACK)

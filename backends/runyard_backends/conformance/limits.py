@@ -125,8 +125,8 @@ class TestLimits:
 
 class TestPermits:
     async def test_a_run_waits_for_a_permit_of_its_agent(self, world: World) -> None:
-        """R16: A run without a permit of its agent waits in the queue. ``explain`` names the permit. The run is next when a
-        permit is free."""
+        """R16: A run without a permit of its agent waits in the queue. ``explain`` names the permit. When a permit is free,
+        this run gets it."""
         await limit(world, "running_per_agent", 1, "writer")
         first = await world.start("r1", thread="a", agent="writer")
         await world.accept("r2", thread="b", agent="writer")
@@ -180,7 +180,8 @@ class TestPermits:
         await world.take("w1", thread="c")
 
     async def test_the_line_is_fair_between_tenants_and_ordered_by_priority(self, world: World) -> None:
-        """R16: Tenants take turns, whatever the priorities of their runs. A tenant's own runs are ordered by priority."""
+        """R16: Tenants take turns. The priorities of their runs do not change this order. A tenant's own runs are ordered by
+        priority."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -192,8 +193,8 @@ class TestPermits:
         await few.backend.close()
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
-        """R16: A run of high priority starts before the other waiting runs of its tenant, even if one of them was submitted
-        already. Another tenant with an earlier turn still comes first."""
+        """R16: A run of high priority starts before the other waiting runs of its tenant. This is also true if the job of
+        another run was submitted before. Another tenant with an earlier turn still comes first."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")

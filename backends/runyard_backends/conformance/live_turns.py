@@ -19,7 +19,7 @@ def statuses(messages: list[Message]) -> list[str | None]:
 
 
 class TestLiveTurnWithoutWorkers:
-    """The tests of :class:`TestLiveTurn` that a store without workers passes, too."""
+    """The tests of :class:`TestLiveTurn` that also apply to a store without workers."""
 
     async def test_a_failed_turn_leaves_the_path(self, world: World) -> None:
         """B2, R7: When the run fails, the head's path loses the run's messages. The path to the run's last message still has
@@ -40,7 +40,7 @@ class TestLiveTurnWithoutWorkers:
 
 class TestLiveTurn(TestLiveTurnWithoutWorkers):
     async def test_the_path_ends_with_the_turn_under_way(self, world: World) -> None:
-        """B2: The path of the newest leaf has the messages of the live run, from its claim to its end."""
+        """B2: The path of the newest leaf has the messages of the live run, from the claim of the run to its end."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?")
         assert await world.texts() == ["r1?", "r1!", "r2?"]
@@ -52,8 +52,8 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert statuses(await world.messages()) == ["completed"] * 5
 
     async def test_a_suspended_turn_is_shown(self, world: World) -> None:
-        """B2: The path has the messages of a run that waits for a human. It has them as well while the run waits for a worker
-        after the answer."""
+        """B2: The path has the messages of a run that waits for a human. After the answer, the path still has these messages
+        while the run waits for a worker."""
         await world.suspended("r1", "q")
         assert await world.texts() == ["r1?"]
         assert statuses(await world.messages()) == ["suspended"]
@@ -63,7 +63,7 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_a_kept_cancel_has_its_status(self, world: World) -> None:
-        """B2, R10: The messages of a run that was cancelled with keep stay in the path, as cancelled."""
+        """B2, R10: The messages of a run that was cancelled with ``keep`` stay in the path. They have the status cancelled."""
         attempt = await world.start("r1", "r1?")
         await world.runs.cancel(T, "r1", keep=True)
         await world.finish(attempt, said("late"))
@@ -123,8 +123,8 @@ class TestLiveTurn(TestLiveTurnWithoutWorkers):
         assert [leaf.run_status for leaf in await world.leaves("c")] == [RunStatus.COMPLETED]
 
     async def test_a_finished_parallel_branch_is_a_leaf(self, world: World) -> None:
-        """B3, B4: The list has the leaf of a parallel run during the run and after its end. The path of the run can be read
-        with this leaf."""
+        """B3, B4: The list of leaves has the leaf of a parallel run during the run and after its end. The path of the run can
+        be read with this leaf."""
         await world.turn("r1")
         options = RunOptions(parallel=True)
         beside = await world.start("beside", "beside?", options=options)

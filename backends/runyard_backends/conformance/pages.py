@@ -12,7 +12,7 @@ from runyard import Client
 from runyard.errors import InvalidCursorError
 from runyard.models import LARGE_VALUE_BYTES, ErrorInfo, HitlRequest, RunOptions
 from runyard.ports.commands import AcceptRequest, ThreadRequest, Write
-from runyard.ports.queries import PageRequest, PathRequest
+from runyard.ports.queries import PageRequest, PathRequest, ThreadFilter
 from runyard.ports.results import PAGE_BYTES, Page
 
 from .world import T as THREAD
@@ -35,8 +35,14 @@ async def pages(ask: Callable[[str | None], Awaitable[Page[T]]]) -> list[list[T]
             return found
 
 
+async def listed(world: World, where: ThreadFilter) -> list[str]:
+    """Return the ids of the threads that match, from pages of two."""
+    found = await pages(lambda at: world.threads.threads(where, PageRequest(limit=2, cursor=at)))
+    return [thread.thread_id for page in found for thread in page]
+
+
 class TestPagesWithoutWorkers:
-    """The tests of :class:`TestPages` that a store without workers passes, too."""
+    """The tests of :class:`TestPages` that also apply to a store without workers."""
 
     @pytest.mark.parametrize("newest_first", [False, True])
     async def test_messages_come_in_pages_of_so_many_bytes(self, world: World, newest_first: bool) -> None:
@@ -45,6 +51,20 @@ class TestPagesWithoutWorkers:
         found = await pages(lambda at: world.threads.messages(THREAD, replace(path, cursor=at)))
         assert len(found) == 2 and all(len(page) * PIECE <= PAGE_BYTES for page in found)
         assert [message.id for page in found for message in page] == (ids[::-1] if newest_first else ids)
+
+    @pytest.mark.parametrize("newest_first", [False, True])
+    async def test_threads_come_in_both_orders(self, world: World, newest_first: bool) -> None:
+        for n in range(7):
+            await create(world, f"t{n}", agent="ab"[n % 2], tags={"third": str(n % 3)})
+        for where, fitting in (
+            (ThreadFilter(), [0, 1, 2, 3, 4, 5, 6]),
+            (ThreadFilter(agent="a"), [0, 2, 4, 6]),
+            (ThreadFilter(tags={"third": "0"}), [0, 3, 6]),
+            (ThreadFilter(agent="a", tags={"third": "0"}), [0, 6]),
+        ):
+            assert await listed(world, replace(where, newest_first=newest_first)) == [
+                f"t{n}" for n in (fitting[::-1] if newest_first else fitting)
+            ]
 
     async def test_a_list_of_threads_leaves_large_values_out(self, world: World) -> None:
         large, small = {"x": "x" * LARGE_VALUE_BYTES}, {"x": "x" * (LARGE_VALUE_BYTES // 2)}
@@ -93,7 +113,7 @@ class TestPages(TestPagesWithoutWorkers):
 
     async def test_result_of_a_run_is_whole_or_cut_to_a_number_of_bytes(self, world: World) -> None:
         """A2: The outcome of a run has its last messages and its oldest requests, up to a number of bytes. The outcome names
-        incomplete lists."""
+        the lists that are incomplete."""
         attempt = await world.start("r1")
         await world.runs.append(attempt, [said("x" * PIECE) for _ in range(MANY)], first_event=3)
         asked = [HitlRequest(request_id=f"q{n:03}", payload={"question": "x" * PIECE}) for n in range(MANY)]

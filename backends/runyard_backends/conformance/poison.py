@@ -78,7 +78,7 @@ class TestPoison:
 
     @pytest.mark.parametrize("how", ["append", "step", "suspend"])
     async def test_progress_resets_the_crashes(self, world: World, how: str) -> None:
-        """A commit resets the number of crashes to zero."""
+        """When an attempt commits a write, the run's number of crashes becomes zero."""
         await world.accept("r1")
         await world.crash("r1", 2)
         attempt = await world.take("r1")
@@ -125,7 +125,7 @@ class TestPoison:
         assert ended.status is RunStatus.CANCELLED and [e.type for e in ended.effects.events] == ["run.cancelled"]
 
     async def test_stale_attempts_neither_isolate_nor_bury(self, world: World) -> None:
-        """I2: ``isolate`` and ``bury`` refuse a stale attempt."""
+        """I2: ``isolate`` and ``bury`` refuse an attempt that is over."""
         old = await world.start("r1")
         await world.bury()
         await world.take("r1", worker="w2")

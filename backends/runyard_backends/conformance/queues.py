@@ -50,8 +50,8 @@ class TestQueues:
         assert [info.queue for info in (await world.backend.queues.queues()).items] == ["default", "gpu"]
 
     async def test_a_queue_tells_what_its_suspended_runs_wait_for(self, world: World) -> None:
-        """A run with a pending request counts as waiting for a human, even if it also has other waits. A woken run does not
-        count."""
+        """A run with a pending request counts as waiting for a human, even if it also has other waits. A suspended run that was
+        queued again does not count."""
         await world.suspended("asks", thread="asks")
         for thread, *waits in (
             ("sleeps", sleep(timeout=60), signal()),
@@ -162,8 +162,8 @@ class TestQueues:
         assert (await world.claim("r1")).outcome == "claimed"
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
-        """R12: Running runs of a paused queue continue. A cancel still ends a run of a dead worker. ``explain`` names the
-        reason for the wait."""
+        """R12: Running runs of a paused queue continue. A cancel ends a run of a dead worker, also in a paused queue.
+        ``explain`` names the reason for the wait."""
         running = await world.start("r1")
         await world.start("r2", thread="u")
         since = await world.backend.queues.pause("default")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 class TestHitl:
     async def test_waiting_requests_are_measured_over_all_tenants(self, world: World) -> None:
-        """The measurement excludes answered requests, and requests of ended runs."""
+        """The measurement of waiting requests excludes answered requests, and requests of ended runs."""
         other = World(await world.factory(tenant="b"), world.factory)
         assert (await world.workers.measure()).oldest_request is None
         await world.suspended("asks", thread="a")
@@ -64,8 +64,8 @@ class TestHitl:
         assert (await world.run("r1")).attempt == 2
 
     async def test_the_ledger_says_whether_answers_started_the_attempt(self, world: World) -> None:
-        """E2: The ledger distinguishes an attempt after an answer from an attempt after a release, an error or a crash. Only
-        the latter discards streamed text."""
+        """E2: The ledger says whether the attempt began after an answer, or after a release, an error or a crash. An attempt
+        after an answer does not discard streamed text. An attempt after a release, an error or a crash discards it."""
         await world.suspended("r1")
         await world.runs.respond(True, thread_id=T)
         attempt, ledgers = await world.take("r1"), []
@@ -83,7 +83,8 @@ class TestHitl:
         assert [ledger.retries for ledger in ledgers] == [False, False, True, False, False]
 
     async def test_claim_after_a_retry_has_the_error(self, world: World) -> None:
-        """R11: The claim has the error of the attempt before, and the ledger says that this error started the attempt."""
+        """R11: The claim has the error of the previous attempt. The ledger says that the attempt is a retry after this
+        error."""
         error = ErrorInfo(code="agent_error", message="m")
         await world.runs.release(await world.start("r1"), error=error)
         claim = await world.claim("r1")
@@ -91,7 +92,7 @@ class TestHitl:
         assert (await world.runs.ledger(claim.attempt)).retries
 
     async def test_answer_keeps_who_gave_it_and_for_whom(self, world: World) -> None:
-        """H3: ``answered_by`` and ``on_behalf_of`` are stored, and a repetition changes neither."""
+        """H3: ``answered_by`` and ``on_behalf_of`` are stored. A repeated answer does not change them."""
         await world.suspended("r1", "q")
         responded = await world.runs.respond("yes", request_id="q", answered_by="desk", on_behalf_of="ann")
         again = await world.runs.respond("yes", request_id="q", answered_by="other", on_behalf_of="bob")
@@ -129,7 +130,7 @@ class TestHitl:
 
     async def test_which_request(self, world: World) -> None:
         """H3: An answer is refused [404] if no request is pending. If several requests are pending, the answer must name one.
-        An answer to another id is stale."""
+        An answer is stale if no pending request has its request id."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.runs.respond(1, thread_id=T)
         with pytest.raises(errors.HitlNoPendingRequestError):
@@ -337,7 +338,8 @@ class TestHitl:
             await world.runs.respond(1, thread_id=T, request_id=request)
 
     async def test_redriven_run_asks_anew(self, world: World) -> None:
-        """H1, I1: A redriven run can store again a request that was closed without an answer."""
+        """H1, I1: A run ends, and its request is closed without an answer. After a redrive, the run can store this request
+        again."""
         request = await world.suspended("r1", deadline_at=now() - timedelta(seconds=1), on_deadline={"fail": True})
         await world.runs.admit()
         assert await world.status("r1") is RunStatus.FAILED

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestRootsWithoutWorkers:
-    """The tests of :class:`TestRoots` that a store without workers passes, too."""
+    """The tests of :class:`TestRoots` that also apply to a store without workers."""
 
     async def test_store_a_second_first_message(self, world: World) -> None:
         """B1: A message with the parent ROOT_ID can be stored in a new thread and in a thread with messages. A repetition
@@ -42,8 +42,8 @@ class TestRootsWithoutWorkers:
 
 class TestRoots(TestRootsWithoutWorkers):
     async def test_the_first_message_is_edited(self, world: World) -> None:
-        """B4, B5: A prompt with the parent ROOT_ID begins another tree, which becomes the head. Its context has no message of
-        the first tree."""
+        """B4, B5: A prompt with the parent ROOT_ID begins another tree, which becomes the head. The context of the prompt's
+        run has no message of the first tree."""
         await world.turn("r1")
         attempt = await world.start("r2", "other", parent_id=ROOT_ID)
         assert await world.context(attempt) == ["other"]
@@ -57,8 +57,8 @@ class TestRoots(TestRootsWithoutWorkers):
         assert await world.texts(leaf=await world.id_of("r1!")) == ["r1?", "r1!"]
 
     async def test_head_and_trunk_are_marked(self, world: World) -> None:
-        """B3: The list marks the leaf that a prompt without a parent continues, and the leaf of the thread's first branch. The
-        messages of live runs count for both."""
+        """B3: The list marks the leaf that a prompt without a parent continues, and the leaf of the thread's first branch.
+        Each of these leaves can be a message of a live run."""
 
         async def marks() -> dict[str | None, tuple[bool, bool]]:
             return {leaf.run_id: (leaf.head, leaf.trunk) for leaf in await world.leaves()}

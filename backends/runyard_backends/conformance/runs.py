@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class TestRunsWithoutWorkers:
-    """The tests of :class:`TestRuns` that a store without workers passes, too."""
+    """The tests of :class:`TestRuns` that also apply to a store without workers."""
 
     async def test_every_message_carries_the_run_id(self, world: World) -> None:
         """R1: Every message of a run carries the run id, including the user's message."""
@@ -54,8 +54,8 @@ class TestRuns(TestRunsWithoutWorkers):
         assert await world.texts() == []
 
     async def test_statuses_are_those_of_the_runs(self, world: World) -> None:
-        """``statuses`` returns one status per pair of ids, in the same order. None stands for a run that the tenant does not
-        have."""
+        """``statuses`` takes pairs of thread id and run id, and returns one status per pair, in the same order. The status is
+        None if the tenant does not have the run."""
         await world.accept("r1")
         await world.accept("r2")
         await world.finish(await world.take("r1"), said("r1!"))
@@ -114,8 +114,23 @@ class TestRuns(TestRunsWithoutWorkers):
         with pytest.raises(errors.RunConflictError) as caught:
             await world.accept("r1", "y", agent="b")
         assert set(caught.value.details["differs"]) == {"message", "agent"}
-        with pytest.raises(errors.RunConflictError):
+        with pytest.raises(errors.RunConflictError, match=r"with another parallel \(false, got true\); choose") as caught:
             await world.accept("r1", "x", agent="a", options=RunOptions(parallel=True))
+        assert caught.value.details["differs"] == ["parallel"]
+        again = RunOptions(expires_in=60, multitask_strategy="reject")
+        words = r'expires_in \(null, got 60(\.0)?\), message, multitask_strategy \("enqueue", got "reject"\); choose'
+        with pytest.raises(errors.RunConflictError, match=words) as caught:
+            await world.accept("r1", "y", agent="a", options=again)
+        assert caught.value.details["differs"] == ["expires_in", "message", "multitask_strategy"]
+        assert caught.value.details["values"] == {"expires_in": [None, 60], "multitask_strategy": ["enqueue", "reject"]}
+
+    async def test_a_repetition_may_change_options_that_are_not_compared(self, world: World) -> None:
+        """R2: A repeated request may have other values of the options that are not compared. The options of the first request
+        apply."""
+        await world.accept("r1", "x")
+        changed = RunOptions(timeout=9, max_attempts=3, webhook="https://example.com/x")
+        again = await world.accept("r1", "x", options=changed, queue="other", priority="high", delay=60)
+        assert not again.created and again.run.options.timeout is None and again.run.queue == "default"
 
     async def test_nul_is_refused(self, world: World) -> None:
         with pytest.raises(errors.InvalidInputError):
@@ -137,7 +152,8 @@ class TestRuns(TestRunsWithoutWorkers):
             await world.runs.append(attempt, [bad])
 
     async def test_continuing_where_nothing_is_to_do_is_refused(self, world: World) -> None:
-        """R1: A run with ``message=None`` continues from the leaf. It raises NothingToRunError if the leaf needs no answer."""
+        """R1: A run with ``message=None`` continues from the leaf. ``accept`` raises NothingToRunError if the leaf needs no
+        answer."""
         with pytest.raises(errors.NothingToRunError):
             await world.accept("r0", None)
         assert await world.threads.thread(T) is None
@@ -150,7 +166,7 @@ class TestRuns(TestRunsWithoutWorkers):
         assert await world.context(attempt) == ["r1?", "r1!", "and?"]
 
     async def test_no_message_behind_a_busy_lane(self, world: World) -> None:
-        """R1: On a busy lane, a run without a message is accepted, because the run ahead may still add messages."""
+        """R1: On a busy lane, a run without a message is accepted, because the run ahead can still add messages."""
         await world.start("r1")
         assert (await world.accept("r2", None)).created
 

@@ -27,7 +27,8 @@ class TestSteps:
         assert {key: step.done for key, step in ledger.steps.items()} == {"a": True, "b": False}
 
     async def test_repeated_step_calls_are_one_step(self, world: World) -> None:
-        """A repeated call after a lost reply is one step. For the attempt, its own step is not in doubt."""
+        """A call that is repeated after a lost reply makes one step. For the attempt that started a step, this step is not in
+        doubt."""
         attempt = await world.start("r1")
         assert await world.runs.start_step(attempt, "a") is None
         assert await world.runs.start_step(attempt, "a") is None
@@ -37,7 +38,8 @@ class TestSteps:
         assert done is not None and (done.done, done.result) == (True, 1)
 
     async def test_the_ledger_says_which_attempt_started_a_step(self, world: World) -> None:
-        """The ledger names the attempt that started a step. A step in doubt is one that an earlier attempt started."""
+        """The ledger names the attempt that started a step. A step that an earlier attempt started and did not finish is in
+        doubt."""
         first = await world.start("r1")
         await world.runs.start_step(first, "a")
         await world.runs.release(first)
@@ -50,7 +52,7 @@ class TestSteps:
         assert (await world.runs.ledger(third)).steps["a"].fence == second.fence
 
     async def test_a_step_of_a_stale_attempt_is_refused(self, world: World) -> None:
-        """I2: A stale attempt can neither start nor finish a step."""
+        """I2: An attempt that is over can neither start nor finish a step."""
         first = await world.start("r1")
         await world.runs.start_step(first, "a")
         second = await world.take("r1")

@@ -71,7 +71,8 @@ class TestThreadUpdates:
         assert (await world.threads.update_thread(T, title=None)).tags == {"title": "mine"}
 
     async def test_a_change_of_what_has_changed_is_refused(self, world: World) -> None:
-        """RFC 9110: If a change expects an older ``updated_at``, it is refused. The comparison and the change are one step."""
+        """RFC 9110: A change names the ``updated_at`` that it expects. If the thread has a newer ``updated_at``, the change is
+        refused. The comparison and the change are one step."""
         await world.store("a")
         seen = await world.threads.update_thread(T, title="One")
         changed = await world.threads.update_thread(T, title="Two", expected=seen.updated_at)

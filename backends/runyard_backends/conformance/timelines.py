@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from runyard import errors
+from runyard.domain.timeline import TimelineEntry
+from runyard.domain.waits import Wait
 from runyard.models import ErrorInfo, HitlRequest, Message, Timeline, ToolCallPart, ToolResultPart, Usage
-from runyard.ports.commands import Cut, ForkRequest, Write
+from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
 from runyard.ports.queries import PageRequest
 
-from .world import T, World, call, result, said
+from .world import T, World, call, eventually, result, said
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +77,7 @@ class TestTimelines:
         for entry in (tool, step, question, by[asked.id], first):
             assert entry.started_at is not None and entry.ended_at is not None and entry.seconds is not None
             assert entry.seconds == (entry.ended_at - entry.started_at).total_seconds() >= 0
-        assert tool.started_at == by[asked.id].ended_at, "a tool takes from its call to its result"
+        assert tool.started_at == by[asked.id].ended_at, "a tool starts at the end of the message that calls it"
         assert found.answer == "The answer." and found.run.usage.input_tokens == 7
         assert found.run.status == "completed" and found.queued_seconds > 0 and found.running_seconds > 0
         assert found.parked_seconds > 0 and found.waiting_seconds > 0
@@ -110,6 +112,71 @@ class TestTimelines:
             assert len(cursor) <= 2000, "the API takes no longer cursor"
         assert paged == whole.entries
         assert [e.name for e in paged if e.type == "tool"] == ["look"] * 5, "a result finds its call on an earlier page"
+
+    async def test_sleeps_signals_and_children_are_shown_as_they_begin(self, world: World) -> None:
+        """R24, K1 to K3: A wait is in the timeline as soon as it begins. When the wait has ended, its entry has the end and
+        the value."""
+        attempt = await world.start("r1")
+        child = AcceptRequest(thread_id="u", run_id="child", input=Message.user("work"), job=attempt.ref)
+        await world.runs.start_child(attempt, child)
+        waits = [
+            Wait(wait_id="nap", kind="sleep", timeout=0.02),
+            Wait(wait_id="late", kind="signal", name="never", timeout=0.02),
+            Wait(wait_id="paid", kind="signal", name="paid"),
+            Wait(wait_id="more", kind="signal", name="more"),
+        ]
+        await world.runs.suspend(Write(attempt=attempt), [], waits)
+
+        async def shown() -> dict[str, TimelineEntry]:
+            return {e.id: e for e in (await timeline(world)).entries if e.type in ("sleep", "signal", "child")}
+
+        begun = await shown()
+        assert begun.keys() == {"child", "nap", "late", "paid", "more"}
+        assert begun["more"].status == "waiting" and begun["child"].status == "queued"
+        await world.runs.signal(T, "paid", {"cents": 7}, signal_id="s1")
+
+        async def ended() -> bool:
+            await world.runs.admit()
+            found = await shown()
+            return found["nap"].ended_at is not None and found["late"].ended_at is not None
+
+        await eventually(ended)
+        found = await shown()
+        assert {e.id: (e.type, e.name, e.status, e.output) for e in found.values()} == {
+            "child": ("child", "u", "queued", None),
+            "nap": ("sleep", None, "ended", None),
+            "late": ("signal", "never", "timeout", None),
+            "paid": ("signal", "paid", "ended", '{"cents": 7}'),
+            "more": ("signal", "more", "waiting", None),
+        }
+        assert found["nap"].input is not None and found["nap"].input.startswith("until 20")
+        assert all(e.started_at == begun[e.id].started_at for e in found.values())
+        whole, paged, cursor = (await timeline(world)).entries, [], None
+        while True:
+            page = await timeline(world, limit=2, cursor=cursor)
+            assert len(page.entries) <= 2
+            paged += page.entries
+            if (cursor := page.next) is None:
+                break
+        assert paged == whole
+
+    async def test_large_signals_are_cut(self, world: World) -> None:
+        """R24: To make a page, the store reads about TIMELINE_BYTES of signal values, and no value that is larger than
+        LARGE_RESULT_BYTES."""
+        attempt = await world.start("r1")
+        waits = [Wait(wait_id=f"w{n:02}", kind="signal", name="s") for n in range(20)]
+        for n in range(20):
+            await world.runs.signal(T, "s", "z" * (100_000 if n == 0 else 60_000), signal_id=f"s{n}")
+        await world.runs.suspend(Write(attempt=attempt), [], waits)
+        found, cursor, pages = {}, None, 0
+        while True:
+            page = await timeline(world, cursor=cursor)
+            found.update({e.id: e.output for e in page.entries if e.type == "signal"})
+            pages += 1
+            if (cursor := page.next) is None:
+                break
+        assert pages > 1 and len(found) == 20
+        assert sorted("zzz" in (output or "") for output in found.values()) == [False] + [True] * 19
 
     async def test_large_contents_are_cut(self, world: World) -> None:
         """R24: The contents of a page are bounded, however large the stored values are."""

@@ -123,7 +123,7 @@ async def act(scene: Scene, verb: Verb) -> None:
 
 
 async def over(world: World) -> None:
-    """Wait until the run's expiry has passed, if it has one."""
+    """Wait until the run's expiry has passed. Do nothing if the run has no expiry."""
     run = await world.runs.run(T, "r")
 
     async def passed() -> bool:

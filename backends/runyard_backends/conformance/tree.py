@@ -29,7 +29,7 @@ async def shape(world: World, thread: str = T) -> set[tuple[str, int]]:
 
 
 class TestTreeWithoutWorkers:
-    """The tests of :class:`TestTree` that a store without workers passes, too."""
+    """The tests of :class:`TestTree` that also apply to a store without workers."""
 
     async def test_tree_of_the_documented_example(self, world: World) -> None:
         """B1 to B3: N1 to N6 form a path, N7 follows N2, N8 follows N7. The leaves are N6 with depth 6 and N8 with depth 4."""
@@ -72,7 +72,7 @@ class TestTreeWithoutWorkers:
         assert [m.parent_id for m in messages] == [None, *(m.id for m in messages[:-1])]
 
     async def test_expected_leaf(self, world: World) -> None:
-        """B1: A stale ``expected_leaf`` raises LeafMovedError."""
+        """B1: An ``expected_leaf`` that is not the newest leaf raises LeafMovedError."""
         first = await world.store("a")
         second = await world.store("b", expected_leaf=first)
         with pytest.raises(errors.LeafMovedError):
@@ -162,7 +162,8 @@ class TestTreeWithoutWorkers:
         assert await shape(world, "c") == {("own!", 4)}
 
     async def test_path_of_interleaved_runs(self, world: World) -> None:
-        """S8: If runs interleave, a path follows the rule of visibility, and not only the parents of messages."""
+        """S8: The messages of two runs alternate. A path has the messages that are visible at its leaf. The chain of parents
+        alone does not determine the path."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)
@@ -222,8 +223,8 @@ class TestTree(TestTreeWithoutWorkers):
             await world.leaves("nope")
 
     async def test_store_on_a_busy_branch(self, world: World) -> None:
-        """B1: Storing a message raises ThreadBusyError if a run is live on the branch. A live run on another branch is no
-        obstacle."""
+        """B1: Storing a message raises ThreadBusyError if a run is live on the branch. A live run on another branch does not
+        matter."""
         first = await world.store("a")
         second = await world.store("b")
         attempt = await world.start("r1")
@@ -253,8 +254,8 @@ class TestTree(TestTreeWithoutWorkers):
             await world.threads.messages(T, PathRequest(cursor=cursor))
 
     async def test_prompt_on_an_older_message_branches(self, world: World) -> None:
-        """B4, B5: A prompt on an older message begins a branch. Its context is the path to this message. The branch becomes the
-        head."""
+        """B4, B5: A prompt on an older message begins a branch. The context of its run is the path to this message. The branch
+        becomes the head."""
         for run_id in ("r1", "r2"):
             await world.turn(run_id)
         attempt = await world.start("r3", "again", parent_id=await world.id_of("r1!"))
@@ -294,8 +295,8 @@ class TestTree(TestTreeWithoutWorkers):
         assert await shape(world) == {("other", 2), ("r1!", 4)}
 
     async def test_without_parent_the_head_is_continued(self, world: World) -> None:
-        """B4: A prompt without a parent continues the leaf that is the newest at the claim. The newest leaf at the accept does
-        not matter."""
+        """B4: A prompt without a parent continues the leaf that is the newest at the claim. The leaf that was the newest at
+        the acceptance does not matter."""
         ids = [await world.store(f"N{n}") for n in range(2)]
         first = await world.start("r1", "q", parent_id=ids[0])
         await world.accept("r2", "next")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 USED = Usage(requests=2, input_tokens=30, output_tokens=4, cost=0.25, seconds=1.5)
 OTHER = Usage(requests=1, input_tokens=5, output_tokens=1, cost=0.5, seconds=0.25)
 PEAK = Usage(requests=2, input_tokens=30, output_tokens=4, cost=0.5, seconds=1.5)
-"""The larger amounts of USED and OTHER."""
+"""For each amount, the larger of the values in USED and OTHER."""
 WORSE = Usage(requests=-1)
 WRONG = ErrorInfo(code="x", message="x")
 
@@ -85,7 +85,8 @@ class TestUsage:
         assert await total(world) == of(1, USED, OTHER, OTHER)
 
     async def test_usage_counts_with_the_messages_and_steps_of_an_attempt(self, world: World) -> None:
-        """A call raises the usage of the run to the amounts that it states. A repeated and a late call change nothing."""
+        """A write has the usage of the attempt so far. Each amount of the stored usage is raised to the amount in the write. A
+        repeated or late write changes nothing."""
         attempt = await world.start("r1")
         message = said("a")
         for stated, counted in ((OTHER, OTHER), (USED, PEAK), (OTHER, PEAK)):

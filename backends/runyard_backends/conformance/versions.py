@@ -29,8 +29,8 @@ class TestVersions:
         assert second.version_before == "1" and (await world.run("r1")).app_version == "2"
 
     async def test_a_worker_that_waits_leaves_a_suspended_run_to_its_version(self, world: World) -> None:
-        """R12: A worker with ``on_version_mismatch="wait"`` leaves an answered run to the version that began the run. This
-        counts neither as an attempt nor as a crash. A run that has not begun starts on any version."""
+        """R12: A worker with ``on_version_mismatch="wait"`` leaves an answered run to the version that began the run. The
+        refused claim counts neither as an attempt nor as a crash. A run that has not begun starts on any version."""
         await world.hire("one", app_version="1")
         await world.hire("two", **WAITS)
         await world.hire("w", app_version="1")

@@ -12,7 +12,7 @@ from runyard import errors
 from runyard.domain.explanations import moment
 from runyard.domain.states import RunStatus
 from runyard.domain.waits import MAX_OPEN_SIGNALS, MAX_WAITS, Wait
-from runyard.models import ErrorInfo, HitlRequest, new_id
+from runyard.models import ErrorInfo, HitlRequest, Usage, new_id
 from runyard.ports.commands import Write
 from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Ended
@@ -20,6 +20,9 @@ from runyard.ports.results import Ended
 from .world import T, World, eventually, now, said
 
 pytestmark = pytest.mark.asyncio
+
+SOON = 0.3
+"""Seconds of a wait that ends during the test, but never during the call that suspends the run."""
 
 
 def sleep(wait_id: str = "nap", **fields: Any) -> Wait:
@@ -43,7 +46,7 @@ async def wake(world: World, run_id: str = "r1") -> AttemptToken:
 
 class TestSleep:
     async def test_k1_a_sleeper_is_parked_until_its_time(self, world: World) -> None:
-        """K1: A sleeping run holds no worker and no permit, is in no inbox, and is not measured as a request."""
+        """K1: A sleeping run holds no worker and no permit. It is not in the inbox and does not count as a waiting request."""
         attempt = await world.start("r1")
         ended = await park(world, attempt, sleep(timeout=3600))
         assert ended.status is RunStatus.SUSPENDED
@@ -60,7 +63,7 @@ class TestSleep:
 
     async def test_k1_the_time_wakes_the_run_once(self, world: World) -> None:
         """K1, H5: The same run continues in another attempt, and its ledger has the end of the sleep."""
-        await park(world, await world.start("r1"), sleep(timeout=0.05))
+        await park(world, await world.start("r1"), sleep(timeout=SOON))
         attempt = await wake(world)
         ledger = await world.runs.ledger(attempt)
         assert ledger.waits["nap"].ended_at is not None
@@ -90,7 +93,7 @@ class TestSleep:
 
     async def test_k1_a_sleeper_blocks_its_lane_only(self, world: World) -> None:
         """R3, R4: A prompt behind a sleeping run waits until the sleeping run has ended."""
-        await park(world, await world.start("r1"), sleep(timeout=0.05))
+        await park(world, await world.start("r1"), sleep(timeout=SOON))
         await world.accept("r2")
         assert (await world.claim("r2")).outcome == "behind"
         await world.finish(await wake(world), said("awake"))
@@ -98,14 +101,15 @@ class TestSleep:
 
     async def test_r10_a_cancel_ends_a_sleeper_at_once(self, world: World) -> None:
         """R10: A cancel ends a sleeping run at once. The end of its sleep has no effect."""
-        await park(world, await world.start("r1"), sleep(timeout=0.01))
+        await park(world, await world.start("r1"), sleep(timeout=SOON))
         changed = await world.runs.cancel(T, "r1")
         assert changed.run.status is RunStatus.CANCELLED and changed.run.waiting_for is None
         assert (await world.runs.admit()).next_due is None
         assert await world.status("r1") is RunStatus.CANCELLED
 
     async def test_i2_an_attempt_without_the_fence_parks_nothing(self, world: World) -> None:
-        """I2, R10: The suspension of a stale attempt is refused. The waits of a run with a requested cancel are not stored."""
+        """I2, R10: The suspension by an attempt that is over is refused. The waits of a run with a requested cancel are not
+        stored."""
         attempt = await world.start("r1")
         await world.bury()
         other = await world.take("r1", worker="w2")
@@ -121,10 +125,20 @@ class TestSleep:
         first, second = [await park(world, attempt, sleep(timeout=60)) for _ in range(2)]
         assert (first.status, first.event_id) == (second.status, second.event_id)
 
+    async def test_r10_the_usage_of_a_repeated_suspension_counts_once(self, world: World) -> None:
+        """R10: The first call of ``suspend`` stores the usage, but its reply is lost. The call is repeated after a cancel. The
+        usage counts once."""
+        attempt, used = await world.start("r1"), Usage(requests=1, input_tokens=7)
+        write = Write(attempt=attempt, usage=used)
+        assert (await world.runs.suspend(write, [], [sleep(timeout=0)])).status is RunStatus.RUNNING
+        await world.runs.cancel(T, "r1")
+        assert (await world.runs.suspend(write, [], [sleep(timeout=0)])).status is RunStatus.CANCELLED
+        assert (await world.run("r1")).usage == used
+
     async def test_a_redriven_run_sleeps_again(self, world: World) -> None:
         """The redriven run keeps the sleeps that had ended. Its open sleep is deleted."""
-        await park(world, await world.start("r1"), sleep("done", timeout=0.01))
-        ask = HitlRequest(request_id=new_id(), timeout=0.01, on_deadline={"fail": True})
+        await park(world, await world.start("r1"), sleep("done", timeout=SOON))
+        ask = HitlRequest(request_id=new_id(), timeout=SOON, on_deadline={"fail": True})
         await park(world, await wake(world), sleep("open", timeout=3600), asks=ask)
 
         async def failed() -> bool:
@@ -198,7 +212,7 @@ class TestSignals:
         assert sorted(each.signal.run_id or "" for each in sent) == [""] * 7 + ["r1"]
 
     async def test_k2_a_wait_that_timed_out_takes_nothing(self, world: World) -> None:
-        await park(world, await world.start("r1"), signal(timeout=0.01))
+        await park(world, await world.start("r1"), signal(timeout=SOON))
         attempt = await wake(world)
         assert (await world.runs.signal(T, "paid", 1, signal_id="s")).signal.run_id is None
         wait = (await world.runs.ledger(attempt)).waits["w"]
@@ -271,8 +285,8 @@ class TestSignals:
         assert not (await world.runs.signal(T, "paid", 1, signal_id="s1")).created
 
     async def test_k2_a_refused_signal_changes_nothing(self, world: World) -> None:
-        """K2: A refused signal returns no effects. It must therefore leave an ended wait unprocessed, so that a later call
-        wakes the run."""
+        """K2: A refused signal returns no effects, so it cannot submit a job. The refused call therefore does not process a
+        wait that has ended. A later call processes this wait and queues the run again."""
         attempt = await world.start("r1")
         await world.runs.signal(T, "paid", True, signal_id="s")
         due = now() + timedelta(seconds=0.2)
@@ -292,7 +306,8 @@ class TestSignals:
         assert [job.run_id for job in (await world.runs.admit()).effects.jobs] == ["r1"]
 
     async def test_k2_the_oldest_wait_takes_the_signal(self, world: World) -> None:
-        """K2, R12: The waits of one suspension have the order in which the run asked for them."""
+        """K2, R12: The waits of one suspension have the order in which the run asked for them. The first wait in this order
+        takes the first signal."""
         names = [f"w{n * 7 % 10}" for n in range(10)]
         await park(world, await world.start("r1"), *(signal(name) for name in names))
         for taken in range(3):

@@ -56,7 +56,8 @@ class TestWebhookOwners:
         await other.backend.close()
 
     async def test_a_subscription_made_again_has_another_secret(self, world: World) -> None:
-        """A leaked secret is not used again, and a delivery to the old URL is not sent again."""
+        """A subscription is removed and made again with the same id. The new subscription gets another secret, because the old
+        secret may have leaked. The old deliveries, to the old URL, are not sent again."""
         store = world.backend.webhooks
         await subscribe(world)
         await world.turn("r1")
@@ -85,7 +86,7 @@ class TestWebhookOwners:
 
     async def test_an_id_of_another_tenant_moves_no_delivery(self, world: World) -> None:
         """A1: A tenant makes a webhook with the id and the URL of another tenant's removed webhook. The old deliveries stay
-        with their owner. They are not sent again, because the secret of the new webhook would sign them."""
+        with their owner. The old deliveries are not sent again, because the secret of the new webhook would sign them."""
         other = World(await world.factory(tenant="other"), world.factory)
         mine, theirs = world.backend.webhooks, other.backend.webhooks
         await subscribe(world)

@@ -125,8 +125,8 @@ class TestWebhooks:
         await subscribe(world)
 
     async def test_the_secrets_of_runs_are_rotated_by_tenant(self, world: World) -> None:
-        """R11: The secret of a tenant's runs can be rotated. Each try is signed with the current version. During the overlap,
-        the previous version also signs."""
+        """R11: The secret of a tenant's runs can be rotated. Each try is signed with the current version of the secret. During
+        the overlap, the previous version also signs."""
         other = World(await world.factory(tenant="other"), world.factory)
         for each in (world, other):
             await each.turn("r1", options=OWN)
@@ -242,8 +242,8 @@ class TestWebhooks:
         assert await take(world) == [] == await deliveries(world)
 
     async def test_no_endpoint_waits_behind_another(self, world: World) -> None:
-        """``each`` limits the deliveries of one endpoint, including the ``busy`` ones that are being sent. ``take`` begins
-        after the endpoint ``after``."""
+        """``each`` limits the deliveries of one endpoint, including the ``busy`` ones that are being sent. ``take`` begins with
+        the next endpoint after ``after``."""
         for n in range(4):
             for place in "abc":
                 await world.turn(f"{place}{n}", options=RunOptions(webhook=f"https://{place}.example/x"))

@@ -40,8 +40,8 @@ class TestWorkers:
         assert await world.workers.workers() == []
 
     async def test_a_blocked_main_loop_is_named_until_it_turns_or_in_the_attempts_that_it_cost(self, world: World) -> None:
-        """R12: ``explain`` names the place of the block while the worker lives. After the worker's death, the errors of the
-        lost attempts name it."""
+        """R12: User code can block the main loop of a worker. While the worker lives, ``explain`` names the place in the code.
+        After the death of the worker, the errors of its attempts name this place."""
         blocked = BlockedLoop(12.0, "app.py:26", "Stack")
         await world.start("r1")
         await world.accept("r2", thread="u")
@@ -219,7 +219,7 @@ class TestWorkers:
         assert len(three.orphans) == 4 and three.after == "w2"
 
     async def test_an_external_run_is_no_orphan_and_does_not_wait(self, world: World) -> None:
-        """W2, R17: No worker executes an external run."""
+        """W2, R17: An external run is no orphan and needs no job, because no worker executes an external run."""
         await world.checkpointer.claim_run(T, "x")
         assert (await world.workers.orphans()).orphans == []
         assert (await world.workers.waiting(unchanged=ZERO)).jobs == []

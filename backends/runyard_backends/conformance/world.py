@@ -15,7 +15,8 @@ from runyard.ports.commands import AcceptRequest, Cut, ForkRequest, Write
 from runyard.ports.queries import PathRequest
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Accepted, Claim, Ended, Forked
-from runyard.ports.stores import Backend, RequestStore, RunStore
+from runyard.ports.runs import RunStore
+from runyard.ports.stores import Backend, RequestStore
 from runyard.ports.workers import WorkerInfo
 
 BackendFactory: TypeAlias = Callable[..., Awaitable[Backend]]
@@ -91,8 +92,8 @@ class World:
         return await self.take(run_id, thread=thread)
 
     async def crash(self, run_id: str, times: int, *, thread: str = T, worker: str = "crashing") -> None:
-        """Claim the run and declare its worker dead, ``times`` times. Mark an attempt that must run alone with ``isolate``
-        before its crash."""
+        """Claim the run and declare its worker dead, ``times`` times. If an attempt must run alone, call ``isolate`` before its
+        crash."""
         for n in range(times):
             claim = await self.claim(run_id, thread=thread, worker=f"{worker}{n}")
             assert claim.attempt is not None, claim

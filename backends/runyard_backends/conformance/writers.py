@@ -33,7 +33,7 @@ SAYS: JsonObject = {"pydantic_ai": {"parts": [{"content": ["look", {"kind": "ima
 
 
 class TestWritersWithoutWorkers:
-    """The tests of :class:`TestWriters` that a store without workers passes, too."""
+    """The tests of :class:`TestWriters` that also apply to a store without workers."""
 
     async def test_m5_of_a_stored_message_nothing_but_its_content_and_metadata_is_kept(self, world: World) -> None:
         for n, message in enumerate((user("a"), said("b"), call("c"), result("c"), Message(role="system", content="d"))):
@@ -112,10 +112,10 @@ PARTS: Final[list[Part]] = [
 
 
 class TestOriginalsWithoutWorkers:
-    """The tests of :class:`TestOriginals` that a store without workers passes, too."""
+    """The tests of :class:`TestOriginals` that also apply to a store without workers."""
 
     async def test_m2_erasing_takes_the_original_along(self, world: World) -> None:
-        """M2: An erasure also erases the original, because it has content."""
+        """M2: An erasure also erases the original of a message, because the original has the content of the message."""
         await world.threads.store_message(T, user("hi", source=ORIGINAL))
         await world.turn("r")
         await world.fork("child", after_run_id="r")
@@ -165,8 +165,8 @@ class TestOriginals(TestOriginalsWithoutWorkers):
 
 class TestCheckpointedWriters:
     async def test_m5_what_a_host_appends_is_an_agents(self, world: World) -> None:
-        """M5: Messages that a host appends count as an agent's messages, because an in-process agent appends the answers of its
-        model in this way."""
+        """M5: Messages that a host appends count as messages of an agent. In this way, an in-process ``Agent`` appends the
+        answers of its model."""
         await world.checkpointer.claim_run(T, "r")
         await world.checkpointer.append(T, [user("hi", run_id="r"), said("done", run_id="r", provider_details=DETAILS)])
         data = await world.checkpointer.load(T) or CheckpointData()

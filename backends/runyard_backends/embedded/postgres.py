@@ -29,7 +29,7 @@ class EmbeddedPostgres(EmbeddedServer):
     `data_dir/cluster` is a link to this directory.
 
     durable: False turns fsync and synchronous commits off. A crash of the machine can then lose data, which does not matter in
-    tests. If `durable` is False and `data_dir` is None, the files are in memory, provided that it has enough space.
+    tests. If `durable` is False and `data_dir` is None, the files are in memory, provided that the memory has enough space.
     max_connections: the maximum number of connections that the server accepts.
     """
 
@@ -86,7 +86,7 @@ class EmbeddedPostgres(EmbeddedServer):
                 link.symlink_to(self._reachable_directory())
         area = self._area
         if area.stat().st_uid != os.geteuid():
-            raise EmbeddedServerError(f"{area} belongs to another user; remove {link}, and a new directory is made")
+            raise EmbeddedServerError(f"{area} belongs to another user; remove {link}; the next start makes a new directory")
         area.chmod(0o711)
 
     def _reachable_directory(self) -> Path:
@@ -95,7 +95,8 @@ class EmbeddedPostgres(EmbeddedServer):
             if parent.is_dir() and reachable(parent, self._server_user):
                 return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         raise EmbeddedServerError(
-            f"Postgres runs with user id {self._server_user.uid}, but this user can reach no temporary directory"
+            f"Postgres runs with user id {self._server_user.uid}, but this user can access none of {', '.join(PLACES)}; "
+            "give a data_dir that the user can access"
         )
 
     def _initdb(self, install: PostgresInstall) -> None:

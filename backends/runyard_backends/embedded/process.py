@@ -68,11 +68,13 @@ class EmbeddedServer(ABC):
         """Return True if the server answers."""
 
     def _user(self) -> tuple[int | None, int | None]:
-        """Return the user id and the group id of the server process. None: as for this process."""
+        """Return the user id and the group id of the server process. An id is None if the server process has the id of this
+        process."""
         return None, None
 
     def _temporary_parent(self) -> Path | None:
-        """Return the directory in which the temporary directory is made. None: the system's directory for temporary files."""
+        """Return the directory in which the temporary directory is made. Return None for the system's directory for temporary
+        files."""
         return None
 
     def _removals(self) -> list[Path]:
@@ -140,7 +142,7 @@ class EmbeddedServer(ABC):
         self._home = self._port = None
 
     def kill(self) -> None:
-        """Kill the server and its children (SIGKILL), to test a sudden end. The data directory stays for `start` or
+        """Kill the server and its child processes (SIGKILL), to test a sudden end. The data directory stays for `start` or
         `restart`."""
         self._end(f"signal {int(signal.SIGKILL)}")
 
@@ -150,7 +152,7 @@ class EmbeddedServer(ABC):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the server and its children (SIGSTOP). Connections stay open and get no answers."""
+        """Freeze the server and its child processes (SIGSTOP). Connections stay open and get no answers."""
         self._ask(f"signal {int(signal.SIGSTOP)}")
 
     def resume(self) -> None:

@@ -25,13 +25,13 @@ from typing import Any
 PARENT_POLL_SECONDS = 0.5
 GRACE_SECONDS = 2.0  # seconds that the server has after the owner's end; the documented limit is five seconds
 STOP_SECONDS = 20.0  # seconds that the server has after the command `stop`; the owner waits for its end
-LOCK_SECONDS = 4.0  # seconds to wait for the lock; the server of an owner that has just ended may still run
+LOCK_SECONDS = 4.0  # seconds to wait for the lock; the server of an owner that has just ended can still run
 PR_SET_PDEATHSIG = 1
 
 
 def descendants(root: int) -> list[int]:
-    """Return the process ids of all descendants of `root`. The process group of `root` is not enough, because Postgres gives
-    every child a session of its own."""
+    """Return the process ids of all descendants of `root`. The process group of `root` does not contain all of them, because
+    Postgres starts a separate session for every child process."""
     parents: dict[int, int] = {}
     if Path("/proc/self/stat").exists():
         for entry in Path("/proc").glob("[0-9]*/stat"):
@@ -50,7 +50,7 @@ def descendants(root: int) -> list[int]:
 
 def signal_tree(root: int, number: int) -> None:
     """Send signal `number` to `root` and all its descendants. During this time `root` is stopped. It can therefore not start a
-    child that would miss the signal."""
+    child process that would miss the signal."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)
     for pid in descendants(root):
@@ -62,7 +62,7 @@ def signal_tree(root: int, number: int) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Set signal `number` as the parent-death signal of this child process. Call it after the child has changed its user id,
+    """Set signal `number` as the parent-death signal of this child process. Call it after the process has changed its user id,
     because that change clears the setting. Do nothing if the kernel has no such signal."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

@@ -25,9 +25,9 @@ async def connect(
     """Connect to the API at ``url``. If the API is mounted under a path, ``url`` includes this path.
 
     ``api_key``: identifies the caller and the tenant. ``tenant``: must be empty, because the key determines the tenant.
-    ``timeout``: seconds to wait for a reply. ``patience``: seconds for which a request without a reply is repeated. Only
-    requests that have the same effect twice are repeated. A stream waits ``patience`` seconds for a server. ``transport``: an
-    httpx transport, for proxies, certificates and apps in the same process.
+    ``timeout``: seconds to wait for a reply. ``patience``: seconds for which a request without a reply is repeated. A request
+    is repeated only if sending it twice has the same effect as sending it once. A stream waits ``patience`` seconds for a
+    server. ``transport``: an httpx transport, for proxies, certificates and apps in the same process.
 
     Raises InvalidInputError if an argument is invalid, BackendUnavailableError if the API cannot be reached or is not ready,
     and ExtraMissingError if httpx is not installed.

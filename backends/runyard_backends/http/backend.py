@@ -13,6 +13,7 @@ from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
+from runyard.ports.runs import RunStore
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
     Backend,
@@ -21,7 +22,6 @@ from runyard.ports.stores import (
     KeyStore,
     LimitStore,
     QueueStore,
-    RunStore,
     ThreadStore,
     UsageStore,
     WorkerStore,
@@ -53,7 +53,7 @@ class HttpFeed:
         self._transport = transport
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return the entries after ``page.cursor``, or from the oldest kept entry if it is None."""
+        """Return the entries after ``page.cursor``, or from the oldest kept entry if ``page.cursor`` is None."""
         return read_page(FeedEntry, (await self._transport.ask("GET", "feed", query=paging(page))).data)
 
 

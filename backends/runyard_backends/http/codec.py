@@ -76,7 +76,7 @@ def fork(request: ForkRequest) -> JsonObject:
     """Encode the body of a fork."""
     cut = request.cut
     return given(
-        new=request.new,
+        new_thread_id=request.new,
         after_run_id=cut.after_run_id,
         at_message_id=cut.at_message_id,
         at_seq=cut.at_seq,

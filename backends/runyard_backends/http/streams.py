@@ -12,7 +12,8 @@ from runyard.domain.events import ThreadEvent
 from runyard.errors import BackendUnavailableError, ThreadNotFoundError
 from runyard.events.run_outcome import complete_outcome
 from runyard.models import Event, HitlRequest, Message, Run
-from runyard.ports.stores import RunStore, ThreadStore
+from runyard.ports.runs import RunStore
+from runyard.ports.stores import ThreadStore
 from runyard.ports.streams import Outcome
 from runyard.support.store_retries import jittered
 
@@ -82,8 +83,8 @@ class HttpStreams:
     async def outcome(self, run: Run, max_bytes: int | None = None) -> Outcome:
         """Wait until the run ends or is suspended and return its outcome. Raises ResultExpiredError.
 
-        The server shortens the outcome to its own limit, for any ``max_bytes``. If ``max_bytes`` is None, further requests read
-        the rest.
+        The server shortens the outcome to its own limit, for any ``max_bytes``. If ``max_bytes`` is None, further requests
+        read the rest of the outcome.
         """
         while True:
             path = ("threads", run.thread_id, "runs", run.run_id, "wait")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from runyard.domain.etags import etag_of
 from runyard.domain.quoting import brief
@@ -41,11 +41,17 @@ class HttpThreadStore(DirectOnly):
         return None
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
-        """Return threads, the oldest first."""
+        """Return threads, in the order in which they were made, or the newest first."""
         if name := next((name for name in where.tags if ":" in name), None):
             raise InvalidInputError(f"over HTTP, a tag with a colon in its name cannot be a filter: {brief(name)}")
         tag = [f"{name}:{value}" for name, value in where.tags.items()]
-        query = {"parent_thread_id": where.parent_thread_id, "agent": where.agent, "tag": tag, **codec.paging(page)}
+        query = {
+            "parent_thread_id": where.parent_thread_id,
+            "agent": where.agent,
+            "tag": tag,
+            "order": "newest_first" if where.newest_first else None,
+            **codec.paging(page),
+        }
         return read_page(Thread, (await self._transport.ask("GET", "threads", query=query)).data)
 
     async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
@@ -58,7 +64,7 @@ class HttpThreadStore(DirectOnly):
             part = read(Lineage, (await self._transport.ask("GET", "threads", following, "lineage", query=query)).data)
             found += part.ancestors if following == thread_id else [part.thread, *part.ancestors]
             following = part.next_ancestor
-        # A later page begins with a thread that its limit does not count.
+        # The first thread of a later page is not counted by the limit of that page.
         for n, thread in enumerate(found[limit:], limit):
             if thread.deleted_at is None:
                 return Page(found[:n], thread.thread_id)
@@ -108,6 +114,18 @@ class HttpThreadStore(DirectOnly):
         """Return the branches, each with its leaf, the oldest first."""
         query = {"labelled": labelled, **codec.paging(page)}
         return read_page(Branch, (await self._transport.ask("GET", "threads", thread_id, "branches", query=query)).data)
+
+    async def branch_keys(self, thread_id: str) -> list[int]:
+        """Return the numbers of the thread's branches, in the order in which they were opened."""
+        return [*range((await self._branch(thread_id, 0, 0, 1))["branches"])]
+
+    async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = PAGE_SIZE) -> list[Message]:
+        """Return the branch's own messages of all runs, in order."""
+        return [read(Message, item) for item in (await self._branch(thread_id, branch, after, limit))["items"]]
+
+    async def _branch(self, thread_id: str, branch: int, after: int, limit: int) -> Any:
+        query = {"after": after, "limit": limit}
+        return (await self._transport.ask("GET", "threads", thread_id, "branches", str(branch), "messages", query=query)).data
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Give a label to the branch of a message, or to the head."""

@@ -1,8 +1,8 @@
 """Requests to the HTTP API and their replies: typed errors, repetition where it is safe, streams.
 
-A request that had no effect is always repeated. This is the case if no server received it, or if a server refused it because of
-a rate limit. Some requests have the same effect when they are sent twice. Such a request is also repeated when its reply is
-lost, or when the server cannot reach Postgres or Redis.
+A request that had no effect is always repeated. A request had no effect if no server received it, or if a server refused it
+because of a rate limit. Some requests have the same effect when they are sent twice. Such a request is also repeated when its
+reply is lost, or when the server cannot reach Postgres or Redis.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Transport:
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
-        """Send one request and return its reply. ``path``: the segments below ``/v1``, not quoted. ``query``: the parameters;
-        None omits a parameter. ``body``: the JSON object to send. ``repeat``: False if sending the request twice may have
-        another effect.
+        """Send one request and return its reply. ``path``: the segments below ``/v1``, not quoted. ``query``: the parameters.
+        A parameter whose value is None is not sent. ``body``: the JSON object to send. ``repeat``: False if sending the
+        request twice may have another effect.
 
         Raises the error that the server returns, InvalidInputError, or BackendUnavailableError. The details of a
         BackendUnavailableError have ``sent`` False if no server received the request.
@@ -180,18 +180,26 @@ class Transport:
 
 
 def _path(segments: tuple[str, ...]) -> str:
-    """Join segments to a path. Each segment is quoted, because an id may contain any printable text."""
+    """Join segments to a path. Each segment is quoted, because an id can contain any printable text."""
     return "/v1/" + "/".join(quote(check_id(segment, "id"), safe="") for segment in segments)
 
 
 def _header(event_id: str) -> str:
-    """Return the id as the value of a header. No server issues an id that a header cannot contain. For such an id, return
-    ``unknown``."""
+    """Return the id as the value of a header. If a header cannot contain the id, return ``unknown``. No server issues such an
+    id."""
     return event_id if event_id.isascii() and event_id.isprintable() else "unknown"
 
 
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+def from_problem(problem: Mapping[str, Any]) -> RunyardError:
+    """Return the error that a problem document of runyard describes."""
+    details = dict(problem.get("details") or {})
+    if problem.get("errors"):
+        details["errors"] = problem["errors"]
+    return from_dict({"code": problem["code"], "message": str(problem.get("detail", "")), "details": details})
 
 
 def _error(response: httpx.Response) -> RunyardError:
@@ -205,16 +213,13 @@ def _error(response: httpx.Response) -> RunyardError:
     after = response.headers.get("Retry-After", "")
     wait = {"retry_after": int(after)} if after.isdigit() else {}
     if _is_ours(problem):
-        details = dict(problem.get("details") or {})
-        if problem.get("errors"):
-            details["errors"] = problem["errors"]
-        error = from_dict({"code": problem["code"], "message": str(problem.get("detail", "")), "details": details})
+        error = from_problem(problem)
         error.details = {**wait, **error.details}
         return error
     says = f"{response.url.host} answers {response.status_code}"
     if response.status_code in AWAY:
         why = "; ".join(map(str, problem.get("reasons") or ())) or f"it answers {response.status_code}"
-        return BackendUnavailableError(f"{response.url.host} does not serve: {why}", **wait)
+        return BackendUnavailableError(f"{response.url.host} cannot serve requests: {why}", **wait)
     if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
         return RateLimitedError(f"{says}: a proxy before the API limits the rate of requests; wait", **wait)
     if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
@@ -230,14 +235,14 @@ def _is_ours(problem: dict[str, Any]) -> bool:
 
 def _strange(response: httpx.Response) -> RunyardError:
     return RunyardError(
-        f"{response.url} returned {response.status_code} without a runyard answer; is it the URL of an API?",
+        f"{response.url} returned {response.status_code} and no answer of runyard; is it the URL of a runyard API?",
         status=response.status_code,
     )
 
 
 async def _frames(response: httpx.Response) -> AsyncGenerator[Frame]:
     """Yield the frames of a stream until the stream ends or its connection is lost. Lines are split at newlines only. The JSON
-    of an event contains no newline, but may contain other line separators."""
+    of an event contains no newline, but can contain other line separators."""
     rest = b""
     try:
         async for chunk in response.aiter_bytes():

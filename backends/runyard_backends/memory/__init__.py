@@ -16,6 +16,7 @@ from runyard.events.streams import DirectStreams
 from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
+from runyard.ports.runs import RunStore
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
     Backend,
@@ -24,7 +25,6 @@ from runyard.ports.stores import (
     KeyStore,
     LimitStore,
     QueueStore,
-    RunStore,
     ThreadStore,
     UsageStore,
     WorkerStore,
@@ -139,7 +139,7 @@ async def connect(
     """
     if redis is not None:
         if world is not None or urlsplit(url).netloc:
-            message = "redis is for a new database only, with the URL memory://; a shared database has a scheduler of its own"
+            message = "redis needs a new database, with the URL memory://; a shared database already has a scheduler"
             raise InvalidInputError(message, field="redis")
         from .on_redis import MemoryOnRedis  # imported here because the import of the driver takes time
 

@@ -13,8 +13,8 @@ from .state import Database, RunState, ThreadState
 def agent_of(db: Database, wanted: str | None, of_thread: str | None) -> str | None:
     """Return the agent of a run. ``wanted``: the agent of the request. ``of_thread``: the agent of the thread.
 
-    If no worker of the namespace was ever registered, its default agent is unknown. Then return the name that stands for the
-    default agent of a namespace, or None for programs without a namespace.
+    If no worker of the namespace was ever registered, its default agent is unknown. In this case, return the name that stands
+    for the default agent of a namespace, or None for a program without a namespace.
     """
     if is_agent(wanted):
         return wanted
@@ -36,9 +36,9 @@ def note_agent(thread: ThreadState, run: Run) -> None:
 
 
 def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
-    """Choose the agent of a run that names none, when ``worker`` claims the run. Take the agent of the thread, or else the
-    default agent of the worker. The thread of a prompt takes the same agent. If the worker does not serve the run's namespace,
-    change nothing."""
+    """Choose the agent of a run that names no agent, when ``worker`` claims the run. Take the agent of the thread, or else the
+    default agent of the worker. If the kind of the run is ``prompt``, the agent becomes the agent of the thread too. If the
+    worker does not serve the run's namespace, change nothing."""
     if is_agent(run.run.agent) or run.run.kind == "fork":
         return
     if is_agent(thread.thread.agent):
@@ -51,8 +51,8 @@ def name_agent(thread: ThreadState, run: RunState, worker: WorkerInfo) -> None:
 def choose_default(db: Database, changed: WorkerInfo) -> None:
     """Choose the default agent of a worker's namespace after the worker was registered, left or died.
 
-    The namespace keeps its default agent while a live worker has the same default agent. If no live worker has it, take the
-    default agent of the live worker that was registered last. Without any live worker, change nothing.
+    The namespace keeps its default agent while a live worker has the same default agent. If no live worker has this default
+    agent, take the default agent of the live worker that was registered last. Without any live worker, change nothing.
     """
     namespace = namespace_of(changed.default_agent)
     live = [worker.default_agent for worker in db.workers.values() if worker.dead_at is None]

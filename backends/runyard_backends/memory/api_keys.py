@@ -26,7 +26,7 @@ class MemoryKeyStore:
         return made.model_copy()
 
     async def keys(self) -> list[ApiKey]:
-        """Return the valid keys of the tenant, and the newest MAX_ENDED_KEYS of the others. The oldest come first."""
+        """Return the valid keys of the tenant, and the newest MAX_ENDED_KEYS of its other keys. The oldest key comes first."""
         ended = [key.key_id for key in self._own() if not self._is_valid(key)]
         left_out = {*ended[:-MAX_ENDED_KEYS]}
         return [key.model_copy() for key in self._own() if key.key_id not in left_out]

@@ -37,7 +37,7 @@ class MemoryCheckpointer(StoredThreads):
         return CheckpointData(messages, copied(data.extra), data.parent_thread_id, copied(data.config))
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. Skip a message whose id is stored already."""
+        """Store all ``messages`` or none. Each message names its run, or no run. Skip a message whose id is stored already."""
         check_id(thread_id, "thread_id")
         messages = check_messages(messages)
         limits.check_size(self.db, messages)

@@ -56,11 +56,11 @@ def begin_wait(db: Database, parent: RunRef, request: AcceptRequest) -> None:
     assert thread is not None
     if request.run_id not in {state.wait.wait_id for state in waits.of_run(db, thread, parent.run_id)}:
         wait = Wait(wait_id=request.run_id, kind="child", name=request.thread_id)
-        db.waits.append(waits.WaitState(wait, parent.thread_key, parent.run_id))
+        db.waits.append(waits.WaitState(wait, parent.thread_key, parent.run_id, db.now()))
 
 
 def end(db: Database, child: RunState) -> None:
-    """Make the wait for an ended child due."""
+    """Make the parent's wait for the child due, because the child has ended."""
     for state in waits.for_child(db, child):
         if state.wait.ended_at is None:
             state.wait.due_at = db.now()

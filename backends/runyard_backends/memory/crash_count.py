@@ -13,11 +13,13 @@ from .state import Database, RunState, ThreadState
 
 def count(run: RunState, *, crashed: bool = False) -> int:
     """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. After MAX_CRASHES - 1
-    crashes, the next attempt must run alone. While it waits for its own process, a crash does not count."""
+    crashes, the next attempt must run alone. While the run waits for its own process, a crash does not count. A crash also
+    does not count if the end of another run claimed the attempt. In this case, the worker may have died before the attempt
+    began."""
     if run.progress:
         return int(crashed)
     waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated
-    return run.run.crash_count + int(crashed and not waited)
+    return run.run.crash_count + int(crashed and not waited and not run.chained)
 
 
 def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str) -> Effects | None:

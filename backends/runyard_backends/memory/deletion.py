@@ -12,7 +12,7 @@ from .state import Database, Entry, RunState, ThreadState
 
 def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
     """Delete the run's content. ``run.request`` stays, because a repeated request is compared with it. Raises RunInUseError if
-    the run is live or completed. Raises RunInUseError if another run may still need one of this run's messages."""
+    the run is live or completed. Raises RunInUseError if another run can still need one of this run's messages."""
     details = {"thread_id": thread.id, "run_id": run.id, "status": str(run.run.status)}
     if run.live:
         raise RunInUseError(f"run {run.id!r} of thread {thread.id!r} is {run.run.status}; cancel it first", **details)
@@ -58,7 +58,7 @@ def _empty(run: RunState) -> None:
 
 
 def _goes_on_from(thread: ThreadState, doomed: Collection[Entry]) -> str | None:
-    """Return the id of a run that may still need one of the messages ``doomed``, or None. A prompt may continue after one of
+    """Return the id of a run that can still need one of the messages ``doomed``, or None. A prompt may continue after one of
     these messages. A live fork job may have its cut at one of them."""
     ids, numbers = {entry.id for entry in doomed}, {entry.seq for entry in doomed}
     for run in thread.runs.values():

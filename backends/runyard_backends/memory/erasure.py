@@ -19,8 +19,9 @@ Values = dict[str, set[str]]
 
 
 def erase_extra(thread: ThreadState, threads: Iterable[ThreadState]) -> None:
-    """Erase every value that ``thread`` ever had in its extra, except inherited values. Remove the values from ``thread``, and
-    from those of ``threads`` that inherited messages from it. A fork keeps its own metadata under the key ``fork``."""
+    """Erase every value that ``thread`` ever had in its extra, except inherited values. Remove these values from ``thread``.
+    Also remove these values from each thread of ``threads`` that inherited messages from ``thread``. A fork keeps its own
+    metadata under the key ``fork``."""
     own = _own_extra(thread)
     _remove(thread, own)
     in_forks = {key: values for key, values in own.items() if key != "fork"}

@@ -21,7 +21,8 @@ def place(event_id: str | None) -> tuple[int, int]:
 
 class MemoryEventLog:
     """Implements :class:`runyard.ports.scheduling.EventLog` with unbounded lists of events. The log drops an event whose id is
-    not higher than the last id of its run. Therefore a superseded attempt cannot publish events."""
+    not higher than the last id of its run. Therefore an attempt cannot publish events after a later attempt of the run has
+    begun."""
 
     def __init__(self) -> None:
         self._streams: dict[RunRef, list[Event]] = {}
@@ -63,8 +64,8 @@ class MemoryEventLog:
     async def follow(
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None]:
-        """Yield the events after the id ``after`` (None: from the start), up to an event of STREAM_ENDS. Yield None after each
-        ``silence`` seconds without an event."""
+        """Yield the events after the id ``after`` (None: from the start), up to an event with a type of STREAM_ENDS. Yield
+        None after each ``silence`` seconds without an event."""
         while True:
             events: list[Event] = []
             with suppress(TimeoutError):

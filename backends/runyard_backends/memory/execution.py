@@ -1,4 +1,5 @@
-"""The verbs of one attempt of a run: claim, append, complete, suspend, fail, release. No function awaits."""
+"""The verbs of one attempt of a run: claim, append, complete, suspend, fail, release. Each verb is atomic, because no function
+awaits."""
 
 from __future__ import annotations
 
@@ -67,9 +68,9 @@ def _claim(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref
 
 
 def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str, ref: RunRef) -> Claim:
-    """Start another attempt of a running run. This is allowed if the run's worker is dead or has left. It is also allowed if
-    the run's worker is ``worker_id`` itself and has lost the run's task. In any other case the claim is ``busy``. Only the
-    death of a worker counts as a crash."""
+    """Start another attempt of a running run. This attempt is allowed if the run's worker is dead or has left. This attempt is
+    also allowed if the run's worker is ``worker_id`` itself and has lost the run's task. In any other case the claim is
+    ``busy``. Only the death of a worker counts as a crash."""
     if run.external:
         return Claim(ref, "busy")
     worker = db.workers.get(run.run.worker_id or "")
@@ -105,7 +106,7 @@ def _start(
     r.status, r.worker_id, r.fence = RunStatus.RUNNING, worker_id, db.next_fence()
     r.attempt += 1
     r.crash_count = crashes
-    run.progress = run.isolated = False
+    run.progress = run.isolated = run.chained = False
     limits.take_turn(db, thread, run)
     run.until_fewer = None
     r.started_at, run.changed_at, run.not_before = db.now(), db.now(), None
@@ -218,7 +219,7 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
     (I8)."""
     thread, run = holder(db, attempt)
     if run.run.cancel_requested_at is not None:
-        raise CancelRequestedError(f"run {run.id!r} was asked to cancel", run_id=run.id)
+        raise CancelRequestedError(f"a cancel of run {run.id!r} was requested", run_id=run.id)
     return thread, run
 
 
@@ -276,8 +277,8 @@ def _ended(
 
 
 def repeated(db: Database, attempt: AttemptToken) -> Ended | None:
-    """Return the end of an attempt that has ended, or None. An ended attempt calls again only if the reply to its earlier call
-    was lost."""
+    """Return the end of an attempt that has ended, or None. An attempt that has ended calls again only if the reply to its
+    earlier call was lost."""
     _, run = _found(db, attempt)
     if run.run.fence != attempt.fence or run.run.status is RunStatus.RUNNING:
         return None
@@ -297,7 +298,7 @@ def _use(run: RunState, usage: Usage | None) -> None:
 
 
 def raise_usage(run: RunState, usage: Usage | None) -> None:
-    """Raise the usage of a run to ``usage``, the usage so far. A repeated and a late call change nothing."""
+    """Raise the usage of a run to ``usage``, the usage so far. A repeated or late call changes nothing."""
     if usage is not None:
         run.run.usage = run.run.usage.at_least(usage)
 
@@ -354,8 +355,8 @@ def release(
 ) -> Ended:
     """Release the run and queue it again. ``delay``: seconds until the run is due. ``error``: the error that causes the retry,
     or None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: a
-    bound on the live runs that this job has started. The job waits until fewer are live. ``usage``: added to the run's
-    usage."""
+    bound on the live runs that this job has started. The job waits while ``until_fewer`` or more of these runs are live.
+    ``usage``: the usage to add to the usage of the run."""
     if before := repeated(db, attempt):
         return before
     thread, run = holder(db, attempt)

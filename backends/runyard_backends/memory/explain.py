@@ -1,4 +1,5 @@
-"""Explain why a run waits (R12). Make the proven events of a run. These are the events that follow from its stored state."""
+"""Explain why a run waits (R12). Make the proven events of a run. Proven events are the events that follow from the stored
+state of the run."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict
         return "external", {}
     worker = db.workers.get(r.worker_id or "")
     if worker is not None and worker.dead_at is None:
-        return "running", {"worker_id": r.worker_id, "isolated": run.isolated} | _blocked([worker])
+        silent = (db.now() - worker.heartbeat_at).total_seconds() if worker.heartbeat_at is not None else None
+        return "running", {"worker_id": r.worker_id, "isolated": run.isolated, "silent_for": silent} | _blocked([worker])
     nobody, facts = _nobody(db, run)
     return "orphaned", {"worker_id": r.worker_id, "nobody": nobody} | facts | _paused(db, r.queue)
 
@@ -78,8 +80,8 @@ def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[
 
 
 def _blocked(workers: Sequence[WorkerInfo]) -> dict[str, Any]:
-    """If user code blocks the main loops of all ``workers``, return the time and the place of the longest block. Otherwise
-    return {}."""
+    """If user code blocks the main loops of all ``workers``, return the time and the place of the longest block. If one of
+    these main loops is not blocked, return {}."""
     found = [worker.blocked for worker in workers if worker.blocked is not None]
     if len(found) < len(workers):
         return {}
@@ -113,13 +115,14 @@ def _nobody(db: Database, run: RunState) -> tuple[str | None, dict[str, Any]]:
 
 
 def _fitting(db: Database, run: RunState) -> list[WorkerInfo]:
-    """Return the live workers that may claim the run: they have its agent, and do not leave it to another version."""
+    """Return the live workers that may claim the run. Such a worker has the agent of the run, and does not leave the run to a
+    worker of another version."""
     return [worker for worker in _serving(db, run.run.queue) if worker.takes(run.run)]
 
 
 def _lacking(db: Database, run: RunState) -> dict[str, Any]:
-    """Return the first live worker of the queue that does not serve the run's agent, and the number of the others. Return {} if
-    there are none."""
+    """Find the live workers of the queue that do not serve the run's agent. Return the first of them and the number of all
+    others. Return {} if every worker serves the agent."""
     r = run.run
     lacking = sorted(w.worker_id for w in _serving(db, r.queue) if r.kind != "fork" and not w.serves(r.agent))
     return {"lacking": lacking[0], "others_lacking": len(lacking) - 1} if lacking else {}

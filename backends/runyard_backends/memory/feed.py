@@ -18,7 +18,8 @@ class MemoryFeed:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return up to ``page.limit`` entries after ``page.cursor``, or from the oldest kept entry if it is None."""
+        """Return at most ``page.limit`` entries after ``page.cursor``, or from the oldest kept entry if ``page.cursor`` is
+        None."""
         seen = 0
         if (cursor := page.cursor) is not None:
             [seen] = cursors.numbers(cursor, 1, below=2**63)

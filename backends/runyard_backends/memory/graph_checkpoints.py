@@ -1,5 +1,5 @@
-"""The checkpoints of graphs in memory (F13). A line is the history of a graph's state. A mark is a copy of the line at a
-message."""
+"""The checkpoints of graphs in memory (F13). A line is the history of a graph's state. A mark is a copy of the line as it was
+when a message was stored."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CheckpointKey = tuple[str, str]
 
 @dataclass
 class Line:
-    """The checkpoints of one graph on one thread or run. ``values``: values by namespace, channel and version. ``writes``:
-    pending writes by task and idx. ``owners``: the keys of the threads whose runs wrote a part of the line. ``holder``: the
-    last run that began or continued the line. ``began``: True if this run has written. ``base_id``: the last message that the
-    state contained when the run began. ``changes``: the number of writes."""
+    """The checkpoints of one graph on one thread or run. ``values``: values by namespace, channel and version. ``writes``: the
+    pending writes by task and by index in the task. ``owners``: the keys of the threads whose runs wrote a part of the line.
+    ``holder``: the last run that began or continued the line. ``began``: True if this run has written. ``base_id``: the last
+    message that the state contained when the run began. ``changes``: the number of writes."""
 
     checkpoints: dict[CheckpointKey, tuple[NewCheckpoint, list[Value]]] = field(default_factory=dict)
     values: dict[tuple[str, str, str], Value | None] = field(default_factory=dict)
@@ -114,7 +114,8 @@ class MemoryGraphCheckpointStore:
         return any(self.db.threads[owner].erased for owner in line.owners)
 
     async def put(self, line: LineRef, checkpoint: NewCheckpoint) -> dict[str, StoredList] | None:
-        """Store a checkpoint. Return the stored lists. Return None if a stream or a version is deleted."""
+        """Store a checkpoint. Return the stored lists by channel. Return None if a stream was deleted, or if the store lacks a
+        version of a channel."""
         of = self._line(line)
         new = {(value.channel, value.version) for value in checkpoint.values}
         if any(pair not in new and (checkpoint.namespace, *pair) not in of.values for pair in checkpoint.versions.items()):
@@ -201,7 +202,7 @@ class MemoryGraphCheckpointStore:
         return [line.stored(graph_id, (namespace, checkpoint_id)) for checkpoint_id, namespace, graph_id, line in found[:limit]]
 
     async def items(self, segments: Segments) -> list[tuple[int, list[bytes]]] | None:
-        """Return the chunks of each segment."""
+        """Return the chunks with the items of each segment."""
         return [(0, list(self.graphs.streams[stream])) for stream in segments[::3]]
 
     async def copy(self, source: str, target: str) -> None:
@@ -287,7 +288,8 @@ class MemoryGraphCheckpointStore:
         return GraphState(mark.base_id, checkpoints, self._unseen(thread, mark.base_id))
 
     def _unseen(self, thread: ThreadState, base_id: str | None) -> frozenset[str]:
-        """Return the messages before a message that its run did not see when the run began."""
+        """Return the ids of the messages that come before the message ``base_id`` on its branch. Omit the messages of the run
+        of ``base_id``, and the messages that this run saw when it began."""
         for key in _family(thread):
             for run in self.db.threads[key].runs.values():
                 own = run.own()

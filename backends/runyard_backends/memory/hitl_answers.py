@@ -69,15 +69,16 @@ def record(
 
 
 def receive(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Record that the present attempt has the answers that no earlier attempt had."""
+    """Record that the present attempt has the answers and the signals that no earlier attempt had."""
+    waits.receive(db, thread, run)
     for state in db.requests_of(thread):
         if state.request.run_id == run.id and state.request.answered_at is not None:
             state.received_by = state.received_by or run.run.fence
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
-    """Return the overdue requests whose default can be applied now. If the default fails the run, it is not applied while a
-    worker's run is queued or running."""
+    """Return the overdue requests whose default can be applied now. The default of a request can be to fail the run. Such a
+    default is not applied while the run is queued or running, except for an external run."""
     return [
         state
         for state in pending_of(db, thread)
@@ -128,8 +129,8 @@ def choose(db: Database, thread: ThreadState, request_id: str | None, response_i
     """Return the request that an answer is for.
 
     If the ``response_id`` is known, and ``request_id`` is None or names the same request, the answer is a repetition. The
-    result is then the request that was answered before. Otherwise the answer is new. It is for the request ``request_id``, or
-    without ``request_id`` for the only pending request.
+    result is then the request that was answered before. Otherwise the answer is new. A new answer is for the request
+    ``request_id``. Without ``request_id``, a new answer is for the only pending request.
 
     Raises HitlAmbiguousError if several requests are pending and none is named. Raises HitlNoPendingRequestError if no request
     is pending. Raises HitlStaleAnswerError if the named request takes no answer.

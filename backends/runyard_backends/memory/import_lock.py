@@ -7,7 +7,7 @@ from .state import Database
 
 
 class MemoryImportLock:
-    """The lock of ``tenant``. Raises LockedError if it is taken."""
+    """The lock of ``tenant``. Raises LockedError if the lock is taken."""
 
     def __init__(self, db: Database, tenant: str) -> None:
         if tenant in db.importing:

@@ -73,8 +73,8 @@ def lane_for(thread: ThreadState, run: Run) -> str:
 
 
 def check_id_free(thread: ThreadState, run_id: str) -> None:
-    """Raise an error if a run that the fork inherited has the id. The error is RunAlreadyCompletedError for a completed run. It
-    is RunAlreadyClaimedError for the run inside which the cut was made."""
+    """Raise an error if a run that the fork inherited has the id. The error is RunAlreadyCompletedError for a completed run.
+    The error is RunAlreadyClaimedError for the run inside which the cut was made."""
     if run := thread.root.ancestral.get(run_id):
         error = RunAlreadyClaimedError if run.completion is None else RunAlreadyCompletedError
         raise error(
@@ -143,24 +143,24 @@ def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
 
 
 def must_wait(db: Database, thread: ThreadState, run: RunState) -> bool:
-    """Return True if the fork job must wait for the run of its cut, or for runs that it started."""
+    """Return True if the fork job ``run`` must wait for the run of its cut, or for runs that it started."""
     return waits_for(thread, run) is not None or waits_for_started(db, thread, run)
 
 
 def count_started_by(db: Database, thread: ThreadState, run: RunState) -> int:
-    """Return the number of live runs that the job ``run`` started."""
+    """Return the number of live runs that the fork job ``run`` started."""
     job_of = RunRef(thread.key, run.id)
     return sum(r.job == job_of and r.live for t in db.threads.values() for r in t.runs.values())
 
 
 def waits_for_started(db: Database, thread: ThreadState, run: RunState) -> bool:
-    """Return True if the job waits for runs that it started."""
+    """Return True if the fork job waits for runs that it started."""
     return run.until_fewer is not None and count_started_by(db, thread, run) >= run.until_fewer
 
 
 def wake_starter(db: Database, run: RunState) -> Effects:
-    """Return the effects that offer the starter of the ended ``run`` to the workers. The starter is a fork job or a suspended
-    parent. Its claim checks that it may continue."""
+    """After the end of ``run``, return the effects that offer its starter to the workers. The starter is the fork job or the
+    suspended parent that started ``run``. The claim of the starter checks whether it may continue."""
     thread = db.by_key(run.job.thread_key) if run.job else None
     waiting = thread.runs.get(run.job.run_id) if thread and run.job else None
     if thread is None or waiting is None or not waiting.live:
@@ -195,8 +195,7 @@ def admit_thread(db: Database, thread: ThreadState) -> Effects:
 
 
 def end_outside(db: Database, thread: ThreadState, run: RunState, status: RunStatus, error: ErrorInfo | None = None) -> Effects:
-    """End a run that no attempt holds. The event of the end gets a new fence, because there is no attempt whose fence it could
-    use."""
+    """End a run that no attempt holds. The event of the end gets a new fence, because this event belongs to no attempt."""
     event = f"{db.next_fence()}-1"
     effects = end_run(db, thread, run, status, event, error)
     data: JsonObject = {"error": error.model_dump(mode="json")} if error else {}
@@ -228,7 +227,7 @@ def end_run(
     for request in db.requests_of(thread):
         if request.request.run_id == run.id and request.pending:
             request.closed = True
-    waits.close(db, thread, run)
+    woken = waits.close(db, thread, run)
     note = db.note(thread, _ENDS[status], run.id)
     count_run(db, thread, run)
     if r.options.webhook is not None:
@@ -238,6 +237,7 @@ def end_run(
     )
     if r.kind == "prompt" and (lane := thread.lane(r.lane or "")) and may_start(thread, lane[0]):
         effects.jobs.append(job(thread, lane[0], db.now()))
+    effects += woken
     children.end(db, run)
     effects += wake_starter(db, run)
     effects += limits.offers(db, freed)
@@ -271,8 +271,8 @@ def repair(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def cancel_run(db: Database, thread: ThreadState, run: RunState, *, keep: bool) -> Effects:
-    """Cancel a live run. If a worker executes the run, only record the request. If no worker executes it, end the run.
-    ``keep``: True to keep its messages in the context. Later cancels do not change ``keep``."""
+    """Cancel a live run. If a worker executes the run, only record that a cancel was requested. If no worker executes the run,
+    end the run. ``keep``: True to keep its messages in the context. Later cancels do not change ``keep``."""
     if run.run.cancel_requested_at is None:
         run.run.cancel_requested_at, run.keep, run.changed_at = db.now(), keep, db.now()
     if run.lane_seq is None:
@@ -297,7 +297,7 @@ def live_runs(thread: ThreadState) -> list[RunState]:
 
 def check_something_to_run(thread: ThreadState, run: RunState) -> None:
     """Raise NothingToRunError if a run without a message finds no message to answer. On a busy lane, raise nothing, because an
-    earlier run may still add a message."""
+    earlier run can still add a message."""
     if (parent := run.run.parent_id) is not None:
         leaf: Message | None = None if parent == ROOT_ID else tree.find(thread, message_id=parent)[1].message
     elif thread.lane(lane_for(thread, run.run)):

@@ -15,18 +15,18 @@ from runyard.ports.scheduling import Effects
 from .state import Database, Permit, RunState, ThreadState, job
 
 RETRY_AFTER_SECONDS = 1
-"""Seconds after which a client may repeat a call that a limit on queued runs refused."""
+"""Seconds after which a client can repeat a call that a limit on queued runs refused."""
 
 
 class MemoryLimitStore:
-    """Limits of the deployment, over all tenants."""
+    """Store of the deployment's limits. It belongs to no tenant."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, in the order of their names. Of the limits with one name, the limit without a subject
-        comes first."""
+        """Return all limits that are set, in the order of their names. Among limits with the same name, the limit without a
+        subject comes first."""
         found = [Limit(name=name, subject=subject, most=most) for (name, subject), most in self.db.limits.items()]
         return sorted(found, key=lambda limit: (limit.name, limit.subject is not None, limit.subject or ""))
 
@@ -42,8 +42,8 @@ class MemoryLimitStore:
 
 
 def limit_of(db: Database, name: LimitName, subject: str | None = None) -> int | None:
-    """Return the value of the limit ``name`` for ``subject``. If it is not set, return the value of ``name`` without a subject,
-    or None."""
+    """Return the value of the limit ``name`` for ``subject``. If this limit is not set, return the value of the limit ``name``
+    without a subject. Return None if neither is set."""
     return db.limits.get((name, subject), db.limits.get((name, None)))
 
 

@@ -12,7 +12,7 @@ class MemoryOnRedis(MemoryBackend):
     their events.
 
     The backends that :meth:`for_tenant` returns share the connections to Redis. Closing this backend closes the connections of
-    all of them.
+    all these backends.
     """
 
     def __init__(self, redis: str, tenant: str, now: Clock, page_bytes: int) -> None:

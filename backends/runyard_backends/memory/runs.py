@@ -16,7 +16,6 @@ from runyard.errors import (
     HitlAmbiguousError,
     HitlNotAllowedError,
     InvalidInputError,
-    RunConflictError,
     RunEndedError,
     RunNotFoundError,
     RunyardError,
@@ -34,6 +33,7 @@ from runyard.ports.scheduling import EVENTS_PER_READ, Effects
 from ..paging import page_of
 from . import (
     agents,
+    chains,
     children,
     deletion,
     execution,
@@ -42,6 +42,7 @@ from . import (
     lanes,
     limits,
     redrive,
+    same_request,
     signals,
     steps,
     suspension,
@@ -63,13 +64,13 @@ class MemoryRunStore:
         return its run."""
         if connection is not None:
             raise CapabilityMissingError(
-                "the memory backend has no transactions of a host", backend="memory", method="accept(connection=)"
+                "the memory backend has no transactions of the host", backend="memory", method="accept(connection=)"
             )
         request = self._checked(request)
         find = self.db.get if request.kind in lanes.FORK_KINDS else self.db.find
         thread = find(self.tenant, request.thread_id)
         effects = lanes.admit_thread(self.db, thread) if thread else Effects()
-        if thread and (run := _existing_run(thread, request)):
+        if thread and (run := same_request.existing_run(thread, request)):
             return Accepted(copy_run(run.run), False, effects)
         if thread is None:
             # Check the request on a temporary thread first, because a refused request must not create a thread.
@@ -82,6 +83,18 @@ class MemoryRunStore:
         if run.due_at <= self.db.now():
             effects += lanes.admit_run(self.db, thread, run)
         return Accepted(copy_run(run.run), True, effects)
+
+    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+        """Accept prompts, and return the run or the error of each, in order. An existing run lacks its large values."""
+        outcomes: list[Accepted | RunyardError] = []
+        for request in requests:
+            try:
+                accepted = await self.accept(request)
+            except RunyardError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(accepted if accepted.created else replace(accepted, run=entry(accepted.run)))
+        return outcomes
 
     def _checked(self, request: AcceptRequest) -> AcceptRequest:
         check_json(request.metadata, "metadata")
@@ -173,6 +186,10 @@ class MemoryRunStore:
         _, run = execution.reader(self.db, attempt)
         return tree.grouped([*run.context, *run.own()])
 
+    async def recent(self, attempt: AttemptToken, limit: int, before: Message | None = None) -> list[Message]:
+        _, run = execution.reader(self.db, attempt)
+        return tree.last_of([*run.context, *run.own()], limit, before)
+
     async def ledger(self, attempt: AttemptToken) -> Ledger:
         thread, run = execution.reader(self.db, attempt)
         asked = [r for r in self.db.requests_of(thread) if r.request.run_id == run.id]
@@ -207,6 +224,9 @@ class MemoryRunStore:
                 results.append(execution.finish(self.db, write, RunStatus.COMPLETED))
             except RunyardError as error:
                 results.append(error)
+        for write, ended in zip(writes, results, strict=True):
+            if write.claim_next and isinstance(ended, Ended):  # the next runs see all runs that this call completes
+                chains.claim_next(self.db, write.attempt, ended)
         return results
 
     async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended:
@@ -378,18 +398,3 @@ def _matches(where: RunFilter, run: Run) -> bool:
         and (where.since is None or run.accepted_at >= where.since)
         and (where.before is None or run.accepted_at < where.before)
     )
-
-
-def _existing_run(thread: ThreadState, request: AcceptRequest) -> RunState | None:
-    """Return the run that an equal request created under this id, or None if the id is new. Raises RunConflictError if the id
-    belongs to another request."""
-    run = thread.runs.get(request.run_id)
-    if run is None:
-        return None
-    if run.request is None:
-        raise RunConflictError(f"run id {run.id!r} belongs to an external run", run_id=run.id, differs=["kind"])
-    ours, theirs = request.request_hash, run.request.request_hash
-    if differs := sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name)):
-        message = f"run id {run.id!r} is taken by a request with another {', '.join(differs)}; choose another id"
-        raise RunConflictError(message, run_id=run.id, differs=differs)
-    return run

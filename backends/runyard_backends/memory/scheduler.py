@@ -115,8 +115,9 @@ class MemoryScheduler:
     async def claim(
         self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
     ) -> list[Delivery]:
-        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues``, and lock their lanes. A job
-        of a locked lane is due again when the lock expires. A job that requires one of ``has`` counts as due."""
+        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues``, and lock their lanes. A
+        job of a locked lane is due again when the lock expires. ``has``: the requirements that the worker fulfils. A job that
+        requires one of them counts as due."""
         if wait > 0:
             await self._wait(worker_id, queues, wait, has)
         taken: list[Delivery] = []
@@ -140,18 +141,19 @@ class MemoryScheduler:
         return lock is not None and lock.token == delivery.token
 
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost."""
+        """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost. Each lock records the run of its
+        delivery, because a worker keeps the lock for the next run of the lane."""
         lost = []
         for delivery in deliveries:
             lock = self._locks.get(delivery.job.lane_key)
             if lock is None or lock.token != delivery.token or lock.until <= self.now():
                 lost.append(delivery)
             else:
-                lock.until = self.now() + LOCK
+                lock.until, lock.run_id = self.now() + LOCK, delivery.job.run_id
         return lost
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
-        """Release the locks of ``deliveries``, make the jobs that wait for them due, and submit the jobs ``submit``."""
+        """Release the locks of ``deliveries``. Make the jobs due that wait for these locks. Submit the jobs ``submit``."""
         for delivery in deliveries:
             if self._mine(delivery):
                 del self._locks[delivery.job.lane_key]

@@ -16,8 +16,8 @@ from .values import check_json
 
 
 def signal(db: Database, thread: ThreadState, name: str, value: Any, signal_id: str, sent_by: str | None) -> Signalled:
-    """Send a signal to a thread. If the thread has a signal with the same id, return that signal. If the run that took it is
-    queued, also return the run's job. Raises SignalConflictError, TooManySignalsError, InvalidInputError."""
+    """Send a signal to a thread. If the thread has a signal with the same id, return that signal. If the run that took this
+    signal is queued, also return the run's job. Raises SignalConflictError, TooManySignalsError, InvalidInputError."""
     check_signal(name, value, signal_id, sent_by)
     if (known := db.signals.get((thread.key, signal_id))) is not None:
         known.signal.check_same(name, value)

@@ -50,11 +50,11 @@ def wall_clock() -> datetime:
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored message. ``owner``: the key of the thread that stored it. ``branch``: the number of its branch there.
+    """One stored message. ``owner``: the key of the thread that stored the message. ``branch``: its branch on this thread.
 
-    Only copies in a prefix have the other fields, which are set at the copy. ``completion``: the completion number of the run.
-    ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the thread's extra at the copy.
-    """
+    The other fields are set when an entry is copied into a prefix. An entry that is no copy lacks them. ``completion``: the
+    completion number of the run. ``cutoff``: the highest completion number that a cut at the message shows. ``extra``: the
+    thread's extra at the time of the copy."""
 
     owner: int
     branch: int
@@ -89,8 +89,7 @@ class Ancestral:
 
     ``owner``: the key of the run's thread. ``completion``: the completion number, or None for a run that is not completed.
     ``snapshot``: the messages that were visible after the run and that the fork shows. ``extra``: the thread's extra after the
-    run. ``whole``: True if the fork shows all messages of the run.
-    """
+    run. ``whole``: True if the fork shows all messages of the run."""
 
     run_id: str
     owner: int
@@ -114,11 +113,12 @@ class Branch:
 
 @dataclass
 class RunState:
-    """A run with the fields that only the store uses. ``context``: the messages that the first claim saw. ``keep``: True if the
-    cancel keeps the run's messages. ``words``: the text of the abort. ``progress``: True if the run made progress since its
-    claim. ``isolated``: True if its attempt runs alone in its process. ``job``: the job that started the run. ``until_fewer``:
-    the job waits until fewer than this number of its started runs are live. ``permit``: the permit for which the run waits.
-    ``counted``: the usage at the last end. ``step_times``, ``step_usages``: start, end and usage by step."""
+    """A run. ``context``: the messages that the first claim saw. ``keep``: the cancel keeps the run's messages. ``words``: the
+    text of the abort. ``progress``: the run made progress since its claim. ``isolated``: its attempt runs alone in its
+    process. ``chained``: the end of another run claimed the attempt. ``job``: the fork job that started the run.
+    ``until_fewer``: this run is a fork job, and waits until fewer than this number of the runs that it started are live.
+    ``permit``: the permit for which the run waits. ``counted``: the usage at the last end. ``step_times``, ``step_usages``:
+    start, end and usage by step."""
 
     run: Run
     accept_no: int
@@ -136,6 +136,7 @@ class RunState:
     words: str | None = None
     progress: bool = False
     isolated: bool = False
+    chained: bool = False
     snapshot: tuple[Entry, ...] = ()
     thread_extra: JsonObject = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
@@ -286,7 +287,7 @@ class Database:
             self._listeners.remove(queue)
 
     def tell(self, effects: Effects) -> None:
-        """Publish the effects of a call that does not return its effects. A worker applies them."""
+        """Publish the effects of a call that does not return its effects. A worker applies the effects."""
         if effects:
             for queue in self._listeners:
                 queue.put_nowait(effects)
@@ -376,9 +377,8 @@ class Database:
 def job(thread: ThreadState, run: RunState, now: datetime) -> Job:
     """Return the job of a queued run."""
     delay = max(0.0, (run.not_before - now).total_seconds()) if run.not_before else 0.0
-    r = run.run
-    ready_at, waiting = now.timestamp() + delay, queued(thread, run)
-    return Job(thread.key, r.run_id, r.lane or "", r.kind, r.queue, r.priority, thread.tenant, delay, ready_at, waiting)
+    r, at, waiting = run.run, now.timestamp() + delay, queued(thread, run)
+    return Job(thread.key, r.run_id, r.lane or "", r.kind, r.queue, r.priority, thread.tenant, delay, at, waiting)
 
 
 def queued(thread: ThreadState, run: RunState) -> Event | None:

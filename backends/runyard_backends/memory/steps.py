@@ -30,7 +30,8 @@ def finish(
 ) -> bool:
     """Record the result of the step ``key``. The first result stays. Return True if this call recorded it.
 
-    ``outcome``: of a candidate. Its end replaces the record of its start by a worker of the previous release.
+    ``outcome``: the outcome of a candidate. A worker of the previous release records the start of a candidate as the result of
+    the step. The outcome replaces such a record.
     """
     done = Step(key, True, check_json(result, "result"), attempt.fence, outcome)
     known = run.steps.get(key)

@@ -15,19 +15,20 @@ from .state import Database
 
 
 def suspend(db: Database, write: Write, requests: Sequence[HitlRequest], new_waits: Sequence[Wait] = ()) -> Ended:
-    """Suspend the run until one of ``requests`` is answered or one of ``new_waits`` ends. If this has happened already, the run
-    stays RUNNING and continues."""
+    """Suspend the run until one of ``requests`` is answered or one of ``new_waits`` ends. If one of these has happened
+    already, the run stays RUNNING and continues."""
     if before := execution.repeated(db, write.attempt):
         return before
     thread, run = execution.holder(db, write.attempt)
+    new = [request for request in requests if request.created_at is None]
+    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(new)}"
+    repeats = run.run.event_id == event  # the reply of an earlier call was lost
     if run.run.cancel_requested_at is not None:
-        return execution.cancelled(db, thread, run, write.first_event, write.usage)
+        return execution.cancelled(db, thread, run, write.first_event, None if repeats else write.usage)
     write = execution.checked(write)
     check_requests(*requests)
     check_waits(new_waits)
-    new = [request for request in requests if request.created_at is None]
-    event = f"{run.run.fence}-{write.first_event + len(write.messages) + len(new)}"
-    if run.run.event_id != event:  # the same event id means that the call is a repetition after a lost reply
+    if not repeats:
         execution.apply(db, thread, run, write)
     n = write.first_event + len(write.messages)
     for number, request in enumerate(new, n):

@@ -53,12 +53,13 @@ class MemoryThreadStore:
         return thread.key if thread else None
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
-        """Return threads, the oldest first."""
+        """Return threads, in the order in which they were made, or the newest first."""
         parent = self.db.find(self.tenant, where.parent_thread_id) if where.parent_thread_id is not None else None
         # A new thread may have the id of a deleted thread. The forks of the deleted thread are not its forks.
         states = [t for t in self.db.of(self.tenant) if parent is None or t.key > parent.key]
         found = [t.thread for t in states if where.parent_thread_id in (None, t.thread.parent_thread_id)]
         found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
+        found = found[::-1] if where.newest_first else found
         part = page_of(found, page, lambda t: t.thread_id, entry_bytes, self.db.page_bytes)
         return Page([entry(t) for t in part.items], part.next)
 
@@ -187,8 +188,13 @@ class MemoryThreadStore:
         """Return the keys of the thread's branches, in the order in which they were opened."""
         return [branch.number for branch in self.db.get(self.tenant, thread_id).branches]
 
+    async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]:
+        """Return the key of the branch at a place of :meth:`branch_keys`, or None, and the number of the branches."""
+        keys = await self.branch_keys(thread_id)
+        return (keys[place] if place < len(keys) else None), len(keys)
+
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return the branch's own messages of all runs, in order."""
+        """Return the messages that are stored on the branch, of all runs, in order. Inherited messages are omitted."""
         thread = self.db.get(self.tenant, thread_id)
         own = (e for b in thread.branches if b.number == branch for e in b.own if e.seq > after)
         return tree.copies(within(list(own)[:limit], lambda e: message_bytes(e.message), self.db.page_bytes))

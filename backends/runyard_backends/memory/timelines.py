@@ -16,13 +16,13 @@ from runyard.ports.timelines import FOUND_RUNS
 
 from .. import cursors
 from ..paging import within
-from . import children
+from . import children, waits
 from .state import Database, RunState, ThreadState
 from .tree import copies, seen_run
 
 Place = tuple[datetime, int, str]
 Item = tuple[Place, list[TimelineEntry], int]
-"""A place, the entries at it, and their stored bytes."""
+"""A place, the entries at this place, and the number of bytes that the store has for them."""
 
 
 class MemoryTimelineStore:
@@ -93,11 +93,20 @@ class MemoryTimelineStore:
             if request.run_id == run.id and request.created_at is not None:
                 entry = timeline.of_request(request, request.created_at, closed=state.closed)
                 items.append(((request.created_at, 3, _key(request.request_id)), [entry], request_bytes(request)))
-        return items
+        return items + [self._of_wait(state) for state in waits.of_run(self.db, thread, run.id)]
+
+    def _of_wait(self, state: waits.WaitState) -> Item:
+        wait, size = state.wait, json_bytes(state.wait.value) if state.wait.signal_id is not None else 0
+        child = self.db.find_run(self.tenant, wait.name or "", wait.wait_id) if wait.kind == "child" else None
+        large = size > timeline.LARGE_RESULT_BYTES
+        entry = timeline.of_wait(
+            wait, state.created_at, child=child.run.status if child is not None else None, omitted=size if large else None
+        )
+        return (state.created_at, 4, _key(wait.wait_id)), [entry], 512 + (0 if large else size)
 
 
 def _key(name: str) -> str:
-    """Return the name for the use in a place. A long name is hashed, because a cursor has a maximum length."""
+    """Return ``name`` as the key of a place. A long name is hashed, because a cursor has a maximum length."""
     encoded = name.encode(errors="surrogatepass")
     return sha256(encoded).hexdigest() if len(encoded) > 255 else name
 

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from runyard.errors import ForkBoundaryError, InvalidInputError, MessageNotFoundError, RunNotCompletedError, RunNotFoundError
+from runyard.errors import (
+    CutRunNotFoundError,
+    ForkBoundaryError,
+    InvalidInputError,
+    MessageNotFoundError,
+    RunNotCompletedError,
+    RunNotFoundError,
+)
 from runyard.models import ROOT_ID, JsonObject, Message, Usage, check_uuid, open_tool_calls
 from runyard.ports.commands import Cut
 
@@ -112,9 +119,9 @@ def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
-    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Then follow messages
-    of the branch. These are messages without a run, messages of the entry's run, and messages of the runs that a cut at
-    ``entry`` shows as completed."""
+    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Then the path has
+    messages of the branch itself: messages without a run, messages of the entry's run, and messages of completed runs. A run
+    counts as completed if a cut at ``entry`` shows it as completed."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -184,7 +191,7 @@ def _ancestral(thread: ThreadState, branch: Branch, entries: Sequence[Entry], li
 
 
 def whole_branch(thread: ThreadState, branch: Branch) -> CutAt:
-    """Return the cut that shows all visible messages of the branch. A parallel run starts from it."""
+    """Return the cut that shows all visible messages of the branch. A parallel run starts from this cut."""
     limit = thread.next_completion - 1
     entries = frozen(thread, view(thread, branch), limit)
     return CutAt(entries, _ancestral(thread, branch, entries, limit), thread.extra_at(limit))
@@ -216,6 +223,10 @@ def cut_after(thread: ThreadState, run_id: str) -> CutAt:
 
 
 def not_completed(thread: ThreadState, run_id: str | None) -> RunNotCompletedError:
+    """Return the error for a cut after ``run_id``, or for a thread without a completed run if ``run_id`` is None."""
+    if run_id is not None and run_id not in thread.runs and run_id not in thread.root.ancestral:
+        message = f"thread {thread.id!r} has no run {run_id!r}; fork after a completed run of the thread"
+        return CutRunNotFoundError(message, thread_id=thread.id, run_id=run_id)
     what = (
         f"run {run_id!r} of thread {thread.id!r} is not completed" if run_id else f"thread {thread.id!r} has no completed run"
     )
@@ -257,8 +268,8 @@ def usage_of(db: Database, cut: CutAt) -> Usage:
 
 
 def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadState, RunState]:
-    """Return a run and its thread. The run is the thread's own run, or a completed run of an ancestor whose messages the thread
-    shows completely.
+    """Return a run and its thread. The run is the thread's own run, or a completed run of an ancestor if the thread shows all
+    messages of that run.
 
     Raises RunNotFoundError.
     """
@@ -318,11 +329,17 @@ def side_leaves(thread: ThreadState) -> list[tuple[Branch, Entry]]:
 
 def grouped(entries: Sequence[Entry]) -> list[Message]:
     """Return copies of the messages, grouped by run. The groups are in the order of their first messages. A message without a
-    run is a group of its own."""
+    run is alone in its group."""
     groups: dict[object, list[Message]] = {}
     for entry in entries:
         groups.setdefault(entry.run_id if entry.run_id is not None else entry.place, []).append(entry.message)
     return [message.model_copy(deep=True) for group in groups.values() for message in group]
+
+
+def last_of(entries: Sequence[Entry], limit: int, before: Message | None) -> list[Message]:
+    """Return copies of up to ``limit`` messages before the message ``before``, the last one first."""
+    end = len(entries) if before is None else next(n for n, entry in enumerate(entries) if entry.message.id == before.id)
+    return copies(reversed(entries[max(0, end - limit) : end]))
 
 
 def copies(entries: Iterable[Entry]) -> list[Message]:

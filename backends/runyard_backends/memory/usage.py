@@ -36,7 +36,7 @@ class MemoryUsageStore:
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Add the run's usage since its last end to the totals of the day. There is a total for each agent. Another total (None) is
+    """Add the run's usage since its last end to the totals of the day. Each agent has a total. The total with the agent None is
     for all agents together."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from runyard.domain.states import RunStatus
 from runyard.domain.waits import MAX_OPEN_SIGNALS, Signal, Wait, WaitKind, WaitsFor
@@ -19,16 +19,19 @@ from .values import copied
 
 @dataclass
 class WaitState:
-    """A wait of a run. ``run_id``: the run that waits."""
+    """A wait of a run. ``run_id``: the run that waits. ``created_at``: the begin of the wait. ``received_by``: the fence of the
+    first attempt that had its signal."""
 
     wait: Wait
     thread_key: int
     run_id: str
+    created_at: datetime
+    received_by: int | None = None
 
 
 @dataclass
 class SignalState:
-    """A signal. ``wait_id``: the wait that took it, or None."""
+    """A signal. ``wait_id``: the wait that took the signal, or None."""
 
     signal: Signal
     thread_key: int
@@ -45,7 +48,7 @@ def add(db: Database, thread: ThreadState, run: RunState, waits: Sequence[Wait])
         stored = wait.model_copy(deep=True)
         if stored.timeout is not None:
             stored.due_at, stored.timeout = stored.due_at or db.now() + timedelta(seconds=stored.timeout), None
-        known[wait.wait_id] = WaitState(stored, thread.key, run.id)
+        known[wait.wait_id] = WaitState(stored, thread.key, run.id, db.now())
         db.waits.append(known[wait.wait_id])
     for wait in waits:
         _take(db, known[wait.wait_id])
@@ -76,18 +79,34 @@ def open_signals(db: Database, thread_key: int) -> list[SignalState]:
 def send(db: Database, thread: ThreadState, new: Signal) -> Signalled:
     """Send a new signal. The oldest open wait for the signal's name takes it. If the cancel of a run was requested, its waits
     take no signal. If no wait takes the signal, it stays until a run waits for it."""
-    waiting = [s for s in open_of(db, thread) if s.wait.kind == "signal" and s.wait.name == new.name]
-    takers = {run.id for run in thread.runs.values() if run.live and run.run.cancel_requested_at is None}
-    waiting = [s for s in waiting if s.run_id in takers]
-    if not waiting and len(open_signals(db, thread.key)) >= MAX_OPEN_SIGNALS:
+    if not _waiting(db, thread, new.name) and len(open_signals(db, thread.key)) >= MAX_OPEN_SIGNALS:
         message = f"thread {thread.id} has {MAX_OPEN_SIGNALS} signals that no run has taken"
         raise TooManySignalsError(message, thread_id=thread.id, limit=MAX_OPEN_SIGNALS)
     state = db.signals[thread.key, new.signal_id] = SignalState(new, thread.key)
-    effects = Effects()
-    if waiting:
-        _match(db, waiting[0], state)
-        effects = wake(db, thread, waiting[0].run_id)
+    effects = _offer(db, thread, state)
     return Signalled(new.model_copy(deep=True), True, effects)
+
+
+def _waiting(db: Database, thread: ThreadState, name: str) -> list[WaitState]:
+    """Return the open waits for the signal, the oldest first. Omit the waits of runs that may not take a signal."""
+    takers = {run.id for run in thread.runs.values() if run.live and run.run.cancel_requested_at is None}
+    found = [state for state in open_of(db, thread) if state.wait.kind == "signal" and state.wait.name == name]
+    return [state for state in found if state.run_id in takers]
+
+
+def _offer(db: Database, thread: ThreadState, signal: SignalState) -> Effects:
+    """Give a signal to the oldest open wait for its name, and queue the run of this wait."""
+    if not (waiting := _waiting(db, thread, signal.signal.name)):
+        return Effects()
+    _match(db, waiting[0], signal)
+    return wake(db, thread, waiting[0].run_id)
+
+
+def receive(db: Database, thread: ThreadState, run: RunState) -> None:
+    """Record that the present attempt has the signals that no earlier attempt had."""
+    for state in of_run(db, thread, run.id):
+        if state.wait.signal_id is not None:
+            state.received_by = state.received_by or run.run.fence
 
 
 def forget_signals(db: Database, thread_key: int, run_id: str | None = None) -> None:
@@ -127,7 +146,7 @@ def _child_lives(db: Database, thread: ThreadState, state: WaitState) -> bool:
 
 
 def for_child(db: Database, child: RunState) -> list[WaitState]:
-    """Return the wait for the end of a child. The list is empty if ``child`` is no child."""
+    """Return a list with the parent's wait for the end of ``child``. The list is empty if ``child`` is no child."""
     own = [state for state in db.waits if state.wait.kind == "child" and state.wait.wait_id == child.id]
     return [state for state in own if RunRef(state.thread_key, state.run_id) == child.job]
 
@@ -157,7 +176,16 @@ def wake(db: Database, thread: ThreadState, run_id: str | None) -> Effects:
     return Effects(jobs=[job(thread, run, db.now())])
 
 
-def close(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Delete the open waits of a run that ends."""
-    gone = [state for state in open_of(db, thread) if state.run_id == run.id and state.wait.kind != "child"]
-    db.waits = [state for state in db.waits if state not in gone]
+def close(db: Database, thread: ThreadState, run: RunState) -> Effects:
+    """Delete the open waits of a run that ends. A signal that no attempt of the run has read goes back to the thread. The wait
+    that took this signal is deleted."""
+    own = [state for state in of_run(db, thread, run.id) if state.wait.kind != "child"]
+    unread = [state for state in own if state.wait.signal_id is not None and state.received_by is None]
+    gone = [*unread, *(state for state in own if state.wait.ended_at is None)]
+    db.waits = [state for state in db.waits if not any(state is other for other in gone)]
+    ids = {state.wait.signal_id for state in unread}
+    effects = Effects()
+    for signal in [s for s in db.signals.values() if s.thread_key == thread.key and s.signal.signal_id in ids]:
+        signal.wait_id = signal.signal.run_id = None
+        effects += _offer(db, thread, signal)
+    return effects

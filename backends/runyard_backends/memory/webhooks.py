@@ -27,8 +27,8 @@ from .state import Database, Note
 
 @dataclass
 class Subscription:
-    """A webhook with its signing key. ``seen``: the number of the last feed entry for which a delivery was made, or that was
-    skipped."""
+    """A webhook with its signing key. ``seen``: the number of the last examined feed entry. A delivery was made for this
+    entry, or the entry was skipped."""
 
     webhook: Webhook
     seen: int
@@ -61,7 +61,7 @@ class DeliveryState:
 
     @property
     def over_at(self) -> datetime | None:
-        """The time at which the delivery arrived or failed. None before that."""
+        """The time at which the delivery arrived or failed. None while the delivery is pending."""
         return self.delivery.delivered_at or self.delivery.failed_at
 
 
@@ -163,9 +163,9 @@ class MemoryWebhookStore:
     async def take(
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
-        """Take up to ``limit`` due deliveries, in the order of their endpoints' names, from the endpoint after ``after``. Each
-        endpoint may have ``each`` deliveries at a time. ``busy``: for each endpoint, the number of its deliveries that are
-        being sent. If the outcome of a delivery is not stored within ``lease`` seconds, the delivery is due again."""
+        """Take up to ``limit`` due deliveries, in the order of their endpoints' names, beginning after the endpoint ``after``.
+        Each endpoint may have ``each`` deliveries at a time. ``busy``: for each endpoint, the number of its deliveries that
+        are being sent. If the outcome of a delivery is not stored within ``lease`` seconds, the delivery is due again."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()

@@ -62,13 +62,13 @@ class MemoryWorkerStore:
         self.db.workers[worker_id] = replace(self._alive(worker_id), draining=True)
 
     async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
-        """Record that user code blocks the worker's main loop. None ends the block."""
+        """Record where user code blocks the worker's main loop. If ``blocked`` is None, nothing blocks the loop any more."""
         worker = self.db.workers.get(worker_id)
         if worker is not None and worker.dead_at is None:
             self.db.workers[worker_id] = replace(worker, blocked=blocked)
 
     async def report_redis(self, worker_id: str, reason: str | None) -> None:
-        """Record the reason why the worker does not reach Redis. None means that the worker reaches Redis."""
+        """Record the reason why the worker cannot reach Redis. If ``reason`` is None, the worker reaches Redis again."""
         worker = self.db.workers.get(worker_id)
         if worker is not None and worker.dead_at is None:
             since = worker.redis_outage.since if worker.redis_outage else self.db.now()
@@ -91,7 +91,8 @@ class MemoryWorkerStore:
         return True
 
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
-        """Declare the worker dead if its last heartbeat was at ``heartbeat_at``. Return True if this call declared it dead."""
+        """Declare the worker dead if its last heartbeat was at ``heartbeat_at``. Return True if this call declared the worker
+        dead."""
         worker = self.db.workers.get(worker_id)
         if worker is None or worker.dead_at is not None or worker.heartbeat_at != heartbeat_at:
             return False
@@ -110,8 +111,8 @@ class MemoryWorkerStore:
         return [RunRef(t.key, r.run_id) for t, r in asked if r.worker_id == worker_id]
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers, worker by worker. The page ends when it has at least ``limit``
-        runs and all runs of its last worker. ``after``: the last worker of the page before."""
+        """Return a page of the running runs of dead and missing workers, worker by worker. The page ends when it has at least
+        ``limit`` runs and all runs of its last worker. ``after``: the last worker of the previous page."""
         found: dict[str, list[Orphan]] = {}
         for thread, run in self._live():
             holder = run.run.worker_id
@@ -134,9 +135,9 @@ class MemoryWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs. Return the jobs of the lane heads that wait only for a worker. ``unchanged``:
-        minimum time since the last change of an examined run. ``within``: maximum time since this change, or None for no
-        bound."""
+        """Examine at most ``limit`` queued runs. Return the jobs of the runs that are the heads of their lanes and wait only
+        for a worker. ``unchanged``: minimum time since the last change of an examined run. ``within``: maximum time since this
+        change, or None for no maximum."""
         found = [(place(run), thread, run) for thread, run in self._live() if self._queued(run, unchanged)]
         if within is not None:
             found = [each for each in found if each[0][0] >= self.db.now() - within]
@@ -145,13 +146,13 @@ class MemoryWorkerStore:
         return WaitingPage(jobs, found[-1][0] if len(found) == limit else None)
 
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
-        """Return the jobs of the runs ``refs`` that ``waiting`` would return."""
+        """Return the jobs of those runs of ``refs`` for which ``waiting`` would return a job."""
         found = [(t, r) for t, r in self._live() if RunRef(t.key, r.id) in refs and self._queued(r, unchanged)]
         return [job(t, r, self.db.now()) for t, r in found if self._waits(t, r, unchanged)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete data whose retention has passed. Delete all dead workers, and at most ``limit`` entries of every other kind.
-        Return True if more data may be left to delete."""
+        """Delete data whose retention has passed, at most ``limit`` entries of each kind. There is no maximum for dead
+        workers. Return True if more data is possibly left to delete."""
         now = self.db.now()
         active = [each for each in self.db.webhooks.values() if each.webhook.disabled_at is None]
         old = [note for note in self.db.notes if note.at < now - retention.feed]
@@ -202,7 +203,8 @@ class MemoryWorkerStore:
         return queued and self._settled(run, unchanged)
 
     def _waits(self, thread: ThreadState, run: RunState, unchanged: timedelta) -> bool:
-        """Return True if the queued run is due, is the head of its lane, and waits for no other run."""
+        """Return True if the queued run waits only for a worker. Such a run has been due for the time ``unchanged``, and is
+        the head of its lane."""
         since = run.not_before or run.run.admitted_at
         due = since is None or since <= self.db.now() - unchanged
         return due and not must_wait(self.db, thread, run) and thread.lane(run.run.lane or "")[0] is run

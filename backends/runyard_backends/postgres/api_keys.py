@@ -25,7 +25,7 @@ class PostgresKeyStore:
         return _key(row)
 
     async def keys(self) -> list[ApiKey]:
-        """Return the valid keys of the tenant, and the newest MAX_ENDED_KEYS of the others. The oldest come first."""
+        """Return the valid keys of the tenant, and the newest MAX_ENDED_KEYS of its other keys. The oldest key comes first."""
         return [_key(row) for row in await self.db.rows("keys", self.tenant, MAX_ENDED_KEYS)]
 
     async def revoke_key(self, key_id: str) -> bool:

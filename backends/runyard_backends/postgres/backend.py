@@ -14,6 +14,7 @@ from runyard.events.streams import DirectStreams
 from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
+from runyard.ports.runs import RunStore
 from runyard.ports.scheduling import Effects, EventLog, Scheduler, StreamLimits
 from runyard.ports.stores import (
     DEFAULT_MAX_POOL_CONNECTIONS,
@@ -24,7 +25,6 @@ from runyard.ports.stores import (
     KeyStore,
     LimitStore,
     QueueStore,
-    RunStore,
     ThreadStore,
     UsageStore,
     WorkerStore,
@@ -67,8 +67,8 @@ MAX_TENANTS: Final = 1_000
 
 
 class PostgresBackend:
-    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN. It must not lead through PgBouncer.
-    ``stream_limits``: the limits of the event streams."""
+    """The backend of one tenant. ``listen_url``: the URL of the connection for LISTEN. This connection must not lead through
+    PgBouncer. ``stream_limits``: the limits of the event streams."""
 
     def __init__(
         self, db: Database, redis: RedisServers | None, tenant: str, listen_url: str, stream_limits: StreamLimits | None = None
@@ -200,6 +200,7 @@ async def connect(
     statement_cache_size: int | None = None,
     command_timeout: float = DEFAULT_COMMAND_SECONDS,
     page_bytes: int = PAGE_BYTES,
+    history_cache_bytes: int = 0,
     stream_limits: StreamLimits | None = None,
     name: str = "runyard",
 ) -> Backend:
@@ -210,10 +211,11 @@ async def connect(
     direct connection to Postgres, if ``url`` leads through PgBouncer. ``statement_cache_size``: the number of prepared
     statements of a connection. It must be 0 behind PgBouncer in transaction mode. None takes the value of the URL or the
     driver's default. ``command_timeout``: seconds that a call may take. ``page_bytes``: maximum number of bytes of a page of a
-    list. A larger entry is a page of its own. ``stream_limits``: the limits of the event streams, the same in every process.
-    ``name``: the name under which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch,
-    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: this server is inside this process, and the other
-    processes that use Postgres cannot reach it.
+    list. A larger entry is a page of its own. ``history_cache_bytes``: maximum number of bytes of the histories that the
+    process keeps in memory for its attempts, 0 for none. ``stream_limits``: the limits of the event streams, the same in every
+    process. ``name``: the name under which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch,
+    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: a fakeredis server is inside this process, and the
+    other processes that use Postgres cannot reach the server.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")
@@ -224,6 +226,7 @@ async def connect(
         command_timeout=command_timeout,
         name=name,
         page_bytes=page_bytes,
+        history_cache_bytes=history_cache_bytes,
         **({} if statement_cache_size is None else {CACHE_SIZE: statement_cache_size}),
     )
     try:

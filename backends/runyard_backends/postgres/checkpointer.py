@@ -26,7 +26,8 @@ class PostgresCheckpointer(StoredThreads):
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
-        It also has the messages of live external runs, and of runs that were never claimed."""
+        It also has the messages of live external runs, and of runs that were never claimed. The messages of a long history are
+        decoded at their first use, which raises DataCorruptedError for a damaged message."""
         async with self.db.snapshot() as db:
             row = await db.row("thread", self.tenant, thread_id)
             if row is None:
@@ -35,13 +36,13 @@ class PostgresCheckpointer(StoredThreads):
         # The rows are sorted here and not in Postgres. Postgres can therefore send the first rows before it has found the last
         # rows. The sort is cheap, because the rows arrive almost in order.
         rows.sort(key=itemgetter("seq"))
-        messages = await history.messages(rows, thread_id=thread_id)
+        messages = await history.lazily(history.kept(rows, thread_id=thread_id))
         thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id, thread.config)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. Skip a message whose id is stored already. Raises
-        RunAlreadyCompletedError, RunAlreadyClaimedError."""
+        """Store all ``messages`` or none. Each message names its run, or no run. Skip a message whose id is stored already.
+        Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)
         new = codec.many(messages)

@@ -1,7 +1,7 @@
-"""Open connections to the Postgres server that takes writes, with the timeouts of a session.
+"""Open connections to the Postgres server that takes writes, and set the timeouts of their sessions.
 
 A URL may name several hosts. While one host does not answer, the other hosts are tried. A server that is read-only or a standby
-is refused, because its data may be old. An example is the old primary after a failover.
+is refused, because its data can be old. An example is the old primary after a failover.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MARGIN_SECONDS: Final = 1.0
 statement before Postgres does."""
 TARGET: Final = "target_session_attrs"
 TAKES_WRITES: Final = ("read-write", "primary")
-"""Values of TARGET that select a server that takes writes, which is the default of a Connector."""
+"""Values of TARGET for a server that takes writes. A Connector also selects such a server if the URL has no TARGET."""
 CACHE_SIZE: Final = "statement_cache_size"
 
 FORM: Final = "postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE"
@@ -95,7 +95,7 @@ class Connector:
             raise
 
     def refuse(self, error: Exception) -> None:
-        """Begin a pause, because an open connection can no longer be used."""
+        """Open no connection for a short time, because an open connection can no longer be used."""
         self._pause.failed(str(error))
 
     async def _first(self, options: Mapping[str, Any]) -> asyncpg.Connection:
@@ -152,7 +152,7 @@ class Connector:
             log.info(
                 "session_timeouts_refused",
                 error=str(error),
-                effect="the session has the timeouts of its role; set them with ALTER ROLE",
+                effect="the session has the timeouts of its role; set the timeouts of the role with ALTER ROLE",
             )
             return await asyncpg.connect(url, server_settings=named, **options)
 

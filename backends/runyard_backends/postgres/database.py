@@ -21,6 +21,7 @@ from runyard.support.store_retries import until_unlocked
 from ..statements import named_statements
 from .connecting import TAKES_NO_WRITES, Connector, session_timeouts, split_url
 from .driver_errors import DRIVER_ERRORS, translated, undone_again
+from .history_cache import HistoryCache
 
 DEFAULT_COMMAND_SECONDS: Final = 30.0
 """Seconds that a call of Postgres may take."""
@@ -28,8 +29,8 @@ CONNECT_SECONDS: Final = 10.0
 """Minimum time limit for opening a connection, in seconds. With a shorter limit, a machine under load might never open a
 connection. If the time limit of a call is shorter, the call ends before this time."""
 CONNECTIONS_PER_LOCKED_CALL: Final = 4
-"""After its first wait for a lock, a call needs a place to wait again. There is one place per this number of connections of the
-pool."""
+"""Number of connections of the pool for each call that may wait for a lock again, after its first wait. A larger pool lets
+more calls wait again at the same time."""
 RELEASE_SECONDS: Final = 0.5
 """Seconds within which a cancelled statement must end. After this time its connection is closed."""
 
@@ -61,8 +62,9 @@ class Database:
     this time is shorter.
 
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximum
-    number of bytes of a page of a list. A larger entry is a page of its own. ``locked_calls``: maximum number of calls that
-    wait again for a lock at the same time. The attribute ``decoding`` is a lock. A reader holds it while it decodes a page of a
+    number of bytes of a page of a list. A larger entry is a page of its own. ``history_cache_bytes``: maximum number of bytes
+    of the histories that the process keeps in memory, 0 for none. ``locked_calls``: maximum number of calls that wait again for
+    a lock at the same time. The attribute ``decoding`` is a lock. A reader holds it while it decodes a page of a
     run's events. Other tasks can therefore run between the pages of many readers.
     """
 
@@ -73,8 +75,10 @@ class Database:
         *,
         command_timeout: float,
         page_bytes: int = PAGE_BYTES,
+        history_cache_bytes: int = 0,
         locked_calls: int = 1,
     ) -> None:
+        self.histories = HistoryCache(history_cache_bytes)
         self.pool, self.page_bytes, self.decoding = pool, page_bytes, asyncio.Lock()
         self._connector, self._command_timeout = connector, command_timeout
         self._free = asyncio.Semaphore(pool.get_max_size())
@@ -95,6 +99,7 @@ class Database:
         command_timeout: float = DEFAULT_COMMAND_SECONDS,
         name: str = "runyard",
         page_bytes: int = PAGE_BYTES,
+        history_cache_bytes: int = 0,
         **settings: Any,
     ) -> Database:
         """Open the pool. ``command_timeout``: seconds after which a call without a reply raises BackendUnavailableError.
@@ -114,7 +119,14 @@ class Database:
                     **{"timeout": connect_timeout} | in_url | settings,
                 )
         locked_calls = max(1, max_pool_size // CONNECTIONS_PER_LOCKED_CALL)
-        database = cls(pool, connector, command_timeout=command_timeout, page_bytes=page_bytes, locked_calls=locked_calls)
+        database = cls(
+            pool,
+            connector,
+            command_timeout=command_timeout,
+            page_bytes=page_bytes,
+            history_cache_bytes=history_cache_bytes,
+            locked_calls=locked_calls,
+        )
         _open.add(database)
         return database
 
@@ -160,18 +172,19 @@ class Database:
                 raise asyncpg.ReadOnlySQLTransactionError("the server is a standby or read-only")
 
     async def connect_alone(self) -> asyncpg.Connection:
-        """Open a connection that the pool does not have. Raises the errors of the driver."""
+        """Open a connection outside the pool. Raises the errors of the driver."""
         return await self._connector(statement_cache_size=0)
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
-        """Return a database. Inside the block, all its reads see one state."""
+        """Return a database. Inside the block, all reads of this database see one state. The reads use indexes."""
         async with self._transaction(isolation="repeatable_read", readonly=True) as bound:
+            await bound.row("read_by_index")
             yield bound
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Database]:
-        """Return a database. Inside the block, all its calls are one transaction."""
+        """Yield a database whose calls inside the block are one transaction."""
         async with self._transaction() as bound:
             yield bound
 
@@ -245,7 +258,7 @@ metrics.POOL_IN_USE.set_function(lambda: _pool_sizes()[1])
 
 
 async def _undo(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
-    """Roll back. If the rollback takes longer than RELEASE_SECONDS, close the connection."""
+    """Roll back the transaction. If the rollback takes longer than RELEASE_SECONDS, close the connection."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
             await transaction.rollback()

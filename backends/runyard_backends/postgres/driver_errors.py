@@ -39,8 +39,8 @@ REFUSED = "RY000"
 
 
 def translate(error: BaseException) -> RunyardError | None:
-    """Return runyard's error for an error of the driver. Return None for any other error, which shows a defect. The caller
-    raises such an error unchanged."""
+    """Return runyard's error for an error of the driver. Return None for any other error. Such an error shows a defect, and the
+    caller raises it unchanged."""
     match error:
         case asyncpg.PostgresError() if error.sqlstate == REFUSED:
             return from_dict({"code": error.hint, "message": error.args[0], "details": json.loads(error.detail or "{}")})

@@ -21,15 +21,16 @@ from . import codec
 from .database import Database
 
 BATCH_TRIES: Final = 3
-"""Number of times that the messages of a large fan-out are stored, if the leader removes them before the accept."""
+"""Maximum number of times that the messages of a large fan-out are stored. They are stored again if the leader has removed
+them before the accept."""
 
 
 async def accept_batch(db: Database, tenant: str, request: AcceptRequest, batch: codec.CandidateBatch) -> codec.Row:
-    """Accept a large fan-out and return the row of the accept. Its messages are stored first, page by page, so that no lock of
-    the thread waits for them.
+    """Accept a large fan-out and return the row of the accept. The messages are stored first, page by page, and
+    the thread is not locked meanwhile.
 
-    The pages of a repetition are those that an earlier call has stored. The leader removes the pages of a call that stopped. A
-    call that loses pages in this way stores them again.
+    A repetition uses the pages that an earlier call has stored. The leader removes the pages of a call that stopped before its
+    accept. A call that loses its pages in this way stores them again.
     """
     encoded = codec.run_request(request, batch)
     tries = BATCH_TRIES
@@ -70,7 +71,7 @@ class PostgresFanOutStore:
         await self.db.row("end_candidates", attempt.thread_key, attempt.run_id, attempt.fence, *fields, usages, values)
 
     async def progress(self, thread_id: str, run_id: str) -> FanOutProgress:
-        """Count the candidates."""
+        """Count the candidates of a fan-out: all, those in each state, and their usage."""
         row = await self.db.one("fan_out", self.tenant, thread_id, run_id, 0, MAX_CANDIDATES - 1)
         job, started = _job(thread_id, run_id, row), codec.started_runs(row)
         runs = {n: started[of] for n in range(job.total) if (of := candidate_id(thread_id, run_id, n)) in started}
@@ -90,8 +91,8 @@ class PostgresFanOutStore:
         return await self.db.one("candidates", *place, self.db.page_bytes, threads, [first_prompt_id(of) for of in threads])
 
     async def _with_outcomes(self, job: FanOutState, records: list[CandidateRecord]) -> list[CandidateRecord]:
-        """Return ``records`` with the outcomes of the probes that a worker of the previous release recorded. They are in the
-        values of the records, which are read page by page."""
+        """Return ``records`` with the outcomes of the probes that a worker of the previous release recorded. Such an outcome is
+        in the value of its record, and values are read page by page."""
         known = {record.number: record for record in records}
         while not job.threads and (unread := [n for n, record in known.items() if _hides_outcome(record)]):
             row = await self._page(job.thread_id, job.run_id, range(min(unread), max(unread) + 1), [])
@@ -106,7 +107,7 @@ def _hides_outcome(record: CandidateRecord) -> bool:
 
 
 def _job(thread_id: str, run_id: str, row: codec.Row) -> FanOutState:
-    """Decode the job of a fan-out. Raises ResultExpiredError."""
+    """Decode a fan-out from the row of its run. Raises ResultExpiredError."""
     if row["expired"]:
         message = f"the result of fan-out {run_id!r} has expired or was deleted; ask again under another run id"
         raise ResultExpiredError(message, thread_id=thread_id, run_id=run_id)

@@ -1,5 +1,5 @@
 """The feed on Postgres. It has the entries of the outbox, ordered by transaction and position, up to the oldest open
-transaction."""
+transaction (the horizon)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class PostgresFeed:
         self.db, self.tenant = db, tenant
 
     async def read(self, page: PageRequest = FIRST_PAGE) -> Page[FeedEntry]:
-        """Return up to ``page.limit`` entries after ``page.cursor``, or from the oldest entry if it is None. Raises
-        InvalidCursorError, CursorExpiredError."""
+        """Return at most ``page.limit`` entries after ``page.cursor``, or from the oldest entry if ``page.cursor`` is None.
+        Raises InvalidCursorError, CursorExpiredError."""
         after = cursors.numbers(page.cursor, 2, below=_HIGHEST) if page.cursor is not None else (None, None)
         rows = await self.db.rows("feed", self.tenant, *after, page.limit)
         entries = [

@@ -40,7 +40,8 @@ class PostgresGraphCheckpointStore:
         return self.tenant, line.owner_key, line.graph_id, run_id, fence
 
     async def put(self, line: LineRef, checkpoint: NewCheckpoint) -> dict[str, StoredList] | None:
-        """Store a checkpoint. Return the stored lists. Return None if a stream or a version is deleted."""
+        """Store a checkpoint. Return the stored lists by channel. Return None if a stream was deleted, or if the store lacks a
+        version of a channel."""
         new = [
             (
                 value.channel,
@@ -112,7 +113,7 @@ class PostgresGraphCheckpointStore:
         return [_checkpoint(row, row["graph_id"]) for row in rows]
 
     async def items(self, segments: Segments) -> list[tuple[int, list[bytes]]] | None:
-        """Return the chunks of each segment, or None if the list was deleted."""
+        """Return the chunks with the items of each segment, or None if the list was deleted."""
         parts: list[tuple[int, list[bytes]]] = [(-1, []) for _ in range(len(segments) // 3)]
         for row in await self.db.rows("graph_items", segments):
             first, chunks = parts[row["part"]]
@@ -134,7 +135,10 @@ class PostgresGraphCheckpointStore:
         return names
 
     async def prune(self, graph_id: str) -> None:
-        """Keep only the newest checkpoint of each namespace. Raises CapabilityMissingError."""
+        """Keep only the newest checkpoint of each checkpoint namespace of the graph, with its pending writes.
+
+        Raises CapabilityMissingError if a kept checkpoint has a DeltaChannel.
+        """
         await self.db.row("graph_prune", self.tenant, graph_id)
 
     async def begin(self, attempt: AttemptToken, candidates: Sequence[str], input_id: str | None) -> GraphStart:

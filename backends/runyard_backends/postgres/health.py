@@ -20,11 +20,11 @@ from .migrate import check_schema, edited_objects
 class PostgresFacts:
     """Facts about a Postgres server. ``max_connections``: the number of connections for roles that are not superusers.
     ``connections``: the number of open connections. ``clock_ahead``: seconds by which the server's clock is ahead of this
-    host's clock. ``round_trip``: seconds for reading the server's clock. ``clock_ahead`` may be wrong by half of
+    machine's clock. ``round_trip``: seconds for reading the server's clock. ``clock_ahead`` can be wrong by half of
     ``round_trip``. ``no_timeout``: the timeouts that are not set in the sessions of runyard. ``schema``: the version of the
-    schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or None. ``edited``: the functions
-    and triggers that were changed by hand after ``runyard migrate``. ``leader``: the id of the worker that holds the leader's
-    lease, or None. ``feed_delay``: the delay of the feed."""
+    schema, or None. ``schema_trouble``: the reason why this code cannot run on the schema, or None if it can. ``edited``: the
+    functions and triggers that were changed by hand after ``runyard migrate``. ``leader``: the id of the worker that holds the
+    leader's lease, or None. ``feed_delay``: the delay of the feed."""
 
     version: str
     in_recovery: bool

@@ -1,6 +1,6 @@
 """Read long histories in parts: the size of a part, and whether another part follows.
 
-``context`` in ``runs.py`` reads the parts for an attempt. ``_path`` in ``threads.py`` reads them for other readers.
+``contexts.py`` reads the parts for an attempt. ``_path`` in ``threads.py`` reads the parts for other readers.
 ``runyard/execution/transcript.py`` keeps the messages of an attempt.
 """
 
@@ -12,6 +12,8 @@ from typing import Final
 from runyard.domain.states import RunStatus
 from runyard.models import Message
 
+from ..codec.history import kept as kept
+from ..codec.history import lazily as lazily
 from ..codec.history import messages as messages
 from . import codec
 

@@ -115,7 +115,7 @@ def _cancel(connection: Any) -> None:
 
 
 def _load_aware(cursor: Any) -> None:
-    """Set a loader on ``cursor`` that keeps the offset of times. The host's loader may drop the offset, as Django's does
+    """Set a loader on ``cursor`` that keeps the UTC offset of times. The host's loader may drop the offset, as Django's does
     without ``USE_TZ``."""
     from psycopg.types.datetime import TimestamptzLoader
 
@@ -156,8 +156,8 @@ def _of_psycopg(name: str) -> str:
 
 
 def _of_rows(rows: Sequence[Any]) -> tuple[bool, Row]:
-    """Return a pair: True if the run is new, and the row of the run. The row has jsonb as text and times in UTC, although a
-    codec of the host may have decoded the jsonb or removed the offset of times.
+    """Return a pair: True if the run is new, and the row of the run. The row has jsonb as text and times in UTC. A codec of
+    the host may have decoded the jsonb or removed the UTC offset of times. This function reverses such changes.
     """
     accepted, run = rows
     row = {name: _in_utc(value) if isinstance(value, datetime) else value for name, value in run.items()}

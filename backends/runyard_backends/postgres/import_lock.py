@@ -37,8 +37,8 @@ class PostgresImportLock:
         return lock
 
     async def check(self) -> None:
-        """Raise BackendUnavailableError if the lock was lost. Without these calls, the server would end the transaction as
-        idle."""
+        """Raise BackendUnavailableError if the lock was lost. The holder calls this method regularly. Otherwise the server
+        would end the transaction as idle."""
         with translated():
             async with asyncio.timeout(REPLY_SECONDS):
                 await self._connection.execute("SELECT 1")

@@ -1,4 +1,4 @@
-"""The writes of attempts before their last writes: concurrent writes of many runs share a transaction."""
+"""All writes of an attempt except the last one. Concurrent writes of several runs share a transaction."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from runyard.errors import LockedError
-from runyard.support.batching import answered, each_its_own
-from runyard.support.locked_batching import LockedBatcher
+from runyard.support.batching import each_its_own
+from runyard.support.locked_batching import SLOW_SECONDS, LockedBatcher
 
 from . import codec
 from .database import Database, milliseconds
@@ -21,16 +20,15 @@ LARGE_BYTES: Final = 2**18
 """Maximum number of bytes of a write that shares a transaction."""
 LARGE_IN_FLIGHT: Final = 2
 """Maximum number of transactions of larger writes at once."""
-SLOW_SECONDS: Final = 0.1
-"""Seconds for which writes wait for a transaction in flight. Then they are sent in another transaction."""
 
 
 def batcher(db: Database) -> Callable[[codec.InterimWrite], Awaitable[list[codec.Row]]]:
-    """Return a function that sends a write. Its answer is the rows of the write's outcome, at least one.
+    """Return a function that sends a write and returns the rows of the write's outcome, at least one.
 
-    A large write has a transaction of its own. Other writes wait neither for its bytes nor for its failure.
+    A large write has a separate transaction. Other writes wait neither for its bytes nor for its failure.
 
-    A refused write does not affect the other writes. Its caller gets StaleFenceError, CancelRequestedError or LockedError.
+    A refused write does not affect the other writes. The caller of a refused write gets StaleFenceError, CancelRequestedError
+    or LockedError.
     """
 
     async def store(writes: Sequence[codec.InterimWrite], wait: float) -> Sequence[list[codec.Row]]:
@@ -38,13 +36,9 @@ def batcher(db: Database) -> Callable[[codec.InterimWrite], Awaitable[list[codec
         return codec.by_write(rows, len(writes))
 
     async def call(items: Sequence[codec.InterimWrite], *, wait: float) -> Sequence[list[codec.Row] | Exception]:
-        # If the transaction fails, each write is sent alone. A repetition of a write changes nothing.
-        try:
-            outcomes = await each_its_own(partial(store, wait=wait), items)
-        except LockedError:  # the lock is that of a run, and not of a thread
-            if len(items) == 1:
-                raise
-            outcomes = [(await answered(partial(store, wait=wait), [item]))[0] for item in items]
+        # If the transaction fails, its halves are sent. A repetition of a write changes nothing. If another transaction has
+        # locked a run, LockedError is raised. If only the thread is locked, the outcomes of the thread's writes say this.
+        outcomes = await each_its_own(partial(store, wait=wait), items, lambda write: write.thread_key)
         return [_answer(write, rows) for write, rows in zip(items, outcomes, strict=True)]
 
     def batches_of(limit: int, in_flight: int) -> LockedBatcher[codec.InterimWrite, list[codec.Row]]:

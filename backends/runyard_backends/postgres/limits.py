@@ -10,14 +10,14 @@ from .database import Database
 
 
 class PostgresLimitStore:
-    """Limits of the deployment, over all tenants."""
+    """Store of the deployment's limits. It belongs to no tenant."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
 
     async def limits(self) -> list[Limit]:
-        """Return all limits that are set, in the order of their names. Of the limits with one name, the limit without a subject
-        comes first."""
+        """Return all limits that are set, in the order of their names. Among limits with the same name, the limit without a
+        subject comes first."""
         return [Limit(**row) for row in await self.db.rows("limits")]
 
     async def set_limit(self, limit: Limit) -> None:

@@ -34,9 +34,9 @@ from .rights import revoke_public_rights
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
-OLDEST_SCHEMA: Final = 22
-"""The first schema version with all tables and columns that this code uses. A later version does not raise this number if only
-later code uses it."""
+OLDEST_SCHEMA: Final = 25
+"""The first schema version with all tables and columns that this code uses. A later schema version raises this number only if
+this code uses a table or a column of that version."""
 
 FROZEN_MS: Final = "60000"
 """Milliseconds after which Postgres ends a migration whose client sends nothing."""
@@ -206,7 +206,7 @@ def _told(
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Connection]:
-    """Connect without a cache of statements, because the URL may lead to PgBouncer in transaction mode."""
+    """Connect without a cache of statements, because the URL can lead to PgBouncer in transaction mode."""
     with translated():
         connect = Connector(split_url(url)[0], "runyard-migrate", {"idle_in_transaction_session_timeout": FROZEN_MS})
         connection = await connect(statement_cache_size=0)

@@ -20,15 +20,32 @@ SELECT c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c
        CASE WHEN c.outcome = 'claimed' THEN (SELECT t.config FROM runyard.threads t WHERE t.thread_key = c.thread_key) END AS config, (c.run).*
 FROM runyard.claim($1, $2, $3, $4) c
 
+-- name: complete_and_claim
+-- Complete runs, and claim the next runs of their lanes. Return one row per write: its end (ended_…), and the columns of a claim.
+SELECT e.thread_key AS ended_thread_key, e.run_id AS ended_run_id, e.status AS ended_status, e.event_id AS ended_event_id, e.error AS ended_error,
+       e.effects AS ended_effects, e.refused AS ended_refused,
+       c.thread_key AS key, c.run_id AS id, c.outcome, c.retry_in, c.takeover, c.leaf_id::text AS leaf_id, c.version_before, c.thread_extra, c.effects,
+       CASE WHEN c.outcome = 'claimed' THEN (SELECT t.config FROM runyard.threads t WHERE t.thread_key = c.thread_key) END AS config, (c.run).*
+FROM runyard.complete_and_claim($1::runyard.attempt_write[], $2, $3, $4) e, LATERAL (SELECT (e.next).*) c
+
 -- name: context
--- Return a part of the messages that an attempt's run sees, in order. found: the number of messages, including messages that
--- were omitted because of their size. own: true for messages of the run.
-SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at,
-       x.found, x.own
+-- Return a part of the messages that an attempt's run sees, in order, without those that the caller holds. The first row is no
+-- message. Its note says what the others are (runyard.history). found: the number of messages, including messages that were omitted
+-- because of their size. own: true for messages of the run.
+SELECT x.seq, x.id, x.parent_id, x.of_run AS run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at, x.found, x.own
 FROM (
-    SELECT (c.message).*, c.own, c.ordinality, count(*) OVER () AS found,
-           c.ordinality = 1 OR sum(512 + coalesce(octet_length((c.message).payload), 0)) OVER (ORDER BY c.ordinality) <= $7 AS fits
-    FROM runyard.context($1, $2, $3, $4, $5, $6) WITH ORDINALITY c
+    SELECT c.*, count(*) OVER () - 1 AS found,
+           c.ordinality <= 2 OR sum(512 + coalesce(octet_length(c.payload), 0)) OVER (ORDER BY c.ordinality) <= $8 AS fits
+    FROM runyard.history($1, $2, $3, $4::jsonb, $5, $6, $7) WITH ORDINALITY c
+) x
+WHERE x.fits ORDER BY x.ordinality
+
+-- name: recent
+-- Return messages that an attempt's run sees, the last one first, up to a number of bytes.
+SELECT x.seq, x.message_id::text AS id, x.parent_id::text AS parent_id, x.run_id, x.role, x.payload, x.note, x.calls, x.results, x.created_at
+FROM (
+    SELECT c.*, c.ordinality = 1 OR sum(512 + coalesce(octet_length(c.payload), 0)) OVER (ORDER BY c.ordinality) <= $7 AS fits
+    FROM runyard.recent($1, $2, $3, $4, $5, $6) WITH ORDINALITY c
 ) x
 WHERE x.fits ORDER BY x.ordinality
 
@@ -54,7 +71,7 @@ SELECT ARRAY(SELECT ROW(s.step_key, s.done, CASE WHEN s.outcome IS NULL THEN s.r
 SELECT runyard.store_candidates($1, $2, $3)
 
 -- name: candidate_messages
--- Return the messages of candidates of an attempt's job.
+-- Return the messages of candidates of the attempt's fork job.
 SELECT c.number, c.message FROM runyard.candidate_messages($1, $2, $3, $4) c
 
 -- name: begin_candidates
@@ -70,8 +87,8 @@ SELECT runyard.end_candidates($1, $2, $3, $4, $5, $6, $7)
 SELECT runyard.begin_batch($1, $2::runyard.request)
 
 -- name: fan_out
--- Return the job of a fan-out, with arrays of the records of its candidates and of the runs that it has started on threads. All are of one
--- snapshot. codec/fan_out_rows.py names the columns of the records.
+-- Return the fork job of a fan-out, with arrays of the records of its candidates and of the runs that it has started on
+-- threads. All are read in one state of the database. codec/fan_out_rows.py names the columns of the records.
 SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired,
        ARRAY(SELECT ROW(c.number, c.fence, c.outcome, c.usage, c.size, c.value)
              FROM runyard.candidate_records($1, $2, $3, $4, $5, NULL) c) AS records,
@@ -79,7 +96,8 @@ SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired,
 FROM runyard.fan_out($1, $2, $3) f
 
 -- name: candidates
--- Return the job of a fan-out, with arrays of the records of some of its candidates and of their runs on threads. All are of one snapshot.
+-- Return the fork job of a fan-out, with arrays of the records of some of its candidates and of their runs on threads. All are
+-- read in one state of the database.
 SELECT f.total, f.threads, f.status, f.fence, f.usage, f.expired,
        ARRAY(SELECT ROW(c.number, c.fence, c.outcome, c.usage, c.size, c.value)
              FROM runyard.candidate_records($1, $2, $3, $4, $5, $6) c) AS records,
@@ -155,8 +173,27 @@ SELECT (c.run).*, c.effects FROM runyard.redrive($1, $2, $3) c
 SELECT r.*, CASE WHEN r.input IS NULL THEN runyard.stored_input(r.input_id, r.branch_id) END AS stored_input FROM runyard.runs r WHERE r.tenant = $1 AND r.thread_id = $2 AND r.run_id = $3 AND NOT r.deleted
   AND NOT EXISTS (SELECT 1 FROM runyard.removals s WHERE s.thread_key = r.thread_key)
 
+-- name: run_entries
+-- Return the runs with the given ids as a list does. A run lacks values of more than 8192 bytes, and `omitted` names them.
+SELECT r.thread_id, r.run_id, r.kind, r.status, r.agent, r.queue, r.priority, r.lane, r.attempt, r.error_count, r.crash_count, r.input_id,
+       r.input_role, r.parent_id, r.after_run_id, r.options, r.run_at, r.expires_at, r.accepted_at, r.admitted_at, r.started_at, r.suspended_at,
+       r.waiting_for, r.finished_at, r.cancel_requested_at, r.completion_seq, r.fence, r.worker_id, r.app_version, r.error, r.usage, r.trace_context,
+       r.event_id, r.emptied_at,
+       CASE WHEN NOT v.large_input THEN v.input END AS input, CASE WHEN NOT v.large_result THEN r.result END AS result,
+       CASE WHEN v.large_metadata THEN '{}' ELSE r.metadata END AS metadata,
+       array_remove(ARRAY[CASE WHEN v.large_input THEN 'input' END, CASE WHEN v.large_result THEN 'result' END,
+                          CASE WHEN v.large_metadata THEN 'metadata' END], NULL) AS omitted
+FROM unnest($2::text[], $3::text[]) q(thread_id, run_id)
+CROSS JOIN LATERAL (
+    SELECT s.* FROM runyard.runs s WHERE s.tenant = $1 AND s.thread_id = q.thread_id AND s.run_id = q.run_id AND NOT s.deleted
+    AND NOT EXISTS (SELECT 1 FROM runyard.removals d WHERE d.thread_key = s.thread_key) LIMIT 1) r
+CROSS JOIN LATERAL (SELECT coalesce(r.input, runyard.stored_input(r.input_id, r.branch_id)) AS input OFFSET 0) i
+CROSS JOIN LATERAL (
+    SELECT i.input, coalesce(octet_length(i.input) > 8192, false) AS large_input, coalesce(octet_length(r.result) > 8192, false) AS large_result,
+           octet_length(r.metadata::text) > 8192 AS large_metadata) v
+
 -- name: inherited_run
--- Return the run of an ancestor whose messages a thread shows completely.
+-- Return the run of an ancestor if the thread shows all messages of the run.
 SELECT w.*, CASE WHEN w.input IS NULL THEN runyard.stored_input(w.input_id, w.branch_id) END AS stored_input
 FROM runyard.threads t CROSS JOIN LATERAL runyard.whole_run(t.thread_key, $3) w
 WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
@@ -211,6 +248,10 @@ SELECT (e.message).seq, (e.message).message_id::text AS id, (e.message).parent_i
        (e.request).*
 FROM runyard.run_timeline($1, $2, $3, $4, $5, $6, $7, $8, $9) e
 
+-- name: run_waits
+-- Return a page of the waits of a run, for its timeline.
+SELECT w.* FROM runyard.run_waits($1, $2, $3, $4, $5, $6, $7, $8, $9) w
+
 -- name: messages_of_run
 -- Return messages of a run by their numbers.
 SELECT seq, message_id::text AS id, parent_id::text AS parent_id, run_id, role, payload, note, calls, results, created_at
@@ -252,8 +293,8 @@ SELECT a.* FROM runyard.threads a WHERE a.thread_key = coalesce(
      JOIN runyard.branches o ON o.branch_id = l.ancestor_id WHERE b.thread_key = $1 AND o.thread_key < $1))
 
 -- name: threads
--- Return a page of threads, the oldest first.
-SELECT f.omitted, f.place, (f.thread).* FROM runyard.list_threads($1, $2, $3, $4::jsonb, $5, $6, $7) f
+-- Return a page of threads, in the order of their keys, or the newest first.
+SELECT f.omitted, f.place, (f.thread).* FROM runyard.list_threads_v2($1, $2, $3, $4::jsonb, $5, $6, $7, $8) f
 
 -- name: create_thread
 -- Make an empty thread. Return the thread, and true as `created` if the thread is new.
@@ -297,6 +338,12 @@ FROM runyard.list_leaves($1, $2, $3, $4, $5, $6) l
 -- Return the keys of a thread's branches, in the order in which they were opened.
 SELECT b.branch_id FROM runyard.known_snapshot($1, $2) t JOIN runyard.branches b ON b.thread_key = t.thread_key ORDER BY b.branch_id
 
+-- name: branch_at
+-- Return the number of a thread's branches, and the key of the branch at a place of their order.
+SELECT (SELECT count(*) FROM runyard.branches b WHERE b.thread_key = t.thread_key) AS branches,
+       (SELECT b.branch_id FROM runyard.branches b WHERE b.thread_key = t.thread_key ORDER BY b.branch_id OFFSET $3 LIMIT 1) AS branch_id
+FROM runyard.known_snapshot($1, $2) t
+
 -- name: branch_messages
 -- Return own messages of a thread's branch, in order, up to a number of bytes.
 SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
@@ -339,7 +386,7 @@ SELECT (f.thread).*, f.created FROM runyard.fork($1, $2::jsonb, $3) f
 SELECT effects, unremoved FROM runyard.delete_thread($1, $2, $3, $4, $5)
 
 -- name: remove_step
--- Remove a part of the rows of a deleted thread. Return true if more rows may be left.
+-- Remove some rows of a deleted thread. Return true if more rows are possibly left.
 SELECT runyard.remove_step($1, $2)
 
 -- name: delete_run
@@ -348,9 +395,21 @@ SELECT runyard.delete_run($1, $2, $3)
 
 -- name: load
 -- Return the messages that a checkpointer loads: the visible messages of the head, and the head's messages of external and unclaimed runs.
-SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note, m.calls, m.results, m.created_at
+-- The first part is runyard.visible without its function: Postgres sends the first rows before it has found the last ones. Its plan
+-- reads only the runs of the threads of its levels, if it must use indexes (read_by_index). created_at: in the form of a history.
+SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note,
+       CASE WHEN m.payload IS NULL THEN m.calls END AS calls, CASE WHEN m.payload IS NULL THEN m.results END AS results,
+       timestamptz_send(m.created_at) AS created_at
 FROM (
-    SELECT v.* FROM runyard.threads t, runyard.visible(runyard.branch_view(t.head_branch)) v
+    SELECT v.* FROM runyard.threads t
+    CROSS JOIN LATERAL unnest(runyard.branch_view(t.head_branch)) l
+    JOIN runyard.branches b ON b.branch_id = l.branch_id
+    CROSS JOIN LATERAL (
+        SELECT x.* FROM runyard.messages x
+        LEFT JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = x.run_id
+        WHERE x.branch_id = l.branch_id AND x.seq <= l.high_water_seq
+          AND (x.run_id IS NULL OR x.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
+        OFFSET 0) v
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
     SELECT o.* FROM runyard.threads t
@@ -364,6 +423,11 @@ FROM (
     JOIN runyard.messages o ON o.branch_id = u.branch_id AND o.run_id = u.run_id AND o.seq BETWEEN u.first_seq AND u.last_seq
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 ) m
+
+-- name: read_by_index
+-- Read all tables through indexes until this transaction ends. A plan that was made while a table was small stays in use while the
+-- table grows.
+SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
 
 -- name: checkpoint_append
 -- Store messages of a checkpointer.
@@ -394,10 +458,14 @@ SELECT q.* FROM runyard.load_requests($1, $2, $3) q
 SELECT runyard.tell($1::jsonb)
 
 -- name: pending
--- Return the newest pending request of a thread.
-SELECT q.* FROM runyard.requests q
-WHERE q.tenant = $1 AND q.thread_id = $2 AND q.answered_at IS NULL AND q.closed_at IS NULL
-ORDER BY q.created_at DESC, q.request_id DESC LIMIT 1
+-- Return the newest pending request of a thread. It is found by an index of the thread's requests, also before the first ANALYZE. With
+-- conditions on tenant and thread_id, the whole inbox of the tenant could be read.
+SELECT q.* FROM (
+    SELECT h.tenant, h.request_id FROM runyard.hitl_requests h
+    WHERE h.thread_key = (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)
+      AND h.answered_at IS NULL AND h.closed_at IS NULL AND h.created_at >= '-infinity'
+    ORDER BY h.created_at DESC, h.request_id DESC LIMIT 1) newest
+CROSS JOIN LATERAL (SELECT x.* FROM runyard.requests x WHERE x.tenant = newest.tenant AND x.request_id = newest.request_id LIMIT 1) q
 
 -- name: claim_external
 -- Claim an external run.

@@ -1,5 +1,5 @@
-"""Make the proven events of a run. These are the events that follow from its rows in Postgres. If Redis has lost a stream, its
-readers get these events (E1, E2, E4)."""
+"""Make the proven events of a run. Proven events are the events that follow from the rows of the run in Postgres. If Redis has
+lost a stream, the readers of the stream get these events (E1, E2, E4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECODE_SECONDS: Final = 0.003
 continues."""
 
 _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
-"""Types of events that may be large."""
+"""Types of events that can be large."""
 
 
 async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list[Event]:

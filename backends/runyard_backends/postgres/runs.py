@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, Final
+from typing import Any
+
+import structlog
 
 from runyard.domain.explanations import explanation
 from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, MAX_OPEN_SIGNALS, Wait, check_signal, check_waits
-from runyard.errors import DataCorruptedError, InvalidCursorError, InvalidInputError, from_dict
-from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage, by_run
+from runyard.errors import DataCorruptedError, InvalidCursorError, InvalidInputError, RunyardError
+from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
 from runyard.ports.scheduling import EVENTS_PER_READ, Effects, OutsideEvent, requirement
-from runyard.support.batching import each_its_own
-from runyard.support.locked_batching import LockedBatcher
 
 from .. import cursors
-from . import codec, history, hitl_answers, interim_writes, run_events
+from . import codec, contexts, hitl_answers, interim_writes, run_events
+from .accepts import Accepts
 from .database import Database, milliseconds
 from .fan_outs import accept_batch
 from .host_connections import accept_on
 
-ACCEPT_BATCH: Final = 32
-"""Maximum number of requests that one transaction accepts."""
+log = structlog.get_logger("runyard.postgres.runs")
 
 
 class PostgresRunStore:
@@ -37,9 +37,7 @@ class PostgresRunStore:
 
     def __init__(self, db: Database, tenant: str) -> None:
         self.db, self.tenant = db, tenant
-        self._accepts: LockedBatcher[AcceptRequest, Accepted] = LockedBatcher(
-            self._accept_many, lambda request: request.thread_id, limit=ACCEPT_BATCH, in_flight=2
-        )
+        self.accepts = Accepts(db, tenant)
         self._interim = interim_writes.batcher(db)
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
@@ -54,35 +52,15 @@ class PostgresRunStore:
             created, row = await accept_on(connection, self.tenant, codec.run_request(request))
             return Accepted(codec.run(row), created)
         if batch is None:
-            return await self._accepts(request)
-        accepted = await self._accepted(request, await accept_batch(self.db, self.tenant, request, batch))
-        if isinstance(accepted, Exception):
-            raise accepted
-        return accepted
+            return await self.accepts.one(request)
+        return await self.accepts.accepted(request, await accept_batch(self.db, self.tenant, request, batch))
 
-    async def _accept_many(self, items: Sequence[AcceptRequest], *, wait: float) -> list[Accepted | Exception]:
-        """Accept the requests of concurrent calls in one transaction. If the transaction fails, accept each request in a
-        separate transaction."""
-        rows = await each_its_own(partial(self._accept_rows, wait=wait), items)
-        return [
-            row if isinstance(row, Exception) else await self._accepted(request, row)
-            for request, row in zip(items, rows, strict=True)
-        ]
-
-    async def _accept_rows(self, requests: Sequence[AcceptRequest], *, wait: float) -> Sequence[codec.Row]:
-        encoded = [codec.run_request(request) for request in requests]
-        return await self.db.rows_unless_locked("accept", self.tenant, encoded, milliseconds(wait))
-
-    async def _accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted | Exception:
-        if row["refused"] is not None:
-            return from_dict(codec.from_json(row["refused"]))
-        effects = codec.effects(row["effects"])
-        if row["created"]:
-            return Accepted(codec.accepted_run(request, row), True, effects)
-        return Accepted(codec.run(await self.db.one("run", self.tenant, request.thread_id, request.run_id)), False, effects)
+    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+        """Accept prompts, up to a thousand in one transaction. Return the run or the error of each, in order."""
+        return await self.accepts.many(requests)
 
     async def admit(self, limit: int = 100) -> Admitted:
-        """Admit committed runs that are due, on up to ``limit`` threads of all tenants. The result has the seconds until the
+        """Admit committed runs that are due, on at most ``limit`` threads of all tenants. The result has the seconds until the
         next run is due."""
         row = await self.db.one("admit", limit)
         return Admitted(codec.effects(row["effects"]), row["next_due"])
@@ -92,35 +70,31 @@ class PostgresRunStore:
         for a locked thread before it is skipped. Raises WorkerDeadError."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
         rows = await self.db.rows_unless_locked("claim", worker_id, keys, ids, milliseconds(wait))
-        return [await self._claim(row) for row in rows]
+        return await self._claims(rows)
 
-    async def _claim(self, row: codec.Row) -> Claim:
-        ref = RunRef(row["key"], row["id"])
-        claim = Claim(ref, row["outcome"], retry_in=row["retry_in"], effects=codec.effects(row["effects"]))
-        if claim.outcome == "claimed":
-            claim.attempt = AttemptToken(ref.thread_key, ref.run_id, row["fence"])
-            try:
-                claim.run = codec.run(row)
-                claim.fork = codec.fork_request(row)
-                claim.extra = codec.claimed_extra(row)
-                claim.config = codec.from_json(row["config"])
-            except DataCorruptedError as error:
-                return await self._end_corrupted(claim, row, error)
-            claim.tenant = row["tenant"]
-            claim.leaf_id = row["leaf_id"]
-            claim.takeover = row["takeover"]
-            claim.version_before = row["version_before"]
-        elif claim.outcome == "unserved":
-            claim.requires = requirement(row["agent"])
-        elif claim.outcome == "other_version":
-            claim.requires = requirement(row["agent"], row["version_before"])
-        return claim
+    async def _claims(self, rows: Sequence[codec.Row]) -> list[Claim]:
+        """Return the claims in ``rows``. Fail the claimed runs whose rows cannot be decoded.
+
+        If such a run cannot be failed now, no task of the worker has the run, so that the worker releases it (W4).
+        """
+        read = [_claim(row) for row in rows]
+        corrupted = [(n, error) for n, (_, error) in enumerate(read) if error is not None]
+        ends = await asyncio.gather(*(self._end_corrupted(read[n][0], rows[n], error) for n, error in corrupted))
+        claims = [claim for claim, _ in read]
+        for (n, _), ended in zip(corrupted, ends, strict=True):
+            claims[n] = ended
+        return claims
 
     async def _end_corrupted(self, claim: Claim, row: codec.Row, error: DataCorruptedError) -> Claim:
         """Fail a claimed run whose row cannot be decoded, because no worker could ever execute it (I1)."""
         assert claim.attempt is not None
         why = ErrorInfo(code=error.code, message=error.message, details=error.details)
-        ended = await self.fail(Write(attempt=claim.attempt), why)
+        try:
+            ended = await self.fail(Write(attempt=claim.attempt), why)
+        except RunyardError as refused:
+            names = {"thread_id": row["thread_id"], "run_id": claim.ref.run_id}
+            log.warning("corrupted_run_not_failed", **names, error=str(refused), cause=error.message)
+            return Claim(claim.ref, "ended", effects=claim.effects)
         data: JsonObject = {"status": str(ended.status), "error": why.model_dump(mode="json")}
         event = OutsideEvent(
             claim.ref, row["thread_id"], ended.event_id, f"run.{ended.status}", data, row["agent"], row["queue"]
@@ -132,20 +106,16 @@ class PostgresRunStore:
 
     async def context(self, attempt: AttemptToken) -> list[Message]:
         """Return the messages that the run sees: its snapshot and its own messages (S5). Raises StaleFenceError."""
-        held = (attempt.thread_key, attempt.run_id, attempt.fence)
-        after = own_after = -1
-        rows: list[codec.Row] = []
-        while True:
-            part = await self.db.rows("context", *held, after, own_after, history.PART_MESSAGES, self.db.page_bytes)
-            rows += part
-            if not history.more_after(part):
-                return by_run(await history.messages(rows, thread_key=attempt.thread_key))
-            after = max((row["seq"] for row in part if not row["own"]), default=after)
-            own_after = max((row["seq"] for row in part if row["own"]), default=own_after)
+        return await contexts.whole(self.db, attempt)
+
+    async def recent(self, attempt: AttemptToken, limit: int, before: Message | None = None) -> list[Message]:
+        """Return up to ``limit`` messages of the context, the last one first. ``before``: the last message of the previous
+        call. An empty list means that there are no more messages. Raises StaleFenceError."""
+        return await contexts.recent(self.db, attempt, limit, before)
 
     async def ledger(self, attempt: AttemptToken) -> Ledger:
-        """Return the steps, the HITL requests and the waits of the run. Also return whether their answers or ends started the
-        attempt."""
+        """Return the steps, the HITL requests and the waits of the run. Also return whether an answer to a request or the end
+        of a wait started the attempt."""
         return codec.ledger(await self.db.one("ledger", attempt.thread_key, attempt.run_id, attempt.fence))
 
     async def append(
@@ -170,17 +140,29 @@ class PostgresRunStore:
         """Complete runs in one transaction. The result for a refused completion is an error. ``wait``: seconds to wait for a
         locked thread. After this time, the completions of this thread are refused with LockedError. If ``wait`` is None, the
         whole call raises LockedError after LOCKED_SECONDS."""
-        encoded = [codec.attempt_write(write) for write in writes]
-        if wait is None:
-            rows = await self.db.rows("complete", encoded, None)
-        else:
-            rows = await self.db.rows_unless_locked("complete", encoded, milliseconds(wait))
+        encoded, patience = [codec.attempt_write(write) for write in writes], None if wait is None else milliseconds(wait)
+        send = self.db.rows if wait is None else self.db.rows_unless_locked
+        if claim_next := [write.attempt.ref for write in writes if write.claim_next]:
+            keys, ids = [ref.thread_key for ref in claim_next], [ref.run_id for ref in claim_next]
+            rows = await send("complete_and_claim", encoded, keys, ids, patience)
+            found = {(row["ended_thread_key"], row["ended_run_id"]): row for row in rows}
+            return await self._ended_and_claimed([found[w.attempt.thread_key, w.attempt.run_id] for w in writes], writes)
+        rows = await send("complete", encoded, patience)
         found = {(row["thread_key"], row["run_id"]): row for row in rows}
         return [_ended_or_error(found[w.attempt.thread_key, w.attempt.run_id], w.attempt) for w in writes]
 
+    async def _ended_and_claimed(self, rows: Sequence[codec.Row], writes: Sequence[Write]) -> list[Ended | Exception]:
+        ends = [_ended_or_error(row, write.attempt, "ended_") for row, write in zip(rows, writes, strict=True)]
+        ended = [n for n, end in enumerate(ends) if isinstance(end, Ended) and rows[n]["outcome"] is not None]
+        for n, claim in zip(ended, await self._claims([rows[n] for n in ended]), strict=True):
+            end = ends[n]
+            assert isinstance(end, Ended)
+            end.add_next(claim)
+        return ends
+
     async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended:
-        """Suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has happened already, the run
-        stays RUNNING and continues."""
+        """Suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If one of these has happened
+        already, the run stays RUNNING and continues."""
         asked = [codec.new_request(r) for r in requests if r.created_at is None]
         known = [r.request_id for r in requests if r.created_at is not None]
         parked = (asked, known, [codec.new_wait(w) for w in check_waits(waits)])
@@ -203,8 +185,8 @@ class PostgresRunStore:
     ) -> Ended:
         """Release the run and queue it again. ``delay``: seconds until the run is due. ``error``: the error that causes the
         retry, or None if the release is no retry. ``first_event``: the number of the attempt's next event, or None if the
-        caller is not the attempt. ``until_fewer``: a bound on the live runs that this job has started. The job waits until
-        fewer are live. ``usage``: the usage to add to the usage of the run."""
+        caller is not the attempt. ``until_fewer``: a number for a fork job. The fork job waits until fewer than this number of
+        the runs that it started are live. ``usage``: the usage to add to the usage of the run."""
         why = codec.error_json(error) if error else None
         held = (attempt.thread_key, attempt.run_id, attempt.fence)
         used = codec.usage_json(usage)
@@ -277,8 +259,8 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return a run of the thread, or a run of an ancestor whose messages the thread shows completely. Return None if there
-        is no such run."""
+        """Return a run of the thread, or a run of an ancestor if the thread shows all messages of that run. Return None if
+        there is no such run."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None
@@ -351,6 +333,30 @@ class PostgresRunStore:
         return Page(found, cursors.encode([found[-1].created_at.isoformat(), found[-1].request_id]))
 
 
+def _claim(row: codec.Row) -> tuple[Claim, DataCorruptedError | None]:
+    """Return the claim in ``row``, and the error if the claimed run cannot be decoded."""
+    ref = RunRef(row["key"], row["id"])
+    claim = Claim(ref, row["outcome"], retry_in=row["retry_in"], effects=codec.effects(row["effects"]))
+    if claim.outcome == "claimed":
+        claim.attempt = AttemptToken(ref.thread_key, ref.run_id, row["fence"])
+        try:
+            claim.run = codec.run(row)
+            claim.fork = codec.fork_request(row)
+            claim.extra = codec.claimed_extra(row)
+            claim.config = codec.from_json(row["config"])
+        except DataCorruptedError as error:
+            return claim, error
+        claim.tenant = row["tenant"]
+        claim.leaf_id = row["leaf_id"]
+        claim.takeover = row["takeover"]
+        claim.version_before = row["version_before"]
+    elif claim.outcome == "unserved":
+        claim.requires = requirement(row["agent"])
+    elif claim.outcome == "other_version":
+        claim.requires = requirement(row["agent"], row["version_before"])
+    return claim, None
+
+
 def _place(cursor: str) -> tuple[datetime, int]:
     at, number = cursors.moment(cursor)
     if number.isascii() and number.isdigit() and (last := int(number)) < 2**63:
@@ -358,8 +364,8 @@ def _place(cursor: str) -> tuple[datetime, int]:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
-def _ended_or_error(row: codec.Row, attempt: AttemptToken) -> Ended | Exception:
-    return codec.refusal(row["refused"], attempt.run_id, attempt.fence) or codec.ended(row)
+def _ended_or_error(row: codec.Row, attempt: AttemptToken, prefix: str = "") -> Ended | Exception:
+    return codec.refusal(row[f"{prefix}refused"], attempt.run_id, attempt.fence) or codec.ended(row, prefix)
 
 
 def _ended(row: codec.Row, attempt: AttemptToken) -> Ended:

@@ -290,11 +290,12 @@ CREATE TRIGGER runs_accepted AFTER INSERT ON runyard.runs REFERENCING NEW TABLE 
 CREATE TRIGGER ended_run_inserted AFTER INSERT ON runyard.runs FOR EACH ROW WHEN ((new.finished_at IS NOT NULL)) EXECUTE FUNCTION runyard.follow_run();
 -- The last two conditions exclude claims and ends of runs, which are too frequent for a trigger of each row. The functions that claim or
 -- end runs write these tables themselves.
-CREATE TRIGGER run_changed AFTER UPDATE ON runyard.runs FOR EACH ROW WHEN (((((old.changed_at)::timestamptz IS DISTINCT FROM (new.changed_at)::timestamptz) OR (old.status IS DISTINCT FROM new.status) OR (old.worker_id IS DISTINCT FROM new.worker_id) OR (old.lane_seq IS DISTINCT FROM new.lane_seq) OR (old.thread_key IS DISTINCT FROM new.thread_key) OR (old.waits_for_permit IS DISTINCT FROM new.waits_for_permit) OR ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled'])) AND ((old.deleted <> new.deleted) OR ((old.emptied_at)::timestamptz IS DISTINCT FROM (new.emptied_at)::timestamptz)))) AND ((NOT (old.fence IS DISTINCT FROM new.fence)) OR (new.status <> 'running')) AND ((old.finished_at IS NOT NULL) OR (new.finished_at IS NULL)))) EXECUTE FUNCTION runyard.follow_run();
+CREATE TRIGGER run_changed AFTER UPDATE OF changed_at, status, worker_id, lane_seq, thread_key, waits_for_permit ON runyard.runs FOR EACH ROW WHEN (((NOT (new.fence IS DISTINCT FROM old.fence)) AND (new.finished_at IS NULL))) EXECUTE FUNCTION runyard.follow_run();
 CREATE TRIGGER runs_deleted AFTER DELETE ON runyard.runs REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION runyard.forget_runs();
 -- The index of the search of a run by the beginning of its id (runyard.find_runs). Only this search has the last condition.
 CREATE INDEX runs_search ON runyard.runs (tenant, run_id COLLATE "C", accept_no)
     WHERE ((NOT deleted) AND (emptied_at IS NULL) AND ((run_id COLLATE "C") > ''));
+CREATE TRIGGER ended_run_emptied AFTER UPDATE OF deleted, emptied_at ON runyard.runs FOR EACH ROW WHEN ((new.status = ANY (ARRAY['failed', 'dead', 'cancelled']))) EXECUTE FUNCTION runyard.follow_run();
 
 -- The places of messages that were appended under the id of a run that was never claimed.
 CREATE TABLE runyard.unclaimed (
@@ -762,6 +763,7 @@ CREATE TABLE runyard.live_runs (
     changed_at timestamptz NOT NULL,
     waits_since timestamptz,
     waiting_for text,
+    chained_fence bigint,
     CONSTRAINT live_runs_pkey PRIMARY KEY (accept_no)
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.02');
@@ -994,6 +996,7 @@ CREATE TABLE runyard.waits (
     ended_at runyard.moment,
     created_at runyard.moment DEFAULT now() NOT NULL,
     signal_id text,
+    received_by bigint,
     CONSTRAINT waits_kind_check CHECK ((kind = ANY (ARRAY['sleep', 'signal', 'child']))),
     CONSTRAINT waits_pkey PRIMARY KEY (thread_key, run_id, wait_id)
 )
@@ -1097,6 +1100,25 @@ CREATE TYPE runyard.interim_written AS (
     step runyard.steps
 );
 
+-- steps: the number of transactions that replaced messages of the branch by tombstones.
+CREATE TABLE runyard.erasures (
+    branch_id bigint NOT NULL,
+    steps bigint NOT NULL,
+    CONSTRAINT erasures_pkey PRIMARY KEY (branch_id)
+);
+
+-- A runyard.ended, and the claim of the next run of the lane (NULL if nothing was claimed).
+CREATE TYPE runyard.ended_and_claimed AS (
+    thread_key bigint,
+    run_id text,
+    status text,
+    event_id text,
+    error jsonb,
+    effects jsonb,
+    refused text,
+    next runyard.claimed
+);
+
 CREATE TABLE runyard.schema_functions (
     file text NOT NULL,
     digest text NOT NULL,
@@ -1115,14 +1137,14 @@ CREATE TABLE runyard.schema_versions (
 );
 
 -- functions/accept.sql --------------------------------------------------------------------------------------------------------
--- Accepting runs. The verb of clients also admits the run. It shares functions with the verb of hosts (accept_in_transaction.sql). make_way
--- in lanes.sql decides what happens if the lane is busy.
+-- Accepting runs. The verb that clients call also admits the run. The verb that hosts call (accept_in_transaction.sql) uses
+-- functions of this file. make_way in lanes.sql applies the multitask_strategy if the lane is busy.
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
 -- for one thread keep their order. A refused request does not affect the other requests. If there is only one request, its
--- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's limit. After this time
--- the requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction has
--- inserted its run id.
+-- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's lock_timeout. After
+-- this time the requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction
+-- has inserted its run id.
 FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted;
 
@@ -1145,11 +1167,11 @@ FUNCTION runyard.due_at(q runyard.request) RETURNS timestamptz;
 -- another run.
 FUNCTION runyard.expires_at(q runyard.request, due_at timestamptz) RETURNS timestamptz;
 
--- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, or NULL. On a busy lane nothing is
--- refused, because the live run may still add a message.
+-- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, or NULL. If the lane is
+-- busy, the run is not refused, because the live run can still add a message.
 FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void;
 
--- Refuse a probe whose agent or judge may ask humans, because no human can answer a probe. Workers report such agents at their
+-- Refuse a probe whose agent or judge can ask humans, because no human can answer a probe. Workers report such agents at their
 -- registration.
 FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void;
 
@@ -1182,8 +1204,8 @@ FUNCTION runyard.text_bytes(given jsonb) RETURNS integer;
 -- functions/accept_in_transaction.sql -----------------------------------------------------------------------------------------
 -- Accepting a run inside a host's own transaction. No thread is locked, and workers admit the run after the commit.
 
--- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function has the
--- rights of its owner. A host therefore needs only the right to call it, and no right on a table.
+-- Accept a prompt by SQL, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function has
+-- the rights of its owner. A host therefore needs only the right to call it, and no right on a table.
 FUNCTION runyard.accept(
     thread_id text, message text, run_id text DEFAULT gen_random_uuid()::text, agent text DEFAULT NULL, queue text DEFAULT NULL,
     priority text DEFAULT 'normal', run_at timestamptz DEFAULT NULL, metadata jsonb DEFAULT '{}', options jsonb DEFAULT '{}',
@@ -1196,21 +1218,23 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 
 -- functions/admit.sql ---------------------------------------------------------------------------------------------------------
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies deadlines of HITL requests and
--- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql decides what happens if the lane is busy.
+-- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql applies the multitask_strategy if the lane is busy.
 
--- Admit the committed runs that are due. Apply the deadlines of HITL requests and waits. Fail the runs that were not started by
--- their expires_at. One call covers up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). It
--- leaves a thread that another transaction has locked to a later call. next_due: seconds until the next of these times; NULL if
--- there is none. If a thread was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls
--- therefore become rarer while the thread stays locked.
+-- Admit the committed runs that are due. Apply the deadlines of HITL requests and waits. Fail the runs that were not started
+-- by their expires_at. One call covers at most `most` threads of each kind (the `limit` of `admit` in
+-- runyard/ports/stores.py). A thread that another transaction has locked is left to a later call. next_due: seconds until the
+-- next due time, deadline or expiry; NULL if there is none. If a thread was left to a later call, next_due is the number of
+-- seconds for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become rarer while the thread stays
+-- locked.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
 -- Admit the due runs of a locked thread, and apply everything else that is due on the thread. kinds: 'deadline' for a HITL request or a
 -- wait, 'child' for a child of a cancelled run, 'expiry' for an expired run. lines: the permits for which the ended runs have waited.
 FUNCTION runyard.apply_due(t runyard.threads, kinds text[], OUT effects jsonb, OUT lines text[]);
 
--- Lock and return a thread on which something is due. Make the thread if it does not exist. key: the key of the thread at the read before,
--- or NULL. locked: true if another transaction has locked the thread. t is NULL if the thread is locked, or was deleted after the read.
+-- Lock and return a thread on which something is due. Make the thread if it does not exist. key: the key of the thread at the
+-- earlier read, or NULL. locked: true if another transaction has locked the thread. t is NULL if the thread is locked, or was
+-- deleted after the earlier read.
 FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean);
 
 -- Admit the thread's committed runs that are due, in order, so that no later run overtakes them.
@@ -1219,8 +1243,8 @@ FUNCTION runyard.admit_thread(INOUT t runyard.threads, OUT effects jsonb);
 -- Admit a run that was accepted in a host's own transaction or for a later time. A refusal fails the run.
 FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects jsonb);
 
--- Return the error that forbids a run on this thread, or NULL. An inherited run may have the run's id. The parent message may be missing or
--- inside an open tool cycle.
+-- Return the error that forbids a run on this thread, or NULL. Two errors are possible: an inherited run has the run's id, or
+-- the parent message is missing or inside an open tool cycle.
 FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb;
 
 -- functions/agents.sql --------------------------------------------------------------------------------------------------------
@@ -1277,7 +1301,8 @@ FUNCTION runyard.append(thread_key bigint, run_id text, with_fence bigint, messa
 RETURNS SETOF runyard.messages;
 
 -- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`. used: the usage of the run so
--- far, or NULL. The record of the run gets the larger amounts, so that a repeated and a late call change nothing.
+-- far, or NULL. For each amount, the record of the run keeps the larger number, so that a repeated or late call changes
+-- nothing.
 FUNCTION runyard.add_messages(
     t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, used jsonb, message_bytes bigint
 ) RETURNS runyard.messages[];
@@ -1295,7 +1320,8 @@ FUNCTION runyard.put_messages(
 FUNCTION runyard.holder_of(thread_key bigint, message_id uuid, OUT holder runyard.messages);
 
 -- functions/branch_of_run.sql -------------------------------------------------------------------------------------------------
--- The branch of a run at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a branch shows.
+-- The branch of a run at its first claim, and the branch of a stored message. visible_messages.sql has the rules for the
+-- messages that a branch shows.
 
 -- Make a branch that begins after the message `base` and inherits the levels of `view`.
 FUNCTION runyard.open_branch(
@@ -1309,8 +1335,8 @@ FUNCTION runyard.branch_for(
     INOUT t runyard.threads, in_lane text, parent_id uuid, alone boolean, OUT branch runyard.branches
 );
 
--- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. For root_id(), the branch begins
--- another tree. Raises thread_not_found, message_not_found.
+-- Choose the head of the thread: the branch that ends at a message. If no branch of the main lane ends at the message, open a
+-- branch. For root_id(), the branch begins another tree. Raises thread_not_found, message_not_found.
 FUNCTION runyard.set_head(for_tenant text, thread_id text, message_id uuid) RETURNS void;
 
 -- Return the branch whose last visible message is message_id, or NULL. root_id() finds a branch without visible messages. If several
@@ -1318,8 +1344,8 @@ FUNCTION runyard.set_head(for_tenant text, thread_id text, message_id uuid) RETU
 FUNCTION runyard.branch_ending_at(thread_key bigint, message_id uuid) RETURNS runyard.branches;
 
 -- functions/cancel.sql --------------------------------------------------------------------------------------------------------
--- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) refuses writes of the attempt after
--- the request to cancel.
+-- Cancelling runs. end_run.sql decides which messages of the run stay. lock_attempt (write.sql) refuses writes of the attempt
+-- after the request to cancel.
 
 -- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
@@ -1328,24 +1354,24 @@ FUNCTION runyard.cancel(for_tenant text, thread_id text, run_id text, keep boole
 -- Cancel a live run whose thread is locked. If a worker executes the run, only record the request. If no worker executes it, end the run.
 FUNCTION runyard.cancel_run(INOUT t runyard.threads, INOUT r runyard.runs, keep boolean, OUT effects jsonb);
 
--- Cancel the run that has pending HITL requests. Return a NULL run if no run has any. words: the text of the run's last message, and of the
--- results of its open tool calls.
+-- Cancel the run that has pending HITL requests. Return a NULL run if no run has such requests. words: the text of the run's
+-- last message, and of the results of its open tool calls.
 FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb);
 
 -- functions/candidate_batches.sql ---------------------------------------------------------------------------------------------
--- The messages of large fan-outs. They are stored page by page in a batch before the accept of the job, which then takes the batch
--- (FanOut, postgres/runs.py).
+-- The messages of large fan-outs. They are stored page by page in a batch before the fork job is accepted. The fork job then
+-- takes the batch (FanOut, postgres/runs.py).
 
 -- Begin the batch of a large fan-out, or continue it. Return false if the run exists, so that no page is needed. Raises the refusals of the
--- accept, and queue_full if the tenant has too many batches that no job has taken. No thread is locked.
+-- accept, and queue_full if the tenant has too many batches that no fork job has taken. No thread is locked.
 FUNCTION runyard.begin_batch(for_tenant text, q runyard.request) RETURNS boolean;
 
--- Store a page of the messages of a batch, from the number `first` on. A repetition changes nothing, and neither does a page of a batch that
--- a job has taken, or that the leader has removed.
+-- Store a page of the messages of a batch, from the number `first` on. The call changes nothing if it is a repetition, if a
+-- fork job has taken the batch, or if the leader has removed the batch.
 FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void;
 
--- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile. The client
--- then stores them again.
+-- Give the batch of a fan-out to the run of its request. Refuse if pages are missing because the leader has removed them in
+-- the meantime. The client then stores these pages again.
 FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void;
 
 -- Delete batches that no request took within an hour after their last page, because their client stopped. Delete whole batches until about
@@ -1353,43 +1379,46 @@ FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void;
 FUNCTION runyard.prune_candidates(most integer) RETURNS integer;
 
 -- functions/candidate_reads.sql -----------------------------------------------------------------------------------------------
--- Reads of fan-outs by clients: the job, the records of its candidates, and the runs of candidates with threads.
+-- Reads of fan-outs by clients: the fork job, the records of its candidates, and the runs of candidates with threads.
 
--- Return the job of a fan-out. total: the number of its candidates. expired: true if its result or its content was deleted. Raises
--- thread_not_found, run_not_found, invalid_input for a run of another kind.
+-- Return the fork job of a fan-out. total: the number of its candidates. expired: true if its result or its content was
+-- deleted. Raises thread_not_found, run_not_found, invalid_input for a run of another kind.
 FUNCTION runyard.fan_out(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (total integer, threads boolean, status text, fence bigint, usage jsonb, expired boolean);
 
 -- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. The first
--- record has its value. Each further record has its value until the records have about `bytes` together. If `bytes` is NULL, no
--- record has a value.
+-- record always has its value. Further records have their values until the returned values have about `bytes` together. If
+-- `bytes` is NULL, no record has a value.
 FUNCTION runyard.candidate_records(for_tenant text, thread_id text, run_id text, first integer, last integer, bytes bigint)
 RETURNS TABLE (number integer, fence bigint, outcome text, usage jsonb, size bigint, value bytea);
 
--- Return the runs that the job has started on threads: their threads, statuses and usages.
+-- Return the runs that the fork job has started on threads: their threads, statuses and usages.
 FUNCTION runyard.candidate_runs(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (of_thread text, status text, usage jsonb);
 
--- Return the first runs of threads, with the last messages of those that have ended. place: of the thread in `threads`, from 1. The first row
--- of a run has no message. unread: true if its messages are not read, because earlier runs have `bytes`. Its other rows have its messages,
--- the newest first, up to `bytes`. cut: true if earlier messages are left out.
+-- Return the first runs of threads, with the last messages of those runs that have ended. place: the place of the thread in
+-- `threads`, from 1. The first row of a run has no message. unread: true if the messages of the run are not read, because the
+-- messages of earlier runs already have `bytes`. The other rows of the run have its messages, the newest first, up to `bytes`.
+-- cut: true if earlier messages are left out.
 FUNCTION runyard.candidate_outcomes(for_tenant text, threads text[], ids text[], bytes bigint)
 RETURNS TABLE (place integer, status text, usage jsonb, error jsonb, unread boolean, cut boolean, message runyard.messages);
 
 -- functions/candidates.sql ----------------------------------------------------------------------------------------------------
--- The candidates of fan-outs: the records of their job, and the messages of an attempt. runyard/domain/fan_outs.py has the keys of the steps.
--- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one (candidate_batches.sql).
+-- The candidates of fan-outs: the records of the fork job, and the messages for an attempt. runyard/domain/fan_outs.py has the
+-- keys of the steps. runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names the messages of
+-- a large fan-out (candidate_batches.sql).
 
--- Return the messages of candidates of an attempt's job. Raises stale_fence.
+-- Return the messages of candidates of the attempt's fork job. Raises stale_fence.
 FUNCTION runyard.candidate_messages(thread_key bigint, run_id text, with_fence bigint, numbers integer[])
 RETURNS TABLE (number integer, message bytea);
 
 -- Record that an attempt has begun candidates. Raises stale_fence, cancel_requested.
 FUNCTION runyard.begin_candidates(thread_key bigint, run_id text, with_fence bigint, numbers integer[]) RETURNS void;
 
--- Record the ends of candidates and of the judge. The first record of each stays. The end of a candidate with a thread replaces the record
--- of its start by a worker of the previous release. Add the usage of probes and of the judge to that of the job. The usage of a run on a
--- thread is that run's. Raises stale_fence, cancel_requested.
+-- Record the ends of candidates and of the judge. If an end is recorded already, the record stays unchanged. A worker of the
+-- previous release may have recorded the start of a candidate with a thread. The end of the candidate replaces this record.
+-- Add the usage of probes and of the judge to the usage of the fork job. The usage of a run on a thread belongs to that run.
+-- Raises stale_fence, cancel_requested.
 FUNCTION runyard.end_candidates(
     thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
 ) RETURNS void;
@@ -1397,13 +1426,14 @@ FUNCTION runyard.end_candidates(
 -- Return true if the messages and answers of a fan-out were deleted: after their retention, or with the content of the run.
 FUNCTION runyard.fan_out_expired(r runyard.runs) RETURNS boolean;
 
--- Delete up to `most` steps of runs and messages of large fan-outs. NULL stands for all. Return the number of deleted rows.
+-- Delete up to `most` steps of runs and messages of large fan-outs. If `most` is NULL, delete all. Return the number of
+-- deleted rows.
 FUNCTION runyard.drop_records(numbers bigint[], most integer) RETURNS integer;
 
 -- functions/checkpointer.sql --------------------------------------------------------------------------------------------------
 -- The messages, the extra and the HITL requests that a checkpointer stores.
 
--- Append a checkpointer's messages, each under its own run id or without a run. Skip a message whose id is stored already.
+-- Append a checkpointer's messages. Each message names its run, or no run. Skip a message whose id is stored already.
 FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void;
 
 -- Insert messages of a run that was never claimed, after its earlier messages. The caller must have checked their ids and sizes.
@@ -1419,7 +1449,7 @@ FUNCTION runyard.save_extra(for_tenant text, thread_id text, more jsonb) RETURNS
 -- If a deleted thread still has requests with these ids, delete these requests, because their ids are free.
 FUNCTION runyard.drop_deleted_requests(for_tenant text, request_ids text[]) RETURNS void;
 
--- Refuse a request whose id is taken.
+-- Refuse a request if another request has its id.
 FUNCTION runyard.refuse_request(request_id text) RETURNS void;
 
 -- Replace the one pending request that a checkpointer keeps for a thread. q: NULL to remove it. Requests of workers' runs, which
@@ -1431,7 +1461,7 @@ FUNCTION runyard.save_pending(for_tenant text, thread_id text, q runyard.new_req
 FUNCTION runyard.remove_request(for_tenant text, thread_id text, request_id text) RETURNS boolean;
 
 -- Store HITL requests of an external run. A stored request of the run with the same id stays unchanged. Refuse all requests if
--- another run or thread has the id of one.
+-- another run or thread has a request with one of their ids.
 FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void;
 
 -- Return the pending and answered HITL requests of a run. If run_id is NULL, return those of the thread. Apply the deadlines of overdue
@@ -1489,10 +1519,10 @@ FUNCTION runyard.cancel_children(INOUT t runyard.threads, OUT effects jsonb, OUT
 -- functions/claim.sql ---------------------------------------------------------------------------------------------------------
 -- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
--- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
--- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. With
--- limits on running runs, the function locks permits before threads, and does not wait for a thread. The transaction that has
--- locked the thread may wait for one of these permits. A wait could therefore be a deadlock.
+-- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
+-- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before
+-- it is skipped. With limits on running runs, the function locks permits before threads, and does not wait for a thread. The
+-- transaction that has locked the thread may wait for one of these permits. A wait could therefore cause a deadlock.
 FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed;
 
@@ -1514,19 +1544,43 @@ FUNCTION runyard.begin_run(INOUT t runyard.threads, INOUT r runyard.runs, has_in
 -- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
 
 -- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a locked thread.
--- After this time the writes of the thread are refused as locked, and the other writes are stored. If patience is NULL, the session's limit
--- applies, and the call fails after it.
+-- After this time the writes of the thread are refused as locked, and the other writes are stored. If patience is NULL, the
+-- session's lock_timeout applies, and the call fails after it.
 FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended;
 
 -- Fail a run. why: the error of the run.
 FUNCTION runyard.fail(w runyard.attempt_write, why jsonb) RETURNS runyard.ended;
 
--- Release a run and queue it again. delay: seconds until the run is due. why: the error that causes a retry, which is counted, or NULL if
--- the release is no retry. first_event: the number of the attempt's next event, or NULL. fewer: a bound on the live runs that this job has
--- started. The job waits until fewer are live. used: the usage to add to the usage of the run, or NULL.
+-- Release a run and queue it again. delay: seconds until the run is due. why: the error that causes a retry, or NULL if the
+-- release is no retry. A retry is counted. first_event: the number of the attempt's next event, or NULL. fewer: a number for a
+-- fork job, or NULL. The fork job then waits until fewer than this number of its started runs are live. used: the usage to add
+-- to the usage of the run, or NULL.
 FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended;
+
+-- functions/complete_and_claim.sql --------------------------------------------------------------------------------------------
+-- Chains: the completion of a run claims the next run of its lane, for the same worker, in the same transaction. The lane then needs no
+-- other commit between two runs, and no call of Redis.
+
+-- Complete many runs as runyard.complete does, and claim the next runs of their lanes. claim_next, claim_after: the
+-- thread keys and the ids of the runs whose next runs may be claimed. next: the claim, or NULL. If the next run was not claimed, another
+-- worker may claim its job, which is in the effects.
+FUNCTION runyard.complete_and_claim(
+    writes runyard.attempt_write[], claim_next bigint[], claim_after text[], patience integer DEFAULT NULL
+) RETURNS SETOF runyard.ended_and_claimed;
+
+-- Return the runs that follow ended runs in their lanes and that the workers of the ended runs may claim, by worker. A worker
+-- that is dead or draining claims nothing. If the deployment has a limit on running runs, no worker claims a next run, because
+-- the next run may have to wait for other lanes.
+FUNCTION runyard.next_of_lanes(
+    ended runyard.ended[], claim_next bigint[], claim_after text[], OUT worker_id text, OUT thread_keys bigint[], OUT run_ids text[]
+) RETURNS SETOF record;
+
+-- Claim runs for a worker, and record that the end of another run has claimed them (runyard.crashes). The threads are locked already. If the
+-- worker has been declared dead in the meantime, or the claim fails, claim nothing: the ends of its runs are stored all the same. An end of
+-- the statement from outside ends the whole transaction.
+FUNCTION runyard.claim_chained(for_worker text, thread_keys bigint[], run_ids text[]) RETURNS runyard.claimed[];
 
 -- functions/crashes.sql -------------------------------------------------------------------------------------------------------
 -- Crashes of runs: their number, the attempt that runs alone, and the end of a run that has crashed too often. MAX_CRASHES in
@@ -1537,7 +1591,8 @@ FUNCTION runyard.release(
 FUNCTION runyard.max_crashes() RETURNS integer;
 
 -- Return the number of a run's crashes without progress, including the crash of its current attempt. If the attempt was still
--- waiting for its own process, its crash does not count, because another run must have caused the crash.
+-- waiting for its own process, its crash does not count, because another run must have caused the crash. If the end of another run has
+-- claimed the attempt, its crash does not count either, because the worker may have died before the attempt began.
 FUNCTION runyard.crashes(r runyard.runs) RETURNS integer;
 
 -- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. e.status is NULL if the run continues.
@@ -1580,7 +1635,7 @@ FUNCTION runyard.message_at(t runyard.threads, number bigint) RETURNS uuid;
 FUNCTION runyard.check_boundary(view runyard.level[], whole runyard.level[], at runyard.messages) RETURNS void;
 
 -- functions/deadlines.sql -----------------------------------------------------------------------------------------------------
--- Deadlines of HITL requests and waits, and the expiry of runs. The verb admit applies both.
+-- Deadlines of HITL requests and waits, and the expiry of runs. The verb admit applies the deadlines and the expiry.
 
 -- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store the default answer, or fail the
 -- suspended run. If the run to fail is not live, close the request.
@@ -1596,9 +1651,10 @@ FUNCTION runyard.expire_runs(INOUT t runyard.threads, OUT effects jsonb, OUT lin
 -- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. A message that a fork sees stays until the last
 -- such fork is deleted. left_over in delete_thread is the maximum number of rows to remove in the transaction of the deletion.
 
--- Delete a thread. cancel_first: true to cancel live runs; false to raise thread_busy for a live run. seen: the updated_at that the caller
--- has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads that still have rows.
--- postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
+-- Delete a thread. cancel_first: true to cancel live runs; false to raise thread_busy for a live run. seen: the updated_at
+-- that the caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads
+-- that still have rows. postgres/threads.py removes these rows with runyard.remove_step. If the process that deletes the
+-- thread stops, the leader removes the rows (prune.sql).
 FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]
@@ -1626,16 +1682,17 @@ FUNCTION runyard.count_paths(ends runyard.level[]) RETURNS bigint[];
 FUNCTION runyard.count_of_run(thread_key bigint, run_id text, branch_id bigint, last bigint) RETURNS bigint;
 
 -- functions/due.sql -----------------------------------------------------------------------------------------------------------
--- What is due: runs to admit, deadlines of HITL requests and waits, children of cancelled runs, and runs that expire. admit.sql applies it.
+-- What is due: runs to admit, deadlines of HITL requests and waits, children of cancelled runs, and runs that expire.
+-- admit.sql applies what is due.
 
 -- Return the next time after `since` at which a HITL request or a wait has its deadline or a run expires. NULL if there is none.
 FUNCTION runyard.next_time(since timestamptz) RETURNS timestamptz;
 
--- Return up to `most` threads of each kind on which something is due. For each thread, return the earliest due time and the
+-- Return at most `most` threads of each kind on which something is due. For each thread, return the earliest due time and the
 -- kinds (see apply_due). thread_key is NULL if the thread does not exist. Threads in `locked` are left out. only_runs: true if
 -- only runs are due. The statement for runs alone is short, because the run of a host that has just committed waits for it.
--- Each statement reads the clock in a subquery: if it read the clock for each row, it could not use an index. It reads the key
--- of the thread in a subquery: a join would read all threads if the planner expected many rows.
+-- Each statement reads the clock in a subquery: if it read the clock for each row, it could not use an index. The statement
+-- also reads the key of the thread in a subquery: a join would read all threads if the planner expected many rows.
 FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
 RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]);
 
@@ -1669,9 +1726,10 @@ FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, ki
 -- functions/end_run.sql -------------------------------------------------------------------------------------------------------
 -- The end of a run. Every verb that ends a run calls end_run.
 
--- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, and write the feed and the webhook
--- delivery. Return as effects the jobs of the runs that may start next. why: the error, or NULL. event: the id of the run's last event. A
--- cancelled run whose messages are kept gets a completion number only if every tool call has a result.
+-- End a run. Give it its completion number, close its HITL requests, end its waits, give back its unread signals, record the
+-- attempt, and write the feed and the webhook delivery. Return as effects the jobs of the runs that may start next. why: the
+-- error, or NULL. event: the id of the run's last event. A cancelled run whose messages are kept gets a completion number only if
+-- every tool call has a result.
 FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 );
@@ -1714,14 +1772,14 @@ FUNCTION runyard.complete_external(for_tenant text, thread_id text, run_id text)
 FUNCTION runyard.open_external(t runyard.threads, run_id text) RETURNS runyard.runs;
 
 -- functions/fan_out.sql -------------------------------------------------------------------------------------------------------
--- Fan-outs. The job of a fan-out starts runs, and waits until fewer than runs.until_fewer of them are live. must_wait in startable.sql
--- decides whether the job waits. execution/fan_out_candidates.py chooses the number.
+-- Fan-outs. The fork job of a fan-out starts runs, and waits until fewer than runs.until_fewer of them are live. must_wait in
+-- startable.sql checks whether the fork job must wait. execution/fan_out_candidates.py chooses the number.
 
--- Return effects with the job of the starter of run r: a fan-out, or a suspended parent whose wait has ended. The claim of the starter
--- checks that it may continue, because other runs of the starter may end at the same time.
+-- Return effects with the job of the starter of run r. The starter is a fan-out, or a suspended parent whose wait has ended.
+-- The claim of the starter checks that it may continue, because other runs of the starter may end at the same time.
 FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb;
 
--- Return the number of live runs that a job started.
+-- Return the number of live runs that a fork job started.
 FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
@@ -1748,7 +1806,7 @@ FUNCTION runyard.feed_delay(OUT seconds double precision, OUT holder text);
 
 -- functions/fork.sql ----------------------------------------------------------------------------------------------------------
 -- Forking a thread. A fork copies no message. Instead it gets rows in `levels`, which show its source up to the cut (cuts.sql).
--- visible_messages.sql decides which messages the levels show. cuts.sql also refuses a cut.
+-- visible_messages.sql has the rules for the messages that the levels show. cuts.sql also refuses invalid cuts.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.
@@ -1822,7 +1880,7 @@ FUNCTION runyard.graph_refuse_deltas(names text[], details jsonb) RETURNS void;
 -- has. Return the threads and copies that showed such a checkpoint. Raises capability_missing if a thread uses a DeltaChannel.
 FUNCTION runyard.graph_delete_runs_v2(for_tenant text, run_ids text[]) RETURNS text[];
 
--- Do the same for code that does not read the threads.
+-- Delete the checkpoints of runs, as graph_delete_runs_v2 does, for callers that do not need the threads.
 FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void;
 
 -- functions/graph_reads.sql ---------------------------------------------------------------------------------------------------
@@ -1915,6 +1973,41 @@ FUNCTION runyard.graph_put_writes(
     new runyard.new_graph_write[]
 ) RETURNS void;
 
+-- functions/history.sql -------------------------------------------------------------------------------------------------------
+-- Reading the context of an attempt: as a whole, after the messages that a worker keeps in memory, or from its end. context of reading.sql
+-- is the same for workers of older releases.
+
+-- Return the number up to which the caller already has the messages of a view, or -1. held: a JSON array with an object for each history
+-- that the caller keeps of the thread: branch_id, the number (seq) and the id of its last message, the cutoff up to which its runs were
+-- complete, and the generation. The caller gets the generation with a history, and returns it. A kept history is not used if
+--   * it is the history of another branch, or of a later state than the view;
+--   * the server was restarted or replaced, because a restored server may give its numbers to other messages;
+--   * its last message is not there;
+--   * messages of the view were erased;
+--   * a run completed later that has messages before the last message of the history.
+FUNCTION runyard.held_until(view runyard.level[], held jsonb, OUT generation text, OUT seq bigint);
+
+-- Return the run of an attempt. Raises stale_fence if another attempt has claimed the run.
+FUNCTION runyard.read_by(thread_key bigint, run_id text, with_fence bigint) RETURNS runyard.runs;
+
+-- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own
+-- messages after the number own_after. The messages that the caller holds are left out (held_until). own: true for messages of
+-- the run. The first row is no message. Its column own is NULL, and its column note is a JSON object with branch_id, cutoff,
+-- generation, and held: true if messages were left out. created_at: the bytes of the time, because the driver needs as long
+-- for a time as for all other columns. calls, results: only for messages without a payload.
+FUNCTION runyard.history(
+    thread_key bigint, run_id text, with_fence bigint, held jsonb, after bigint, own_after bigint, most bigint
+) RETURNS TABLE (
+    seq bigint, id text, parent_id text, of_run text, role text, payload bytea, note text, calls text[], results text[], created_at bytea,
+    own boolean
+);
+
+-- Return up to `most` of the messages that a run sees, the last message first: its own messages before the number own_before,
+-- then the messages of its snapshot before the number `before`.
+FUNCTION runyard.recent(
+    thread_key bigint, run_id text, with_fence bigint, before bigint, own_before bigint, most bigint
+) RETURNS SETOF runyard.messages;
+
 -- functions/interim_writes.sql ------------------------------------------------------------------------------------------------
 -- The writes of attempts before their last writes, of many runs in one transaction.
 
@@ -1937,7 +2030,7 @@ RETURNS text;
 -- invalid_input if the thread has too many labels.
 FUNCTION runyard.set_label(for_tenant text, thread_id text, label text, message_id uuid, most integer) RETURNS void;
 
--- Remove a label. Nothing changes if the thread does not have it.
+-- Remove a label. If the thread does not have the label, change nothing.
 FUNCTION runyard.remove_label(for_tenant text, thread_id text, label text) RETURNS void;
 
 -- Return the branch that stores a message and shows it. A branch also shows the messages of its live run. For an inherited message, return
@@ -1950,8 +2043,8 @@ FUNCTION runyard.labelled_ends(t runyard.threads)
 RETURNS TABLE (label text, message_id uuid, level runyard.level, stored_on bigint, stored_seq bigint);
 
 -- functions/lanes.sql ---------------------------------------------------------------------------------------------------------
--- Lanes: the lane of a run, and the effect of a busy lane (multitask_strategy: enqueue, reject, interrupt, rollback). startable.sql decides
--- which run of a lane may start.
+-- Lanes: the lane of a run, and what a run does on a busy lane (multitask_strategy: enqueue, reject, interrupt, rollback).
+-- startable.sql determines which run of a lane may start.
 
 -- Return the lane to which a run is admitted. alone: true for a parallel run.
 FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text;
@@ -1981,7 +2074,8 @@ FUNCTION runyard.list_leaves(
 FUNCTION runyard.tree_leaves(t runyard.threads)
 RETURNS TABLE (message_id uuid, created_at timestamptz, run_id text, run_status text, level runyard.level, labels text[]);
 
--- Return the last message of the thread's head, and the last message of its first branch. The messages of live runs count.
+-- Return the last message of the thread's head, and the last message of its first branch. The returned messages may belong to
+-- live runs.
 FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid);
 
 -- functions/limits.sql --------------------------------------------------------------------------------------------------------
@@ -2034,8 +2128,14 @@ FUNCTION runyard.runs_statement(
 -- first. The range ends with a comparison of this column alone. With a comparison of rows, the scan would continue until the
 -- first column changes.
 
--- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. Forks of a deleted
--- thread are not listed as forks of a later thread with the same id. They have lower keys than the later thread.
+-- Return threads, in the order of their keys, or the newest first. after: the place after which the page begins, or NULL for the first page.
+-- If there are more, the last row has only the place after which the next page begins. Forks of a deleted thread are not listed as forks of a
+-- later thread with the same id. They have lower keys than the later thread.
+FUNCTION runyard.list_threads_v2(
+    for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, newest_first boolean, most integer, bytes bigint
+) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint);
+
+-- Return threads as list_threads_v2 does, the oldest first, for the code of the previous release.
 FUNCTION runyard.list_threads(
     for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint);
@@ -2095,9 +2195,9 @@ FUNCTION runyard.measure() RETURNS TABLE (
 FUNCTION runyard.permits_of(r runyard.runs) RETURNS text[];
 
 -- Lock the permits of these names, in the order of the names. Only one transaction at a time can then count and free them.
--- After this call, the transaction must not wait for the lock of a thread: this could be a deadlock. A call waits longer for
--- these locks than for the lock of a thread. Transactions that hold these locks are short, and after a failed wait all changes
--- of the call would be undone.
+-- After this call, the transaction must not wait for the lock of a thread, because this wait could cause a deadlock. A call
+-- waits longer for these locks than for the lock of a thread. Transactions that hold these locks are short, and after a failed
+-- wait all changes of the call would be undone.
 FUNCTION runyard.lock_permits(permits text[]) RETURNS void;
 
 -- Return the limit on the permits of a name, or NULL.
@@ -2158,9 +2258,9 @@ RETURNS SETOF runyard.interim_written;
 -- claimed before. It completes with messages that have new ids, and no tool calls or results. The deployment has no limits.
 --
 -- Each function locks its threads in the order of their keys, in one statement. If a lock is not free in time, the function
--- changes nothing. All its writes are inside the block with the exception handler: it costs more to change a row outside of the
--- subtransaction that has locked the row. With the settings of these functions, generic plans find every row by an index. They
--- suit tables of any size.
+-- changes nothing. All its writes are inside the block with the exception handler: it costs more to change a row outside of
+-- the subtransaction that has locked the row. With the settings of these functions, generic plans find every row by an index.
+-- Such plans suit tables of any size.
 
 -- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
 -- for a thread that also has a request that is not plain.
@@ -2180,11 +2280,12 @@ FUNCTION runyard.claim_plain(
 FUNCTION runyard.complete_plain(writes runyard.attempt_write[], message_bytes bigint, patience integer) RETURNS SETOF runyard.ended;
 
 -- functions/printable.sql -----------------------------------------------------------------------------------------------------
--- Printable characters, which ids and names consist of.
+-- Ids and names consist of printable characters.
 
--- Return true if the text has a character that runyard.models.check_id refuses: a control or format character, a separator other than the
--- space, or a private or unassigned character. The ranges are those of Unicode 14, the version of the oldest Python that runyard supports.
--- Most texts are ASCII and do not need the expression. Postgres keeps the compiled expression for the connection.
+-- Return true if the text has a character that runyard.models.check_id refuses: a control or format character, a separator
+-- other than the space, or a private or unassigned character. The ranges are those of Unicode 14, the version of the oldest
+-- Python that runyard supports. Most texts are ASCII, and are not compared with the regular expression. Postgres keeps the
+-- compiled expression for the connection.
 FUNCTION runyard.unprintable(given text) RETURNS boolean;
 
 -- functions/prune.sql ---------------------------------------------------------------------------------------------------------
@@ -2202,14 +2303,15 @@ FUNCTION runyard.prune_feed(kept interval, most integer) RETURNS integer;
 -- their number.
 FUNCTION runyard.prune_tenant(whose text, old_before timestamptz, most integer) RETURNS integer;
 
--- Delete the results of fork jobs that ended before the time `kept`, and the messages and answers of fan-outs, which may have failed or been
--- cancelled. A call deletes whole fan-outs until it has deleted about `most` rows. Return the number of jobs and of deleted rows.
+-- Delete the results of fork jobs that ended more than `kept` ago. Also delete the messages and answers of such fan-outs, even
+-- of failed and cancelled ones. A call deletes whole fan-outs until it has deleted about `most` rows. Return the number of
+-- fork jobs and of deleted rows.
 FUNCTION runyard.prune_results(kept interval, most integer) RETURNS integer;
 
--- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
--- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes about `most` rows of each
--- kind, and the rows of all dead workers. Deliveries have the retention of the feed. Return the largest number of rows that were deleted of
--- one kind. The leader calls this function.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed,
+-- messages of fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. For each kind, a
+-- call deletes at most about `most` rows. For the rows of dead workers there is no maximum. Deliveries have the retention of
+-- the feed. Return the largest number of rows that were deleted of one kind. The leader calls this function.
 FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer;
 
 -- functions/queue_limits.sql --------------------------------------------------------------------------------------------------
@@ -2281,7 +2383,8 @@ FUNCTION runyard.path_page(
 FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.level[];
 
 -- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages after
--- the number own_after. Some own messages may have been stored before the claim. Raises stale_fence if another attempt has claimed the run.
+-- the number own_after. Raises stale_fence if another attempt has claimed the run. Workers of older releases call this function. Other
+-- workers call runyard.history.
 FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
 RETURNS TABLE (message runyard.messages, own boolean);
 
@@ -2315,11 +2418,11 @@ FUNCTION runyard.id_taken(t runyard.threads, message_id uuid) RETURNS jsonb;
 -- `most` is the maximum number of runs and messages that a call examines. Three callers choose it: the process that deletes a thread
 -- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql (left_over).
 
--- Make one step for a deleted thread. Return true if more steps may be needed. Raises locked if another transaction holds a
+-- Make one step for a deleted thread. Return true if more steps can be needed. Raises locked if another transaction holds a
 -- lock that the remaining steps need. This is the lock of a fork, or of a wait whose child is ending.
 FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean;
 
--- Make steps for deleted threads that still have rows, until about `most` rows are examined. Return true if more steps may be needed. If a
+-- Make steps for deleted threads that still have rows, until about `most` rows are examined. Return true if more steps can be needed. If a
 -- step of a thread fails or takes too long, the other threads and the caller continue. Each call begins at a random thread and examines up
 -- to 100 threads. A thread whose steps always fail therefore does not delay the others.
 FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean;
@@ -2362,15 +2465,17 @@ FUNCTION runyard.respond(
 
 -- Return the HITL request that an answer is for. This is the request request_id. Without request_id, it is the request that was
 -- answered with response_id before: the answer is then a repetition. If there is no such request, it is the only pending
--- request of the thread.
+-- request of the thread. enable_sort: only the index of the thread's pending requests has them in order. Before the first ANALYZE, the
+-- other indexes of pending requests look as cheap, and have the requests of all threads.
 FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests;
 
--- Queue the suspended run of an answered request. A suspended run stays the head of its lane.
+-- Queue the suspended run of an answered request. A suspended run stays the head of its lane. Its job has no data for the event run.queued,
+-- because the run has had an attempt.
 FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb);
 
 -- functions/run_events.sql ----------------------------------------------------------------------------------------------------
--- The proven events of a run. These are the events that follow from its rows. They are for readers of a stream that Redis has
--- lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
+-- The proven events of a run. These are the events that follow from the rows of the run. They are for readers of a stream that
+-- Redis has lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
 
 -- Return the proven events of a run after the id `after`, in the order of their ids: at most `most` events and at most `bytes` together. A
 -- larger event is returned alone. An attempt numbers its messages as it appends them, and a later attempt has a higher fence. Event ids of
@@ -2380,16 +2485,21 @@ FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb);
 FUNCTION runyard.run_events(thread_key bigint, run_id text, after bigint[], most integer, bytes bigint)
 RETURNS TABLE (type text, proved_id text, in_thread text, message runyard.messages, request runyard.requests, why jsonb, asked text[], attempt integer);
 
--- Return an event id "<fence>-<n>" as an array of its two numbers, which can be compared. Return NULL for any other text.
+-- Return an event id "<fence>-<n>" as an array of its two numbers, which can be compared. Return NULL for NULL and for any other text. An
+-- array of NULLs would be greater than every place.
 FUNCTION runyard.event_place(event_id text) RETURNS bigint[];
 
 -- functions/same_request.sql --------------------------------------------------------------------------------------------------
--- Repetitions of requests: decide whether a request with a known id is the same request again. The hashes in runyard/ports/commands.py, and
--- runyard.accept for hosts, determine which fields are compared.
+-- Repetitions of requests: compare a request that has a known id with the first request. The hashes in
+-- runyard/ports/commands.py, and runyard.accept for hosts, determine which fields are compared.
 
 -- Return the run that has the id of the request, or a NULL row if the id is free. Raises run_conflict if the run's request was
 -- different.
 FUNCTION runyard.existing_run(for_tenant text, q runyard.request) RETURNS runyard.runs;
+
+-- Return the compared options in which a run and a request differ, as an object. Each name has the value of the run and the value of the
+-- request.
+FUNCTION runyard.differing_options(r runyard.runs, q runyard.request) RETURNS jsonb;
 
 -- Return the names of the fields in which two hashes of requests differ, as an array. The result does not contain the hashes, because a
 -- caller could guess the text of a message from its hash.
@@ -2413,6 +2523,15 @@ FUNCTION runyard.send_signal(
     OUT signal runyard.signals, OUT created boolean, OUT effects jsonb
 );
 
+-- Return the oldest open wait of the thread for a signal. Its run has not ended, and no cancel of the run was requested. The row is NULL if
+-- there is none.
+FUNCTION runyard.wait_for_signal(thread_key bigint, signal_name text) RETURNS runyard.waits;
+
+-- Return signals of an ended run to the thread: the signals that the run took and that none of its attempts received. Delete
+-- the waits that took these signals, so that a redriven run waits again. The oldest open wait of another run takes a signal,
+-- and its run is queued. Otherwise a later wait takes the signal.
+FUNCTION runyard.give_back_signals(r runyard.runs, OUT effects jsonb);
+
 -- Give the open waits of a run the open signals of their names, the oldest signal first.
 FUNCTION runyard.take_signals(r runyard.runs, waits runyard.new_wait[]) RETURNS void;
 
@@ -2434,17 +2553,17 @@ FUNCTION runyard.check_extra(merged jsonb) RETURNS void;
 FUNCTION runyard.check_merged(field text, merged jsonb) RETURNS void;
 
 -- functions/startable.sql -----------------------------------------------------------------------------------------------------
--- The rules that decide which queued run may start next, and which fork jobs may start when the run of their cut ends. A prompt
--- may start if it is the head of its lane. A fork job may start if it waits for no other run. The job of a fan-out waits until
--- fewer than runs.until_fewer of its started runs are live. execution/fan_out_candidates.py chooses this number.
--- fan_out.sql offers the job again.
+-- The rules for which queued run may start next, and which fork jobs may start when the run of their cut ends. A prompt
+-- may start if it is the head of its lane. A fork job may start if it waits for no other run. A fan-out waits until fewer than
+-- runs.until_fewer of its started runs are live. execution/fan_out_candidates.py chooses this number. fan_out.sql offers the
+-- job of the fan-out again.
 
 -- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
 -- (threads.lane_floor), or 0 for a lane other than ''. Postgres inlines this function into a statement that names it after
 -- FROM. In a statement that needs the whole row, the function therefore costs no extra time. If a statement needs only one
--- column, or only the existence of a head, it becomes about ten microseconds slower, because its plan computes every column.
--- The statements of each accept and claim therefore repeat the condition instead (make_way in lanes.sql, plain_runs.sql,
--- startable and not_startable below).
+-- column, or only the existence of a head, the statement becomes about ten microseconds slower, because its plan computes
+-- every column. The statements of each accept and claim therefore repeat the condition instead (make_way in lanes.sql,
+-- plain_runs.sql, startable and not_startable below).
 FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs;
 
 -- Return effects with the queued fork jobs that wait for the end of a run.
@@ -2482,8 +2601,9 @@ FUNCTION runyard.finish_step(thread_key bigint, run_id text, with_fence bigint, 
 -- functions/store_message.sql -------------------------------------------------------------------------------------------------
 -- Storing messages without a run.
 
--- Store a message without a run. If a message with its id is stored already, return the stored message. The caller must compare the two.
--- parent_id: NULL to add to the head, root_id() to begin another tree. expected: the last message that the caller has seen, or NULL.
+-- Store a message without a run. If a message with its id is stored already, return the stored message. The caller must
+-- compare the two messages. parent_id: NULL to add to the head, root_id() to begin another tree. expected: the last message
+-- that the caller has seen, or NULL.
 FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages;
 
@@ -2494,12 +2614,12 @@ FUNCTION runyard.put_plain(INOUT t runyard.threads, branch runyard.branches, mes
 -- functions/suspend.sql -------------------------------------------------------------------------------------------------------
 -- Suspending a run until one of its HITL requests is answered or one of its waits ends. A suspended run holds no permit and no worker.
 
--- Store the attempt's write w, and suspend its run until one of `requests` is answered or one of `waits` ends. If this has happened
--- already, the run stays running. known: the ids of stored requests for which the run still waits.
+-- Store the attempt's write w, and suspend its run until one of `requests` is answered or one of `waits` ends. If one of them
+-- is answered or ended already, the run stays running. known: the ids of stored requests for which the run still waits.
 FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], known text[], waits runyard.new_wait[])
 RETURNS runyard.ended;
 
--- Record that the present attempt has the answers that no earlier attempt had.
+-- Record that the present attempt has the answers and the signals that no earlier attempt had.
 FUNCTION runyard.receive_answers(r runyard.runs) RETURNS void;
 
 -- Suspend a run that waits only for answers. Workers of older releases, which have no waits, call this function.
@@ -2604,8 +2724,8 @@ FUNCTION runyard.run_timeline(
 -- Return the messages with these numbers on the branch of a run.
 FUNCTION runyard.messages_of_run(for_tenant text, thread_id text, run_id text, numbers bigint[]) RETURNS SETOF runyard.messages;
 
--- Return a run of a thread, or a run of an ancestor whose messages the thread shows completely. The ancestor may be deleted.
--- Refuse if there is no such run, or if the thread is deleted.
+-- Return a run of a thread, or a run of an ancestor if the thread shows all messages of that run. The ancestor can be deleted.
+-- Raise an error if there is no such run, or if the thread is deleted.
 FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs;
 
 -- Return the attempts of a run. Two attempts have no row in `attempts`: a running attempt, and the attempt that completed the
@@ -2624,6 +2744,21 @@ FUNCTION runyard.place_key(name text) RETURNS text;
 
 -- Return the seconds from one time to another, at least 0. Return 0 if a time is missing.
 FUNCTION runyard.seconds_between(since timestamptz, until timestamptz) RETURNS double precision;
+
+-- functions/timeline_waits.sql ------------------------------------------------------------------------------------------------
+-- The waits of a run, for its timeline.
+
+-- Return a page of the waits of a run in the order of their begin: at most `most` waits after the place (after_time, after_kind, after_key),
+-- and about `bytes` together. A larger wait is a page of its own. Entries of waits have the kind 4 in a timeline (run_timeline). value: the
+-- value of the signal that the wait took. A value of more than `large` bytes is omitted. size: the bytes of the value. child_status: the
+-- status of the child, or NULL if there is no child. total: the number of waits, counted up to one more than `most`.
+FUNCTION runyard.run_waits(
+    for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
+    large integer
+) RETURNS TABLE (
+    at timestamptz, key text, wait_id text, kind text, name text, due_at timestamptz, ended_at timestamptz, signal_id text, value bytea,
+    size integer, child_status text, total bigint
+);
 
 -- functions/tool_cycles.sql ---------------------------------------------------------------------------------------------------
 -- Tool cycles: the open tool calls of a view, and the check that all tool calls of a run have results. cuts.sql refuses a fork inside a
@@ -2745,10 +2880,10 @@ FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);
 -- Webhooks: make deliveries from the feed, take due deliveries, and record the outcomes of their tries.
 -- runyard/worker/webhook_dispatcher.py chooses `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
--- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
--- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
--- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
--- versions of the secret that sign; empty if the delivery's webhook was removed.
+-- Make deliveries from committed entries. Then take at most `most` due deliveries, endpoint by endpoint in the order of the
+-- endpoints' names, beginning after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in
+-- `busy` (endpoint → number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease`
+-- seconds. versions: the versions of the secret that sign; empty if the delivery's webhook was removed.
 FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer);
@@ -2762,7 +2897,7 @@ FUNCTION runyard.is_delivery_of(d runyard.webhook_deliveries, w runyard.webhooks
 -- can therefore appear before the cursor. Without entries, nothing is written.
 FUNCTION runyard.spread_webhook(w runyard.webhooks, most integer) RETURNS void;
 
--- Give a delivery that the previous release makes to the owner of its webhook.
+-- Set the owner of a delivery that code of the previous release makes. The owner is the owner of the delivery's webhook.
 FUNCTION runyard.choose_delivery_owner() RETURNS trigger;
 
 -- Return the tenants that have entries in the outbox.
@@ -2827,9 +2962,9 @@ FUNCTION runyard.register(
 -- paused: the paused queues. oldest_code: the oldest code version that can run on the schema.
 FUNCTION runyard.beat(worker_id text, OUT draining boolean, OUT paused text[], OUT oldest_code integer);
 
--- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker. The place and the stack
--- are cut to MAX_PLACE_CHARACTERS (ports/workers.py) and MAX_TRACEBACK_BYTES (domain/size_limits.py), because any program with the rights
--- of a worker can write them. A character has at most four bytes.
+-- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker. The place
+-- and the stack are shortened to MAX_PLACE_CHARACTERS (ports/workers.py) and MAX_TRACEBACK_BYTES (domain/size_limits.py),
+-- because any program with the rights of a worker can write them. A character has at most four bytes.
 FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb;
 
 -- Return the facts about a blocked main loop for runyard.explain: the time and the place. Return {} if the loop is not blocked.
@@ -2838,20 +2973,20 @@ FUNCTION runyard.blocked_facts(w runyard.workers) RETURNS jsonb;
 -- Take or renew a lease for `ttl` seconds. Return true if the worker holds the lease.
 FUNCTION runyard.lead(lease text, worker_id text, ttl double precision) RETURNS boolean;
 
--- Return the running runs of workers that are dead or have left, worker by worker, in the order of the workers' ids after `after_worker`.
--- The page ends when it has at least `most` runs and all runs of its last worker. A live worker costs two index entries, however many runs
--- it has.
+-- Return the running runs of workers that are dead or have left, worker by worker, in the order of the workers' ids after
+-- `after_worker`. The page ends when it has at least `most` runs and all runs of its last worker. For a live worker, the
+-- function reads two index entries, however many runs the worker has.
 FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text);
 
--- Examine up to `most` queued runs after the given place, in the order of (changed_at, accept_no). Return the jobs of the runs that wait
--- only for a worker. If there may be more runs, the last row has the place of the last examined run and no job. unchanged: the shortest
--- time since the last change of an examined run. within: the longest time since this change, or NULL.
+-- Examine at most `most` queued runs after the given place, in the order of (changed_at, accept_no). Return the jobs of the
+-- runs that wait only for a worker. If there may be more runs, the last row has the place of the last examined run and no job.
+-- unchanged: the shortest time since the last change of an examined run. within: the longest time since this change, or NULL.
 FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint);
 
--- Return the jobs of the given runs that runyard.waiting would return.
+-- Return the jobs of those given runs for which runyard.waiting would return a job.
 FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb;
 
 -- Return true if an admitted run is the head of its lane. The function reads the index backwards from the run, because the front of a long
@@ -2866,8 +3001,9 @@ FUNCTION runyard.waits_for_worker(r runyard.runs, unchanged interval) RETURNS bo
 -- The writes of attempts: lock the run, compare the fence, and store the write. complete_plain (plain_runs.sql) repeats these
 -- conditions for the completions of a batch.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds to wait for the lock. After
--- this time the rows are NULL. If patience is NULL, the session's limit applies, and the call fails after it.
+-- Lock a thread, and return it with one of its runs. A row is NULL if the thread or the run does not exist. patience:
+-- milliseconds to wait for the lock. After this time the rows are NULL. If patience is NULL, the session's lock_timeout
+-- applies, and the call fails after it.
 FUNCTION runyard.lock_run(thread_key bigint, run_id text, patience integer DEFAULT NULL, OUT t runyard.threads, OUT r runyard.runs);
 
 -- Wait for the lock of a thread, and return the thread. The row is NULL if there is no thread, or if another transaction keeps the lock for

@@ -1,4 +1,4 @@
-"""Send one heartbeat over a separate connection. The heartbeat process calls this module, which therefore imports little."""
+"""Send one heartbeat over a separate connection. This module imports little, because the heartbeat process calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .connecting import Connector, session_timeouts, split_url
 from .driver_errors import translated
 
 CALL_SECONDS: Final = 2.0
-"""Seconds that a heartbeat may take, including the time for connecting."""
+"""Maximum seconds of a heartbeat, including the time for connecting."""
 CONNECTION: Final = "runyard-heartbeat-process"
 """The name under which Postgres lists the connection."""
 

@@ -51,12 +51,11 @@ class PostgresThreadStore:
         return row["thread_key"] if row else None
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
-        """Return threads, the oldest first."""
-        after = cursors.number(page.cursor) if page.cursor is not None else 0
+        """Return threads, in the order in which they were made, or the newest first."""
+        after = cursors.number(page.cursor) if page.cursor is not None else None
         having = codec.to_json(dict(where.tags)) if where.tags else None
-        rows = await self.db.rows(
-            *("threads", self.tenant, where.parent_thread_id, where.agent, having, after, page.limit, self.db.page_bytes)
-        )
+        filters = (self.tenant, where.parent_thread_id, where.agent, having)
+        rows = await self.db.rows("threads", *filters, after, where.newest_first, page.limit, self.db.page_bytes)
         more = rows.pop() if rows and rows[-1]["thread_id"] is None else None
         return Page([codec.thread_entry(row) for row in rows], cursors.encode(more["place"]) if more else None)
 
@@ -165,8 +164,13 @@ class PostgresThreadStore:
         """Return the keys of the thread's branches, in the order in which they were opened."""
         return [row["branch_id"] for row in await self.db.rows("branch_keys", self.tenant, thread_id)]
 
+    async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]:
+        """Return the key of the branch at a place of :meth:`branch_keys`, or None, and the number of the branches."""
+        row = await self.db.one("branch_at", self.tenant, thread_id, place)
+        return row["branch_id"], row["branches"]
+
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return the branch's own messages of all runs, in order."""
+        """Return the messages that are stored on the branch, of all runs, in order. Inherited messages are omitted."""
         place = (self.tenant, thread_id, branch, after, limit, self.db.page_bytes)
         return await history.messages(await self.db.rows("branch_messages", *place), thread_id=thread_id)
 
@@ -204,8 +208,8 @@ class PostgresThreadStore:
         return stored
 
     async def fork(self, request: ForkRequest) -> Forked:
-        """Fork a thread, in a time that does not depend on its length (F1 to F8). If an equal request made the fork before,
-        return it."""
+        """Fork a thread (F1 to F8). The time for the fork does not depend on the length of the thread. If an equal request
+        made the fork before, return it."""
         asked = codec.fork_json(request) | {"tags": check_tags(request.tags, request.title)}
         row = await self.db.one("fork", self.tenant, codec.to_json(asked), request.fork_hash)
         return Forked(codec.thread(row), row["created"])

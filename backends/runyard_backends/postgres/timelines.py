@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final, TypeAlias
 
 from runyard.domain import timeline
 from runyard.domain.threads import ChildRun, ChildRuns
 from runyard.domain.timeline import Timeline, TimelineEntry
-from runyard.domain.waits import MAX_CHILD_DEPTH
+from runyard.domain.waits import MAX_CHILD_DEPTH, Wait
 from runyard.errors import DataCorruptedError, RunNotFoundError
 from runyard.models import Message, ToolCallPart
 from runyard.ports.queries import FIRST_PAGE, PageRequest
@@ -20,6 +21,12 @@ from ..codec.damaged_rows import UNDECODABLE
 from ..codec.history import SLICE_BYTES
 from . import codec
 from .database import Database
+
+Place: TypeAlias = tuple[datetime, int, str]
+"""The place of an entry: its time, its kind and its key."""
+
+WAIT_KIND: Final = 4
+"""The kind of a wait in a place."""
 
 
 class PostgresTimelineStore:
@@ -44,7 +51,10 @@ class PostgresTimelineStore:
         ids = (self.tenant, thread_id, run_id)
         after = cursors.place(page.cursor) if page.cursor is not None else cursors.START
         most_bytes = min(self.db.page_bytes, timeline.TIMELINE_BYTES)
-        rows = await self.db.rows("run_timeline", *ids, *after, page.limit, most_bytes, timeline.LARGE_RESULT_BYTES)
+        bounds = (page.limit, most_bytes, timeline.LARGE_RESULT_BYTES)
+        found_rows = await self.db.rows("run_timeline", *ids, *after, *bounds)
+        found_waits = await self.db.rows("run_waits", *ids, *after, *bounds)
+        rows, waits, next_place = _first(found_rows, found_waits, page.limit)
         known = await self.db.one("run_durations", *ids)
         found = await self.db.row("run", *ids) or await self.db.row("inherited_run", *ids)
         if found is None:
@@ -52,14 +62,13 @@ class PostgresTimelineStore:
         run = codec.run_entry(found)
         calls = await self._earlier_calls(ids, rows)
         last = _message(known)
-        more = bool(rows) and rows[0]["total"] > len(rows)
         return Timeline(
             run=timeline.listed(run),
             error=timeline.error_of(run),
             answer=timeline.answer_of(last if isinstance(last, Message) else None),
             **{f"{name}_seconds": known[name] for name in ("queued", "running", "parked", "waiting")},
-            entries=await _entries(rows, calls),
-            next=cursors.encode([rows[-1]["at"].isoformat(), rows[-1]["entry_kind"], rows[-1]["key"]]) if more else None,
+            entries=_in_order(rows, await _entries(rows, calls), waits),
+            next=cursors.encode([next_place[0].isoformat(), *next_place[1:]]) if next_place is not None else None,
         )
 
     async def _earlier_calls(self, ids: tuple[str, str, str], rows: Sequence[codec.Row]) -> dict[str, ToolCallPart]:
@@ -81,12 +90,46 @@ def _message(row: codec.Row) -> Message | DataCorruptedError | None:
         return error
 
 
-async def _entries(rows: Sequence[codec.Row], calls: dict[str, ToolCallPart]) -> list[TimelineEntry]:
-    """Decode rows. The event loop can run between the rows of each slice."""
-    entries: list[TimelineEntry] = []
+def _place(row: codec.Row) -> Place:
+    return row["at"], row["entry_kind"], row["key"]
+
+
+def _place_of_wait(row: codec.Row) -> Place:
+    return row["at"], WAIT_KIND, row["key"]
+
+
+def _first(
+    rows: Sequence[codec.Row], waits: Sequence[codec.Row], limit: int
+) -> tuple[list[codec.Row], list[codec.Row], Place | None]:
+    """Return the rows and the waits of one page, and its last place if entries follow.
+
+    ``rows`` and ``waits`` each begin at the page's first place. Each may have fewer entries than follow there.
+    """
+    there = [*map(_place, rows)], [*map(_place_of_wait, waits)]
+    ends = [found[-1] for part, found in zip((rows, waits), there, strict=True) if part and part[0]["total"] > len(part)]
+    places = sorted((*there[0], *there[1]))
+    page = [place for place in places if not ends or place <= min(ends)][:limit]
+    if not page:
+        return [], [], None
+    last = page[-1]
+    kept = [row for row in rows if _place(row) <= last], [row for row in waits if _place_of_wait(row) <= last]
+    return *kept, last if ends or len(page) < len(places) else None
+
+
+def _in_order(
+    rows: Sequence[codec.Row], entries: Sequence[list[TimelineEntry]], waits: Sequence[codec.Row]
+) -> list[TimelineEntry]:
+    """Return the entries of ``rows`` and of ``waits`` in the order of their places."""
+    placed = [*zip(map(_place, rows), entries, strict=True), *((_place_of_wait(row), [_wait(row)]) for row in waits)]
+    return [entry for _, found in sorted(placed, key=lambda item: item[0]) for entry in found]
+
+
+async def _entries(rows: Sequence[codec.Row], calls: dict[str, ToolCallPart]) -> list[list[TimelineEntry]]:
+    """Decode rows. After each slice of rows, other tasks can run."""
+    entries: list[list[TimelineEntry]] = []
     size = 0
     for row in rows:
-        entries += _entries_of(row, calls)
+        entries.append(_entries_of(row, calls))
         size += len(row["payload"] or b"") + len(row["result"] or b"")
         if size > SLICE_BYTES:
             await asyncio.sleep(0)
@@ -119,3 +162,13 @@ def _step(row: codec.Row, at: datetime) -> TimelineEntry:
     except UNDECODABLE:
         return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
     return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, done=row["done"], omitted=omitted)
+
+
+def _wait(row: codec.Row) -> TimelineEntry:
+    value, omitted = None, row["size"] if row["value"] is None else None
+    try:
+        value = codec.unpack(row["value"]) if row["value"] is not None else None
+    except UNDECODABLE:
+        return TimelineEntry(type=row["kind"], id=row["wait_id"], at=row["at"], name=row["name"], status="damaged")
+    fields = {name: row[name] for name in ("wait_id", "kind", "name", "due_at", "ended_at", "signal_id")}
+    return timeline.of_wait(Wait(**fields, value=value), row["at"], child=row["child_status"], omitted=omitted)

@@ -39,6 +39,6 @@ class PostgresUsageStore:
         return UsageReport.of(since, until, agent, found, rows[0]["counted_until"])
 
     async def count(self, limit: int = 5000) -> FeedDelay:
-        """Add about ``limit`` further entries of the outbox to the totals."""
+        """Add the next entries of the outbox to the totals, about ``limit`` of them."""
         row = await self.db.one("count_usage", limit)
         return FeedDelay(row["seconds"], row["holder"])

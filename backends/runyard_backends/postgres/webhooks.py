@@ -1,4 +1,5 @@
-"""Webhooks on Postgres: subscriptions and deliveries. Deliveries are made from the feed and taken under a lease."""
+"""Webhooks on Postgres: subscriptions and deliveries. Deliveries are created from the entries of the feed. A sender takes a
+delivery under a lease."""
 
 from __future__ import annotations
 

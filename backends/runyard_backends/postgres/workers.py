@@ -69,12 +69,12 @@ class PostgresWorkerStore:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 
     async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
-        """Record that user code blocks the worker's main loop. None ends the block."""
+        """Record where user code blocks the worker's main loop. None: nothing blocks the loop any more."""
         said = (blocked.seconds, blocked.place, blocked.stack) if blocked else (None, None, None)
         await self.db.row("report_block", worker_id, *said)
 
     async def report_redis(self, worker_id: str, reason: str | None) -> None:
-        """Record the reason why the worker does not reach Redis. None means that the worker reaches Redis."""
+        """Record the reason why the worker cannot reach Redis. None: the worker reaches Redis."""
         await self.db.row("report_redis", worker_id, reason)
 
     async def workers(self) -> list[WorkerInfo]:
@@ -105,7 +105,8 @@ class PostgresWorkerStore:
         return led
 
     async def mark_dead(self, worker_id: str, heartbeat_at: datetime) -> bool:
-        """Declare the worker dead if its last heartbeat was at ``heartbeat_at``. Return True if this call declared it dead."""
+        """Declare the worker dead if its last heartbeat was at ``heartbeat_at``. Return True if this call declared the worker
+        dead."""
         return await self.db.row("mark_dead", worker_id, heartbeat_at) is not None
 
     async def running(self, worker_id: str) -> list[AttemptToken]:
@@ -119,8 +120,8 @@ class PostgresWorkerStore:
         return [RunRef(row["thread_key"], row["run_id"]) for row in await self.db.rows("cancelling", worker_id)]
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
-        """Return the running runs of dead and missing workers, worker by worker. The page ends when it has at least ``limit``
-        runs and all runs of its last worker. ``after``: the last worker of the page before."""
+        """Return a page of the running runs of dead and missing workers, worker by worker. The page ends when it has at least
+        ``limit`` runs and all runs of its last worker. ``after``: the last worker of the page before."""
         rows = await self.db.rows("orphans", after, limit)
         found = [Orphan(codec.job(codec.from_json(row["job"])), row["worker_id"], row["cancelled"]) for row in rows]
         return OrphanPage(found, rows[-1]["worker_id"] if len(rows) >= limit else None)
@@ -133,22 +134,22 @@ class PostgresWorkerStore:
         within: timedelta | None = None,
         limit: int = 1000,
     ) -> WaitingPage:
-        """Examine up to ``limit`` queued runs. Return the jobs of the lane heads that wait only for a worker. ``unchanged``:
-        minimum time since the last change of an examined run. ``within``: maximum time since this change, or None for no
-        bound."""
+        """Examine at most ``limit`` queued runs. Return the jobs of the runs that are the heads of their lanes and wait only
+        for a worker. ``unchanged``: minimum time since the last change of an examined run. ``within``: maximum time since this
+        change, or None for no maximum."""
         rows = await self.db.rows("waiting", unchanged, within, *(after or (None, None)), limit)
         jobs = [codec.job(codec.from_json(row["job"])) for row in rows if row["job"] is not None]
         more = bool(rows) and rows[-1]["job"] is None
         return WaitingPage(jobs, (rows[-1]["place_time"], rows[-1]["place_no"]) if more else None)
 
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
-        """Return the jobs of the runs ``refs`` that ``waiting`` would return."""
+        """Return the jobs of those runs of ``refs`` for which ``waiting`` would return a job."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
         return [codec.job(codec.from_json(row["job"])) for row in await self.db.rows("still_waiting", unchanged, keys, ids)]
 
     async def prune(self, retention: Retention, limit: int = 5000) -> bool:
-        """Delete data whose retention has passed. Delete all dead workers, and at most ``limit`` rows of every other kind.
-        Return True if more data may be left to delete."""
+        """Delete data whose retention has passed, at most about ``limit`` rows of each kind. There is no maximum for dead
+        workers. Return True if more data is possibly left to delete."""
         gone: int = await self.db.value("prune", retention.feed, retention.results, retention.workers, limit)
         return gone >= limit
 

@@ -1,4 +1,5 @@
-"""Scheduling and event streams on Redis. All of this data may be lost at any moment, because Postgres alone decides."""
+"""Scheduling and event streams on Redis. All of this data can be lost at any moment, because Postgres has the authoritative
+state."""
 
 from .connection import RedisServer
 from .events import RedisEventLog

@@ -1,4 +1,4 @@
-"""Decode the new jobs of a look into requests. A look is one read of a queue of arq.
+"""Decode the new jobs of a look into requests. A look is one pass over a queue of arq.
 
 :func:`decode_jobs` calls no server. To decode a job with many values takes milliseconds. The function therefore runs in a
 thread, and the event loop of the worker is not blocked.
@@ -41,7 +41,7 @@ class DecodedJob:
 
     @property
     def takes_lane(self) -> bool:
-        """True if the run waits in the lane of its thread. The number of runs in this lane may be limited."""
+        """True if the run waits in the lane of its thread. The number of runs in this lane can be limited."""
         request = self.request
         return isinstance(request, AcceptRequest) and request.kind == "prompt" and not request.options.parallel
 
@@ -52,7 +52,8 @@ class DecodedJob:
 
 
 def decode_jobs(looks: Sequence[ArqLook]) -> tuple[list[DecodedJob], Sequence[ArqLook]]:
-    """Return the decoded jobs of ``looks``, and the looks that are left after VALUES_PER_LOOK values."""
+    """Decode the jobs of ``looks`` until they have VALUES_PER_LOOK values together. Return the decoded jobs, and the ``looks``
+    whose jobs were not decoded."""
     jobs: list[DecodedJob] = []
     values = 0
     for n, look in enumerate(looks):

@@ -1,10 +1,9 @@
 """The loop that accepts runs for the jobs of arq's own client. Each worker that serves queues of arq has this loop.
 
-A look is one read of a queue. It returns the new jobs, and known jobs whose next look is due. Postgres accepts a run for a new
-job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's queue until the
-run has ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a queue. Every step
-may be repeated. If a worker dies between two steps, a later look does the missing steps.
-"""
+A look is one pass over a queue of arq. It returns the new jobs, and known jobs whose next look is due. Postgres accepts a run
+for a new job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's queue
+until the run has ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a queue.
+Every step may be repeated. If a worker dies between two steps, a later look does the missing steps."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from runyard.client.accepting import accept_request
 from runyard.client.client import Client
-from runyard.client.runs import accept_request
 from runyard.domain.agent_names import wanted
 from runyard.domain.states import ENDED, RunStatus
 from runyard.domain.validation import MAX_ID_LENGTH
@@ -71,12 +70,14 @@ than LEASE_SECONDS."""
 TAKES_AT_ONCE: Final = 10
 """Maximum number of jobs of a queue that one worker accepts at the same time."""
 ORDER_SECONDS: Final = 2 * LEASE_SECONDS
-"""Seconds after its due time for which a job waits for a missing thread or run. Another job may be about to make the thread or
-run. If the worker of the other job died, another worker gets the other job at the end of its lease."""
+"""For this number of seconds after its due time, a job waits for a missing thread or run, because another job may still make
+the thread or run. The time is longer than a lease: if the worker of the other job died, a second worker gets the other job at
+the end of the lease."""
 RESULTS_AT_ONCE: Final = 8
 """Maximum number of results that one worker makes at the same time for a queue. One result may have several MiB."""
 ARGUMENT_BYTES: Final = 64 * 2**10
-"""Maximum bytes of a refused job for which the result contains the job's arguments."""
+"""Maximum number of bytes of a refused job whose result contains the job's arguments. The result of a larger job has no
+arguments."""
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class ArqIntake:
 class Takes:
     """The limits of one look at the queue. ``until``: the time of the event loop after which no further job is accepted.
     ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. It contains
-    None if no thread accepts more runs."""
+    None if all threads refuse further runs."""
 
     until: float
     locked: set[object] = field(default_factory=set)
@@ -174,14 +175,13 @@ class QueueIntake:
     async def _take_in_order(self, jobs: Sequence[DecodedJob], takes: Takes) -> None:
         """Accept the jobs of a thread one after the other, because a fork may follow the prompt that makes its thread.
 
-        Jobs that were enqueued in the same millisecond may be accepted in another order.
-        """
+        Jobs that were enqueued in the same millisecond may be accepted in another order."""
         kept = [await self._take(job, takes, n < len(jobs)) for n, job in enumerate(jobs, 1)]
         await self._queue.keep(one for one in kept if one is not None)
 
     async def _take(self, job: DecodedJob, takes: Takes, more: bool) -> Keep | None:
-        """Accept a job within the limits of ``takes``. Return the job if it has no result yet. ``more``: True if the look has
-        later jobs of the same thread."""
+        """Accept a job within the limits of ``takes``. Return the job if it has no result yet. ``more``: True if the same look
+        also read later jobs of the thread."""
         try:
             async with self._takes:
                 if asyncio.get_running_loop().time() >= takes.until:
@@ -241,7 +241,7 @@ class QueueIntake:
         try:
             await accept_request(self._client, request)
         except RunConflictError as error:
-            if error.details.get("differs") != ["options"]:
+            if error.details.get("differs") != ["expires_in"]:
                 raise
             run = await self._client.run(request.thread_id, request.run_id)
             options = request.options.model_copy(update={"expires_in": run.options.expires_in})
@@ -345,7 +345,7 @@ class QueueIntake:
         """Write the failure of a job that gets no run."""
         look = job.look
         fields = {"arq_queue": self.name, "job_id": _shown(look), "function": job.job.function[:MAX_FUNCTION]}
-        # The log entry has no message, because the message may contain a user's data.
+        # The log entry omits the text of the error, because the text can contain a user's data.
         log.warning("arq_job_refused", **fields, code=failure["code"], field=failure["details"].get("field"))
         shown = job.job if look.size <= ARGUMENT_BYTES else replace(job.job, args=[], kwargs={})
         await self._answer(look, shown, JobOutcome(False, failure, look.now_ms, look.now_ms), "refused")
@@ -360,7 +360,7 @@ class QueueIntake:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _later(self, look: ArqLook, error: Exception) -> Keep:
-        """Keep a job after an error of a server or a defect of this program."""
+        """Keep a job for a later look, after an error of a server or a defect of this program."""
         if isinstance(error, TimeoutError):
             log.warning(
                 "arq_job_delayed", arq_queue=self.name, job_id=_shown(look), error="the job could not be accepted in time"
@@ -377,13 +377,14 @@ def _is_answer(error: RunyardError) -> bool:
 
 
 def _is_early(look: ArqLook, error: RunyardError, more: bool) -> bool:
-    """Return True if the missing thread or run may be made soon, because a worker may be about to accept its prompt."""
+    """Return True if the missing thread or run that a job needs can still appear. A worker may be about to accept the prompt
+    that makes the thread or run."""
     missing = isinstance(error, ThreadNotFoundError | RunNotCompletedError)
     return missing and (more or look.others > 0) and look.age < ORDER_SECONDS
 
 
 def _full_delay(look: ArqLook) -> float:
-    """Return the seconds until the next try of a job that a full queue refused. The time grows with the age of the job."""
+    """Return the seconds until the next look at a job that a full queue refused. The time grows with the age of the job."""
     return jittered(min(max(look.age / LOOKS_PER_AGE, FULL_SECONDS), MAX_FULL_SECONDS))
 
 
@@ -393,7 +394,7 @@ def _shown(look: ArqLook) -> str:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait until all ``calls`` have ended. Then raise the first error, if any."""
+    """Wait until all ``calls`` have ended. If any of them failed, raise the first error."""
     for error in await asyncio.gather(*calls, return_exceptions=True):
         if error is not None:
             raise error

@@ -41,8 +41,8 @@ def cancelled(run_id: str) -> dict[str, Any]:
 
 
 async def _earlier_text(client: Client, result: RunResult) -> str:
-    """Return the text of the run's last assistant message, read page by page. Return "" if ``result`` omits no messages or has
-    the message."""
+    """Return the text of the run's last assistant message, read page by page. Return "" in two cases: ``result`` has all
+    messages of the run, or ``result`` has the last assistant message."""
     if "messages" not in result.omitted or any(message.role == "assistant" for message in result.messages):
         return ""
     before = result.messages[0].parent_id

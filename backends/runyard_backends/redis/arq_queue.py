@@ -55,7 +55,7 @@ QUEUED_SCORE: Final = -1_000_000_000_000_000.5
 DEFERRED_SCORE: Final = 1_000_000_000_000_000.5
 """Score after a look of a job that is not due. arq shows the job as deferred."""
 ABORT_MS: Final = abort_job_max_age * 1000
-"""Milliseconds by which an abort may be older than the enqueue of its job, because the two times may come from different
+"""Milliseconds by which an abort can be older than the enqueue of its job, because the two times may come from different
 clocks. An older abort was for an earlier job with the same id. After its last write, the hash ``arq_aborts`` is kept for the
 same time."""
 ABORTS_PER_LOOK: Final = 100
@@ -80,10 +80,10 @@ class ArqLook:
     """A job of the queue at the time ``now_ms``. Times are in ms since 1970.
 
     ``others``: the number of other jobs of the queue that have no run and no result. ``score``: the due time that the producer
-    has given. ``expires_ms``: the time by which the job must start, None, or BODY_GONE. ``record``: the record of the run that
-    :meth:`ArqQueue.keep` wrote, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True if the client
-    has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format, if no run was accepted.
-    It is empty if the job has more than JOB_BYTES. ``size``: the number of bytes of the body.
+    has given. ``expires_ms``: the time by which the job must start, None for any time, or BODY_GONE. ``record``: the record of
+    the run, as :meth:`ArqQueue.keep` wrote it, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True
+    if the client has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format, if no run
+    was accepted. It is empty if the job has more than JOB_BYTES. ``size``: the number of bytes of the body.
     """
 
     id: bytes
@@ -132,7 +132,7 @@ class Keep:
 class ArqQueue:
     """The queue ``name`` of arq. ``keep_result``: seconds for which results are kept.
 
-    Raises InvalidInputError if runyard or arq may use ``name`` for another key.
+    Raises InvalidInputError if ``name`` could equal the name of another key of runyard or arq.
     """
 
     def __init__(self, server: RedisServer, name: str, keep_result: float) -> None:
@@ -186,7 +186,7 @@ class ArqQueue:
 
 
 def _check_name(name: str, namespace: str) -> None:
-    """Raise InvalidInputError if arq or a deployment of runyard may use this name for another key."""
+    """Raise InvalidInputError if ``name``, as the name of a queue, could equal the name of another key of arq or of runyard."""
     of_arq = name.startswith(_ARQ_PREFIXES) or name == abort_jobs_ss or name.endswith(health_check_key_suffix)
     if of_arq or name == namespace or name.startswith(namespace + ":") or re.search(r":\{\d+\}:", name):
         words = f"a queue of arq cannot be called {brief(name)}, because keys of arq or runyard have such names"

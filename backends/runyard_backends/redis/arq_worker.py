@@ -46,7 +46,7 @@ class ArqWorker(arq.worker.Worker):
     """Serves ``app`` from ``backend``. ``host``: the worker that claims and executes the runs.
 
     arq's hooks (``on_startup``, ``on_shutdown``, ``on_job_start``, ``on_job_end``, ``after_job_end``) are called as arq
-    documents them. An error in a hook of a job is logged. It does not change the outcome of the run.
+    documents them. An error in a hook of a job is logged. Such an error does not change the outcome of the run.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ArqWorker(arq.worker.Worker):
         log.warning("job_not_decoded", job_id=job_id, error="arq could not decode the job")
 
     async def _dispatch(self, job: Job, execution: Execution) -> Ended | None:
-        """Execute a claimed run between arq's hooks, and count it as arq does."""
+        """Execute a claimed run between arq's hooks, and count the run as arq counts its jobs."""
         key = f"{job.id}#{execution.attempt.fence}"
         ctx = {**self.ctx, "job_id": job.id, "job_try": execution.record.attempt}
         task = asyncio.current_task()

@@ -1,11 +1,11 @@
-"""Connections to a cluster of Redis. Each call is sent to the server that holds the slot of its key.
+"""Connections to a cluster of Redis. Each call is sent to the server that holds the hash slot of its key.
 
-The shard in the name of a key determines the slot. All keys of the schedule are in shard 0. Therefore one server has the whole
-schedule, and a worker waits on one connection. The event streams are spread over all shards.
+The shard in the name of a key determines the hash slot. All keys of the schedule are in shard 0. Therefore one server has the
+whole schedule, and a worker waits on one connection. The event streams are spread over all shards.
 
-The first call reads the map of slots to servers. The map is read again after a server was lost, or after a reply that another
-server holds the slot. While a slot is moved key by key, calls for it raise BackendUnavailableError, because a script
-needs all keys of its shard on one server.
+The first call reads the map of hash slots to servers. The map is read again after a server was lost, or after a reply that
+another server holds the hash slot. While a hash slot is moved key by key, calls for it raise BackendUnavailableError, because a
+script needs all keys of its shard on one server.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ SHARDS: Final = 16
 """Number of shards in a cluster. The number must be the same in every process of a deployment. All streams of a shard are on
 one server."""
 ROUNDS: Final = 3
-"""Maximum number of times that a call is sent. A call is sent again if a server replies that another server holds the slot."""
+"""Maximum number of times that a call is sent. A call is sent again if a server replies that another server holds the hash
+slot."""
 TOPOLOGY_SECONDS: Final = 0.5
-"""Seconds to wait for one server's list of the slots."""
+"""Seconds to wait for one server's list of the hash slots."""
 REREAD_SECONDS: Final = 0.05
-"""Minimum seconds between two reads of the slots. The limit protects the servers from many failing calls."""
+"""Minimum seconds between two reads of the hash slots. This minimum protects the servers when many calls fail."""
 OPTIONAL_SECONDS: Final = 0.5
 """Maximum seconds to wait for optional calls before the other calls are sent."""
 
@@ -50,9 +51,8 @@ OPTIONAL_SECONDS: Final = 0.5
 class RedisCluster:
     """Implements :class:`~runyard_backends.redis.servers.RedisServers`. ``url``: names some servers of the cluster. ``name``:
     the name under which the servers list the connections. ``timeout`` and ``max_connections``: passed to each
-    :class:`~runyard_backends.redis.connection.RedisServer`. A call that must also read the slots may take ``timeout`` seconds
-    longer.
-    """
+    :class:`~runyard_backends.redis.connection.RedisServer`. A call that must also read the hash slots may take ``timeout``
+    seconds longer."""
 
     def __init__(
         self, url: str, *, namespace: str = "runyard", timeout: float = 2.0, max_connections: int = 16, name: str = "runyard"
@@ -117,8 +117,8 @@ class RedisCluster:
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe to ``channel`` at the server that holds its slot, because this server publishes its messages. When the slot
-        has moved to another server, the subscription ends with an error."""
+        """Subscribe to ``channel`` at the server that holds its hash slot, because this server publishes its messages. When the
+        hash slot has moved to another server, the subscription ends with an error."""
         with translated():
             server = await self._server(self.keys.shard_of(channel))
         with self._noticing_losses():
@@ -126,12 +126,12 @@ class RedisCluster:
                 yield subscription
 
     def shards_beside(self, shard: int) -> int:
-        """Return the number of shards on the server that holds ``shard``. Before the first read of the slots, return the number
-        of all shards."""
+        """Return the number of shards on the server that holds ``shard``. Before the first read of the hash slots, return the
+        number of all shards."""
         return self._places.count(self._places[shard]) if self._places else SHARDS
 
     async def primaries(self) -> Sequence[RedisServer]:
-        """Return the servers that hold slots of the shards."""
+        """Return the servers that hold the hash slots of the shards."""
         with translated():
             await self._read_slots()
         return [self._servers[place] for place in dict.fromkeys(self._places)]
@@ -142,7 +142,7 @@ class RedisCluster:
         await asyncio.gather(*(server.close() for server in self._servers.values()), *self._closing)
 
     async def _replies(self, calls: Sequence[Call]) -> list[Any]:
-        """Send ``calls`` to the servers that hold their slots. The reply to a refused call is a ResponseError."""
+        """Send ``calls`` to the servers that hold their hash slots. The reply to a refused call is a ResponseError."""
         replies: list[Any] = [None] * len(calls)
         left = list(range(len(calls)))
         for _ in range(ROUNDS):
@@ -169,7 +169,7 @@ class RedisCluster:
         return replies
 
     def _by_place(self, calls: Sequence[Call]) -> dict[Address, list[int]]:
-        """Return the positions of ``calls`` by the address of the server that holds their slots."""
+        """Return the positions of ``calls`` by the address of the server that holds their hash slots."""
         found: defaultdict[Address, list[int]] = defaultdict(list)
         for n, call in enumerate(calls):
             found[self._places[self.keys.shard_of(call.key)]].append(n)
@@ -181,7 +181,7 @@ class RedisCluster:
 
     @contextmanager
     def _noticing_losses(self) -> Iterator[None]:
-        """Mark the slots as stale if a server cannot be used. The next call then reads the slots again."""
+        """Mark the hash slots as stale if a server cannot be used. The next call then reads the hash slots again."""
         try:
             yield
         except (RedisError, OSError, BackendUnavailableError):
@@ -189,17 +189,17 @@ class RedisCluster:
             raise
 
     def _notice_refusals(self, replies: Sequence[Any]) -> None:
-        """Mark the slots as stale if a server has replied that it cannot be used."""
+        """Mark the hash slots as stale if a server has replied that it cannot be used."""
         if any(isinstance(reply, ResponseError) and cannot_serve(reply) for reply in replies):
             self._is_stale = True
 
     async def _read_slots(self) -> None:
-        """Read the map of slots to servers if it is unknown or stale, at most once in REREAD_SECONDS. Raises ConnectionError if
-        no server answers."""
+        """Read the map of hash slots to servers if it is unknown or stale, at most once in REREAD_SECONDS. Raises
+        ConnectionError if no server answers."""
         if not self._must_read():
             return
         async with self._reading:
-            if not self._must_read():  # a concurrent call has read the slots
+            if not self._must_read():  # a concurrent call has read the hash slots
                 return
             if self._closed:
                 raise ConnectionError("this RedisCluster was closed")
@@ -216,9 +216,9 @@ class RedisCluster:
         return self._is_stale and time.monotonic() >= self._read_at + REREAD_SECONDS
 
     async def _told_places(self) -> list[Address]:
-        """Ask one server after the other for the slots. Return the address of the primary of each shard."""
+        """Ask one server after the other for the hash slots. Return the address of the primary of each shard."""
         known = [*dict.fromkeys((*self._servers, *self._url.seeds))]
-        random.shuffle(known)  # random, because a server that is cut off from the others would always return old slots
+        random.shuffle(known)  # random, because a server that has lost the other servers would always return old hash slots
         last: Exception = ConnectionError("the cluster has no server")
         for address in known:
             try:
@@ -227,7 +227,7 @@ class RedisCluster:
                 return self._places_in(ranges, address)
             except (RedisError, OSError) as error:
                 last = error
-        raise ConnectionError(f"no server of the cluster tells which server holds which slot ({last})") from last
+        raise ConnectionError(f"no server of the Redis cluster returned the map of hash slots to servers ({last})") from last
 
     def _places_in(self, ranges: Sequence[Sequence[Any]], asked: Address) -> list[Address]:
         """Return the address of each shard's primary. ``ranges``: the reply to CLUSTER SLOTS of the server ``asked``."""
@@ -242,8 +242,8 @@ class RedisCluster:
         return places
 
     def _settle(self, places: list[Address]) -> None:
-        """Use the servers at ``places``. Close the connections to servers that have lost all their slots. Separate tasks close
-        them, because a lost server may delay the close."""
+        """Use the servers at ``places``. Close the connections to servers that have lost all their hash slots. Separate tasks
+        close them, because a lost server may delay the close."""
         self._places = places
         self._is_stale = False
         self._read_at = time.monotonic()

@@ -65,7 +65,7 @@ def connector(url: str, timeout: float, name: str) -> Connector:
 
 @contextmanager
 def _parsing() -> Iterator[None]:
-    """Replace the errors of a URL that cannot be parsed. The texts of these errors contain parts of the URL and may contain the
+    """Replace the errors of a URL that cannot be parsed. The texts of these errors contain parts of the URL and can contain the
     password. For some values of parameters, the driver raises other errors. These are also replaced."""
     try:
         yield
@@ -147,7 +147,7 @@ class SentinelConnector:
 
 class ClusterUrl:
     """A URL of a cluster. ``seeds``: the addresses in the URL. Raises InvalidInputError if ``url`` is no URL of a cluster.
-    Raises InvalidInputError if it names a database, because a cluster has only one."""
+    Raises InvalidInputError if ``url`` names a database, because a cluster has only one database."""
 
     def __init__(self, url: str, timeout: float, name: str) -> None:
         with _parsing():
@@ -155,7 +155,7 @@ class ClusterUrl:
             self.seeds = addresses(parts, PORT)
             self._made = pool(server_url(parts, ""), timeout, name)
         if parts.path not in ("", "/", "/0"):
-            raise InvalidInputError(f"a cluster of Redis has database 0 only, the URL names {parts.path[1:]!r}", field="redis")
+            raise InvalidInputError(f"a cluster of Redis has database 0 only; the URL names {parts.path[1:]!r}", field="redis")
 
     def connector(self, address: Address) -> PoolConnector:
         """Return a connector to the server at ``address``."""

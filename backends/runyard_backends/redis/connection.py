@@ -2,14 +2,15 @@
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds. If the server does not reply, the
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
-connection. Otherwise the next call would read the late reply as its own.
+connection, so that the next call cannot read the late reply as its own.
 
 A server may reply that it cannot serve, for example because it became a replica. Then all connections to this server are
 closed. The next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no reply in
 time, the idle connections are closed. If a new connection leads to another address, all older connections are closed.
 
 A script that the server refuses for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
-script again. A script with the line ``-- allow-oom`` is never refused. These scripts free memory or need little.
+script again. A script with the line ``-- allow-oom`` is never refused for lack of memory. Such a script frees memory or needs
+little memory.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class RedisServer:
 
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take, including
     the time to connect. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has
-    another connection, and all channels together have another. name: the name under which the server lists the connections.
-    Attributes: ``decoding`` is a lock that a reader holds while it decodes a page of events. ``room`` returns the calls that
-    free memory. ``own_shard`` is a shard that the server holds.
+    one more connection, and all channels together have one more connection. name: the name under which the server lists the
+    connections. Attributes: ``decoding`` is a lock that a reader holds while it decodes a page of events. ``room`` returns the
+    calls that free memory. ``own_shard`` is a shard that the server holds.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class RedisServer:
         """Wait up to ``timeout`` seconds for an element of one of the lists ``keys``, and remove the element. Then execute
         ``call``, even if no element came, and return its reply.
 
-        Both commands are sent at the start. The server therefore executes ``call`` even if the caller no longer waits for the
-        reply.
+        The pop and ``call`` are sent together at the start. The server therefore executes ``call`` even if the caller no
+        longer waits for the reply.
         """
         with translated():
             # Wait at least 1 ms, because the server treats zero as no limit.
@@ -207,9 +208,10 @@ class RedisServer:
         """Close every connection to the server that replied ``error`` over ``connection``. A connection in use is closed after
         its call.
 
-        Subscriptions also end, because they could miss messages: messages of a new primary do not arrive over these
-        connections, and a replica receives no messages while it copies all data of its primary. The subscribers then read their
-        stores again. If the server is a primary that refuses writes, subscriptions end at most once in CHECK_SECONDS.
+        Subscriptions also end, because they could miss messages. Messages of a new primary do not arrive over these
+        connections. A replica receives no messages while it copies all data of its primary. After the end of a subscription,
+        its subscriber reads the stored data again. If the server is a primary that refuses writes, subscriptions end at most
+        once in CHECK_SECONDS.
         """
         if connection in self._usable:  # a concurrent call may have done this before
             self._pause.failed(str(error))
@@ -222,7 +224,7 @@ class RedisServer:
         await self._close_idle()
 
     async def _close_idle(self) -> None:
-        """Close the idle connections to a server that did not answer in time or cannot be used. New connections may lead to
+        """Close the idle connections to a server that did not answer in time or cannot be used. New connections can lead to
         another server."""
         idle = self._idle + self._idle_poppers
         self._idle.clear()
@@ -263,7 +265,7 @@ class RedisServer:
         return await self._connection()
 
     async def _give_back(self, connection: AbstractConnection, idle: list[AbstractConnection]) -> None:
-        # If a late reply may still arrive on a connection, the driver has already disconnected it.
+        # If a late reply can still arrive on a connection, the driver has already disconnected it.
         if connection.is_connected and connection in self._usable and not self._closed:
             idle.append(connection)
         else:

@@ -27,10 +27,11 @@ _FULL: Final = re.compile(r": -OOM\b")
 def cannot_serve(error: RedisError) -> bool:
     """Return True if the server that replied ``error`` cannot be used at present.
 
-    The replies and their meanings: READONLY, or UNBLOCKED for a waiting pop: the server is a replica. NOREPLICAS: it has lost
-    its replicas. MASTERDOWN: it has lost its primary. MISCONF: it cannot save. LOADING: it is starting. CLUSTERDOWN: its
-    cluster has no majority. MOVED: another server holds the slot of the key. A new connection to the same name may lead to
-    another server. A server without free memory (OOM) can be used.
+    The replies have these meanings. READONLY: the server is a replica. UNBLOCKED for a waiting pop: the server has become a
+    replica. NOREPLICAS: the server has lost its replicas. MASTERDOWN: the server has lost its primary. MISCONF: the server
+    cannot save its data. LOADING: the server is starting. CLUSTERDOWN: its cluster has no majority. MOVED: another server holds
+    the hash slot of the key. A new connection to the same name can lead to another server. A server without free memory (OOM)
+    can be used.
     """
     return isinstance(error, ReadOnlyError | BusyLoadingError) or _CANNOT_SERVE.search(str(error)) is not None
 
@@ -42,13 +43,13 @@ def refuses_writes(error: RedisError) -> bool:
 
 
 def has_moved(reply: object) -> bool:
-    """Return True if ``reply`` is the error that another server of the cluster holds the slot."""
+    """Return True if ``reply`` is the error that another server of the cluster holds the hash slot."""
     return isinstance(reply, ResponseError) and str(reply).startswith(_MOVED)
 
 
 def _is_busy(error: ResponseError) -> bool:
     """Return True if the refused call may succeed later. The server refused it because it has no free memory, or because the
-    slot of the call is being moved."""
+    hash slot of the call is being moved."""
     return isinstance(error, OutOfMemoryError) or _FULL.search(str(error)) is not None or str(error).startswith(_MOVES)
 
 

@@ -1,4 +1,4 @@
-"""The EventLog port on Redis: one bounded stream per run, followed over one connection per process.
+"""The EventLog port on Redis. Each run has one bounded stream. All followers in a process share one connection.
 
 There is also a limit for all streams together. :class:`runyard.ports.scheduling.StreamLimits` has the default numbers.
 ``runyard/support/settings.py`` has the settings that change them. ``lua/append.lua`` applies the limits of one stream.
@@ -47,8 +47,8 @@ TRIM_SECONDS: Final = 0.5
 """Seconds after which a trim makes only one call for each further shard. Without this limit, the leader would have too little
 time for its other work."""
 FORGOTTEN_MS: Final = 3_600_000
-"""Milliseconds after the deletion of a thread for which its events are not stored. A worker that cannot reach Postgres may
-continue a run of the thread for a while."""
+"""For this number of milliseconds after the deletion of a thread, events of the thread are not stored. A worker that cannot
+reach Postgres may continue a run of the thread for a while."""
 MAX_UNREAD_EVENTS: Final = 1000
 """Maximum number of live events that a follower may leave unread."""
 SEALED_BYTES: Final = 2**11
@@ -131,8 +131,8 @@ class RedisEventLog:
         ]
 
     async def forget(self, thread_keys: Sequence[int]) -> None:
-        """Delete the streams of these threads. For FORGOTTEN_MS, new events of the threads reach live followers but are not
-        stored."""
+        """Delete the streams of these threads. For FORGOTTEN_MS, new events of the threads reach the current followers but are
+        not stored."""
         shards: defaultdict[int, list[int]] = defaultdict(list)
         for thread_key in thread_keys:
             shards[self._keys.shard(thread_key)].append(thread_key)
@@ -144,7 +144,7 @@ class RedisEventLog:
                 del left[:done]
 
     async def trim(self) -> StreamUsage:
-        """Drop streams until all streams together are within the limit. Return the bytes that they then take.
+        """Drop streams until all streams together are within the limit. Return the bytes that all streams take after the trim.
 
         At most CALLS_PER_TRIM × STREAMS_PER_CALL streams are dropped per shard. After TRIM_SECONDS, at most STREAMS_PER_CALL
         are dropped in each further shard. The call also stores the limit. The appends of every process apply this limit.
@@ -154,7 +154,7 @@ class RedisEventLog:
         for trim in self._trims(decide=True):
             try:
                 usage.append(await self._trim_shard(trim, ends))
-            except BackendUnavailableError as error:  # the other shards may be on other servers
+            except BackendUnavailableError as error:  # the other shards can be on other servers
                 lost = error
         if lost is not None:
             raise lost
@@ -162,7 +162,7 @@ class RedisEventLog:
         return StreamUsage(sum(one.bytes for one in usage), sum(one.dropped for one in usage), memory, max_memory)
 
     async def _trim_shard(self, trim: Call, ends: float) -> StreamUsage:
-        """Repeat the call ``trim`` until its shard is within the limit, or until the time ``ends`` of the event loop."""
+        """Repeat the call ``trim`` until its shard is within the limit, or until the event loop's clock reaches ``ends``."""
         for _ in range(CALLS_PER_TRIM):
             [(taken, dropped, more, memory, max_memory)] = await self._server.call(trim)
             if not more or asyncio.get_running_loop().time() >= ends:
@@ -202,11 +202,12 @@ class RedisEventLog:
         self, ref: RunRef, after: str | None = None, *, silence: float | None = None
     ) -> AsyncGenerator[Event | None, None]:
         """Yield the stored events after the id ``after`` (None: from the start), then live events, each event once. Yield a
-        ``gap`` wherever events may be missing. Yield None after each ``silence`` seconds without an event.
+        ``gap`` wherever events are possibly missing. Yield None after each ``silence`` seconds without an event.
 
-        Ends after an event of STREAM_ENDS that is the last stored event or a live event. (Events follow a stored
-        ``run.suspended`` if its request was answered.) Raises BackendUnavailableError when the connection is lost. Follow again
-        after the last id that was received. To stop early, close the generator (``contextlib.aclosing``).
+        The generator ends after a live event with a type of STREAM_ENDS. The generator also ends after the stored events if
+        the last of them has such a type. The generator therefore does not end at a ``run.suspended`` event that later stored
+        events follow. Raises BackendUnavailableError when the connection is lost. Follow again after the last id that was
+        received. To stop early, close the generator (``contextlib.aclosing``).
         """
         async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:
             position = _Position(ref, after)
@@ -306,7 +307,7 @@ def _decoded(message: Published, ref: RunRef) -> list[tuple[EventId, Event]]:
 
 
 def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the ids and payloads of a message. ``lua/append.lua`` describes the format. The last payload may be incomplete."""
+    """Yield the ids and payloads of a message. ``lua/append.lua`` describes the format. The last payload can be incomplete."""
     if not data.startswith(b"* "):
         text, _, payload = data.partition(b" ")
         yield text, payload
@@ -353,8 +354,8 @@ class _Position:
         self._expects_events = True
 
     def expect_events(self) -> None:
-        """Expect events on the next page. If the page is empty and the stream has lost the event of this position, a gap
-        follows."""
+        """Record that the next page should have events. If that page is empty, and the last event that was read is no longer in
+        the stream, :meth:`turn_page` yields a gap."""
         self._expects_events = True
 
     def is_ahead(self, id_: EventId) -> bool:
@@ -368,7 +369,7 @@ class _Position:
         """Yield the events of a page of ``read.lua``. ``whole``: True if no event is missing between this position and the
         page. ``entries``: for each event, its id and then its payload."""
         if not whole:
-            # The stream has lost the event of this position. No event is missing if the first entry has the next id.
+            # The last event that was read is no longer in the stream. No event is missing if the first entry has the next id.
             first = EventId.parse(entries[0].decode()) if entries else None
             direct = first is not None and self.last is not None and first.fence == self.last.fence and first.follows(self.last)
             self._gap_due |= not direct and (first is not None or self._expects_events)
@@ -382,8 +383,8 @@ class _Position:
                 self.last, self._gap_due = id_, True  # an entry that cannot be decoded is lost
 
     def advance(self, id_: EventId, event: Event) -> Iterator[Event]:
-        """Yield ``event``, which has the id ``id_``. If earlier events may be missing, yield a gap first. Yield nothing if the
-        position is already at or after ``id_``."""
+        """Yield ``event``, which has the id ``id_``. If earlier events are possibly missing, yield a gap first. Yield nothing
+        if the position is already at or after ``id_``."""
         if not self.is_ahead(id_):
             return
         if self._gap_due or not id_.follows(self.last):

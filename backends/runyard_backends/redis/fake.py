@@ -29,8 +29,8 @@ _servers: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
 class Socket(fakeredis.aioredis.AsyncFakeSocket):
     """The server's side of a connection.
 
-    If a client disconnects during a blocking pop, a real server removes the client. fakeredis does not remove it: the pop still
-    takes an element, and the commands after the pop are executed. This class removes the client as a real server does.
+    If a client disconnects during a blocking pop, a real server removes the client. fakeredis keeps the client: its pop still
+    takes an element, and its commands after the pop are executed. This class removes the client as a real server does.
     """
 
     _hung_up = False
@@ -91,7 +91,7 @@ def connections(url: str, client_name: str) -> ConnectionPool:
 
 
 def server(url: str) -> FakeServer:
-    """Return the server that ``url`` names, with ``cmsgpack``."""
+    """Return the server that ``url`` names. Its scripts can use the Lua library ``cmsgpack``."""
     name = urlsplit(url).netloc
     found = _servers.get(name) if name else None
     if found is None:

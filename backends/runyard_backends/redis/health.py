@@ -13,11 +13,12 @@ from .servers import redis_servers
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """Facts about a Redis server. ``server``: name and version. ``role``: as INFO reports it, ``master`` or ``slave``.
-    ``refuses_writes``: the reason why the server refuses writes, or None. ``maxmemory``: bytes, 0 for no limit. ``eviction``:
-    the policy at this limit. ``appendonly``: True if every write goes to a file. ``clock_ahead``: seconds by which the server's
-    clock is ahead of this host's clock. ``round_trip``: seconds for reading the server's clock. ``clock_ahead`` may be wrong by
-    half of ``round_trip``."""
+    """Facts about a Redis server. ``server``: name and version of the server. ``role``: the role in the reply of INFO,
+    ``master`` or ``slave``. ``refuses_writes``: the reason why the server refuses writes, or None. ``maxmemory``: maximum
+    bytes of memory, 0 for no maximum. ``eviction``: the name of the policy by which Redis removes keys at this maximum.
+    ``appendonly``: True if Redis appends every write to a file. ``clock_ahead``: seconds by which the server's clock is ahead
+    of this machine's clock. ``round_trip``: seconds for reading the server's clock. ``clock_ahead`` can be wrong by up to half
+    of ``round_trip``."""
 
     server: str
     role: str

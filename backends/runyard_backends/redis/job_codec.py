@@ -1,5 +1,5 @@
-"""Encode and decode jobs in arq's format: msgpack of arq's envelope. A job has only ids. The content of its run is in
-Postgres."""
+"""Encode and decode jobs in the format in which arq stores a job, with msgpack as the serializer. A job has only ids. The
+content of its run is in Postgres."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runyard.models import RunKind
 from runyard.ports.scheduling import Job
 
 VERSION: Final = 1
-"""Version of the keyword arguments. ``scheduler.py`` puts a job of another version back into the queue."""
+"""Version of the keyword arguments in a job. ``scheduler.py`` puts a job of another version back into the queue."""
 
 
 def packb(value: Any) -> bytes:
-    """Encode ``value`` with msgpack. Strings may contain lone surrogates."""
+    """Encode ``value`` with msgpack. Strings can contain lone surrogates."""
     return cast(bytes, msgpack.packb(value, unicode_errors="surrogatepass"))
 
 
@@ -31,8 +31,8 @@ class UnknownEnvelopeError(Exception):
 
 
 def encode(job: Job) -> bytes:
-    """Encode ``job`` as arq's function call ``kind(thread_key=…, run_id=…, lane=…, queue=…, priority=…, tenant=…, ready_at=…,
-    v=1)``."""
+    """Encode ``job`` in arq's format, as a call of the function ``kind(thread_key=…, run_id=…, lane=…, queue=…, priority=…,
+    tenant=…, ready_at=…, v=1)``."""
     kwargs = {
         "thread_key": job.thread_key,
         "run_id": job.run_id,

@@ -8,12 +8,13 @@ key                                       type    contents
 ``<ns>:{0}:due:<m>:<queue>:<tenant>``     zset    job id → position among the tenant's due jobs, high priority first
 ``<ns>:{0}:turns:<queue>``                zset    tenant with due jobs → number of its next turn (``lua/turns.lua``)
 ``<ns>:{0}:offered:<queue>``              zset    requirement of offered delayed jobs → time of its expiry, in ms; expires
+``<ns>:{0}:offers:<queue>``               hash    id of an offered delayed job → its requirement; expires
 ``<ns>:{0}:lock:<lane key>``              string  ``worker|run|token``: the holder of the lane's lock; expires
 ``<ns>:{0}:wait:<lane key>``              hash    id of a job that waits for the lane's lock → its queue; expires
 ``<ns>:{0}:wake:<queue>``                 list    tokens that wake idle workers
 ``<ns>:{0}:end_wait:<worker>``            list    tokens that end the wait of one worker; expires
 ``<ns>:{0}:token``                        int     the last lock token
-``<ns>:{n}:ping``                         none    never exists; named by a write that only checks the server
+``<ns>:{n}:ping``                         none    a key that never exists; a write on it checks the server
 ``<ns>:{n}:events:<thread>:<run>``        stream  the run's events; also the name of their channel; expires
 ``<ns>:{n}:running_streams``              zset    ``<thread>:<run>`` of a run that has not stopped → expiry of its stream, in ms
 ``<ns>:{n}:stopped_streams``              zset    the same for runs that ended or wait for a human
@@ -26,19 +27,20 @@ key                                       type    contents
 ``<ns>:{0}:arq_runs:<arq queue>``          hash    id of such a job → its run's thread, times of accept and enqueue
 ``<ns>:{0}:arq_looks:<arq queue>``         zset    id of such a job → time of the next look at it, in ms of the server's clock
 ``<ns>:{0}:arq_aborts:<arq queue>``        hash    id of such a job → time of the abort that a worker has looked at
-``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has an event numbered 1
-``<ns>:{0}:cancel``                       channel hints that the cancellation of a run was requested
+``<ns>:{n}:events:<thread>``              channel signals that a run of the thread has its first event
+``<ns>:{0}:cancel``                       channel hints that the cancel of a run was requested
 ========================================  ======  =============================================================================
 
-Delayed jobs of a queue that are offered to the workers with a requirement (``lua/submit.lua``) are also in ``due``, ``turns``
-and ``wake`` of the name ``<queue>\\n<requirement>``. These keys expire.
+A worker that fulfils the requirement of a delayed job may take the job before its delay ends (``lua/submit.lua``). Such a job
+is therefore also in keys ``due``, ``turns`` and ``wake`` with ``<queue>\\n<requirement>`` in place of the queue's name. These
+keys expire.
 
-The leader looks up the jobs of waiting runs again and again. The keys of a queue expire within a day after its last look-up of
-a job in them (``lua/turns.lua``). The keys of ended runs are removed.
+The leader looks up the jobs of waiting runs repeatedly. When it looks up no more jobs of a queue, the keys of this queue
+expire within a day (``lua/turns.lua``). The keys of ended runs are removed.
 
 ``ns`` is the namespace: ``runyard``, or another name if several deployments share one Redis. ``n`` is the shard of the thread.
 Outside a cluster, the shard is always 0. ``m`` is the length of the queue's name in bytes. ``thread`` is the thread key, and
-``run`` the run id. All keys and channels of one script have the same hash tag ``{n}``, which puts them into one slot of a
+``run`` the run id. All keys and channels of one script have the same hash tag ``{n}``, which puts them into one hash slot of a
 cluster. arq's own key ``arq:job:<id>`` has no hash tag and is therefore not used for runs. The scripts for jobs of arq's client
 (``arq_queue.py``) use arq's keys. These scripts do not work on a cluster.
 """

@@ -1,4 +1,4 @@
-"""Check the bounds of a job in msgpack before any of its values is built (A2).
+"""Check the size of a job in msgpack before Python objects are made from the job (A2).
 
 A job of a few MiB may have millions of values. As objects, they would take a hundred times the size of the job in memory.
 msgpack would block the worker while it makes these objects. This module counts the values in one pass over their headers. The
@@ -13,7 +13,8 @@ from runyard.domain.size_limits import MAX_NESTING, MAX_VALUES
 from runyard.errors import InvalidInputError
 
 MAX_JOB_VALUES: Final = MAX_VALUES + 1000
-"""Maximum number of members of all arrays and maps in one job. It allows for a message and for the other arguments."""
+"""Maximum number of members of all arrays and maps in one job. The number is enough for a message and the other arguments of
+the job."""
 MAX_JOB_NESTING: Final = MAX_NESTING + 2
 """Maximum number of levels of arrays and maps in one job: the levels of a stored value, the job itself, and the list of its
 arguments."""
@@ -21,9 +22,9 @@ arguments."""
 _LENGTHS: Final = dict(
     zip((0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF), (1, 2, 4) * 3 + (2, 4) * 2, strict=True)
 )
-"""Number of bytes of the length after the first byte of binary data, an ext, text, an array or a map, by first byte."""
+"""Maps the first byte of binary data, an ext, text, an array or a map to the number of bytes that contain its length."""
 _FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), 0xCA))
-"""Number of bytes after the first byte of a number or a short ext, by first byte."""
+"""Maps the first byte of a number or a short ext to the number of bytes that follow this byte."""
 _EXT: Final = range(0xC7, 0xCA)
 _ARRAYS: Final = range(0xDC, 0xDE)
 _MAPS: Final = range(0xDE, 0xE0)

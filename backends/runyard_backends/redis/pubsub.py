@@ -4,8 +4,8 @@ A :class:`PubSub` connects with the first subscription. When the connection is l
 :class:`~runyard.errors.BackendUnavailableError`, because it may have missed messages. The subscriber must then read the missed
 data from its store. The next subscription opens a new connection.
 
-The channels are sharded channels (SSUBSCRIBE). In a cluster, the scripts publish the messages on the server that holds the slot
-of the channel's name. The messages stay on this server.
+The channels are sharded channels (SSUBSCRIBE). In a cluster, the scripts publish the messages on the server that holds the hash
+slot of the channel's name. The messages stay on this server.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CHECK_SECONDS = 5.0
 """Seconds between two checks that the server takes writes. A PING is not enough, because replicas answer it too."""
 
 MAX_UNREAD_BYTES = 2**20
-"""Maximum bytes of unread messages that one subscription holds. A single larger message is held too."""
+"""Maximum bytes of unread messages that one subscription holds. A larger message is held if it is the only unread message."""
 MAX_UNREAD_BYTES_IN_ALL = 64 * 2**20
 """Maximum bytes of unread messages that all subscriptions of a process hold together. A message counts once per
 subscription."""
 GUARANTEED_BYTES = 32 * 2**10
-"""Bytes that each subscription may hold even if all together exceed MAX_UNREAD_BYTES_IN_ALL. Otherwise slow subscribers would
-affect quick subscribers."""
+"""Bytes that each subscription may hold, even if all subscriptions together exceed MAX_UNREAD_BYTES_IN_ALL. Therefore slow
+subscribers cannot make quick subscribers lose messages."""
 
 
 class Published:
@@ -65,7 +65,7 @@ class Subscription:
     seconds without a message after which :meth:`get` raises TimeoutError, or None for no limit. ``unread``: the counter that
     all subscriptions share.
 
-    One timer serves the whole subscription. One timer per message would cost more than the message itself.
+    A subscription has only one timer, because a timer for each message would take longer than the message itself.
     """
 
     def __init__(self, limit: int, silence: float | None = None, unread: Unread | None = None) -> None:
@@ -167,7 +167,7 @@ class _Channel:
 
 
 class _Link:
-    """One connection in subscribed mode, the task that reads it, and the task that calls ``check`` from time to time."""
+    """One connection in subscribed mode, the task that reads it, and the task that calls ``check`` every CHECK_SECONDS."""
 
     def __init__(self, connection: AbstractConnection, timeout: float, check: Callable[[], Awaitable[None]]) -> None:
         self.connection = connection
@@ -261,8 +261,8 @@ class _Link:
             if not confirmed.done():
                 confirmed.set_result(None)
         elif kind == b"sunsubscribe" and (channel := self._channels.get(name)) and channel.confirmed.done():
-            # The server has ended the subscription, although no subscriber has left the channel: the slot has moved to another
-            # server.
+            # The server has ended the subscription, although no subscriber has left the channel: the hash slot has moved to
+            # another server.
             del self._channels[name]
             for subscription in channel.subscriptions:
                 subscription.lose()
@@ -278,9 +278,9 @@ class _Link:
 
 
 class PubSub:
-    """Subscriptions over one connection. ``connect`` opens a connection. ``timeout``: seconds for connecting and for joining a
-    channel. ``check``: raises RunyardError if the server does not take writes. It calls :meth:`lose` if the server is a
-    replica."""
+    """Subscriptions over one connection. ``connect`` opens a connection. ``timeout``: maximum seconds for connecting and for
+    joining a channel. ``check``: a function that raises RunyardError if the server does not take writes. If the server is a
+    replica, ``check`` calls :meth:`lose`."""
 
     def __init__(
         self,
@@ -315,8 +315,8 @@ class PubSub:
                 await link.leave(name, subscription)
 
     def lose(self, *, seldom: bool = False) -> None:
-        """End every subscription as if the connection was lost. The next subscription opens a new connection. ``seldom``: do
-        this at most once in CHECK_SECONDS."""
+        """End every subscription as if the connection was lost. The next subscription opens a new connection. ``seldom``: True
+        to do this at most once in CHECK_SECONDS."""
         now = asyncio.get_running_loop().time()
         if self._link is not None and self._link.alive and not (seldom and now < self._lost_at + CHECK_SECONDS):
             self._lost_at = now

@@ -1,9 +1,9 @@
 """The Scheduler port on Redis: the jobs that may start now, and the locks of lanes.
 
-Postgres determines which run of a lane is next. Redis has the jobs of due runs and one lock per lane. It wakes waiting workers.
-A job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents wasted work. An
-attempt that has lost its lock continues, because only the fence decides which attempt may write. A lock lasts for
-LANE_LOCK_SECONDS of ``ports/scheduling.py``.
+Postgres determines which run of a lane is next. Redis has the jobs of due runs and one lock per lane. Redis also wakes waiting
+workers. A job is in a queue, or held by a worker, or lost. The reconciler submits a lost job again. A lock only prevents
+wasted work. An attempt that has lost its lock continues, because only the fence decides which attempt may write. A lock lasts
+for LANE_LOCK_SECONDS of ``ports/scheduling.py``.
 
 All keys of the schedule are in shard 0. One server of a cluster therefore has the whole schedule: a worker waits on one
 connection, and tenants take turns in one order.
@@ -33,9 +33,11 @@ JOBS_PER_CALL: Final = 1000
 LANE_POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting worker looks for jobs, even if no token wakes it."""
 END_WAIT_MS: Final = 5000
-"""Milliseconds for which a call of end_wait is kept for a worker that is not waiting."""
+"""Milliseconds for which a call of end_wait is remembered if the worker is not waiting. A claim within this time does not
+wait."""
 OFFERS_THAT_WAKE: Final = 1000
-"""Maximum number of pairs of queue and requirement whose offers wake a worker. The worker finds other offers when it looks."""
+"""Maximum number of pairs of a queue and a requirement whose offered jobs wake a waiting worker. The worker finds offered jobs
+of other pairs when it claims the next time."""
 UNKNOWN_ENVELOPE_DELAY_MS: Final = 10_000
 """Milliseconds until a job that this version cannot decode is due again."""
 
@@ -46,9 +48,9 @@ log = structlog.get_logger(__name__)
 class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
-    Every call may be repeated. If the reply to a claim is lost, no worker holds the claimed jobs. Their locks expire, and the
-    reconciler submits the jobs again. The same happens if the caller cancels a waiting claim. With :meth:`end_wait`, the wait
-    ends and no job is lost. Every method raises BackendUnavailableError when Redis does not answer.
+    Every call may be repeated. If the reply to a claim is lost, no worker holds the claimed jobs. The locks of their lanes
+    expire, and the reconciler submits the jobs again. The same happens if the caller cancels a waiting claim. :meth:`end_wait`
+    ends the wait without losing a job. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
     def __init__(self, server: RedisServers, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
@@ -63,7 +65,7 @@ class RedisScheduler:
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         """Add the ``queued`` events of ``jobs`` to their streams, and offer the jobs to the workers. A job that is offered
-        already keeps the earlier of the two due times. Concurrent calls are sent together."""
+        already keeps the earlier of the two due times. Concurrent calls share round trips to Redis."""
         if len(jobs) == 1:  # asyncio.gather would take one more turn of the event loop
             await self._submits(jobs[0])
         else:
@@ -77,12 +79,14 @@ class RedisScheduler:
         self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
     ) -> list[Delivery]:
         """Take up to ``limit`` due jobs of ``queues``, and lock their lanes. Tenants and queues take turns. ``has``: the
-        requirements that the worker fulfils. Delayed jobs that are offered to such workers become due.
+        requirements that the worker fulfils. The worker may take a delayed job with one of these requirements before the delay
+        ends.
 
-        ``wait``: maximum seconds to wait before the claim. The wait takes at most LANE_POLL_SECONDS. It ends earlier if a
-        submission wakes this worker, or if :meth:`end_wait` is called. It also ends at the due time of the next job, if the
-        worker's last claim found such a job. Redis executes the claim as soon as the wait ends, without another round trip. If
-        this version cannot decode a job, the job is put back with a delay, so that a worker of another version can take it.
+        ``wait``: maximum seconds to wait before the claim. The claim never waits longer than LANE_POLL_SECONDS. The wait ends
+        earlier if a submission wakes this worker, or if :meth:`end_wait` is called. If the worker's last claim found a job
+        that is due later, the wait ends at this due time at the latest. Redis executes the claim as soon as the wait ends,
+        without another round trip. If this version cannot decode a job, the job is put back with a delay, so that a worker of
+        another version can take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
@@ -91,7 +95,7 @@ class RedisScheduler:
             return []
         self._turn += 1
         pause = self._pause(queues, wait)
-        first = self._turn // 2 % max(len(queues), 1)  # every other claim recalls offers, each time of another queue first
+        first = self._turn // 2 % max(len(queues), 1)  # every second claim withdraws offers, of another queue first
         looked_at = (len(queues), *queues[first:], *queues[:first])  # another queue comes first in each claim
         called_with = (worker_id, limit, self._lock_ms, self._turn, *looked_at, *has)
         call = Call(script("claim"), self._prefix, called_with)
@@ -130,11 +134,11 @@ class RedisScheduler:
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         """Return the jobs of ``jobs`` that are missing from Redis. The runs of all ``jobs`` are due in Postgres. A job is
-        missing if its run does not hold the lane's lock and the job is not due within a minute. (If its due time is later, the
-        clock of another server set it.)
+        present if its run holds the lane's lock, or if Redis makes the job due within a minute. Any other job is missing. A
+        job with a later due time also counts as missing, because this time comes from the clock of another Redis server.
 
-        ``dead``: dead workers, whose locks do not count. A worker that reaches Redis but not Postgres renews its locks for some
-        seconds after its death.
+        ``dead``: the ids of dead workers. Their locks do not count. A worker that reaches Redis but not Postgres renews its
+        locks for some seconds after it was declared dead.
         """
         missing: list[Job] = []
         for chunk, replies in await self._in_chunks(
@@ -155,8 +159,8 @@ class RedisScheduler:
             await self._server.command("SPUBLISH", self._keys.cancel_channel, message)
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
-        """Yield the runs of all hints that are published after this call, without end. Raises BackendUnavailableError when the
-        connection is lost. In this case call the method again."""
+        """Yield the runs of all hints that are published after this call. The iterator does not end. Raises
+        BackendUnavailableError when the connection is lost. Then call the method again."""
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()

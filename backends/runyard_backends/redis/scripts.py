@@ -36,7 +36,8 @@ def _source(name: str) -> str:
 
 @cache
 def script(name: str) -> Script:
-    """Load the script ``lua/<name>.lua`` with the files that it includes and with its flag for the server."""
+    """Load the script ``lua/<name>.lua`` with the files that it includes. If the script has the line ``-- allow-oom``, Redis
+    executes it even when its memory is full."""
     source = _INCLUDE.sub(lambda line: _source(line[1]), _source(name))
     if _ALLOW_OOM.search(source):
         source = f"#!lua flags=allow-oom\n{source}"

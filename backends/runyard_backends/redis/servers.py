@@ -17,8 +17,8 @@ from .scripts import Call
 class RedisServers(Protocol):
     """The servers of one deployment. :class:`~runyard_backends.redis.connection.RedisServer` describes the methods.
 
-    :meth:`shards_beside` returns the number of all shards on the server that holds the given shard. :meth:`primaries` returns
-    each server that takes writes.
+    :meth:`shards_beside` takes a shard, and returns the number of shards on the server of this shard. :meth:`primaries`
+    returns each server that takes writes.
     """
 
     decoding: asyncio.Lock
@@ -38,6 +38,6 @@ class RedisServers(Protocol):
 
 
 def redis_servers(url: str, *, name: str = "runyard") -> RedisServers:
-    """Return connections to ``url`` (:mod:`runyard_backends.redis.connecting`). They are opened when needed. ``name``: the name
-    under which the servers list the connections. Raises InvalidInputError."""
+    """Return connections to ``url`` (:mod:`runyard_backends.redis.connecting`). Each connection is opened at its first use.
+    ``name``: the name under which the servers list the connections. Raises InvalidInputError."""
     return RedisCluster(url, name=name) if is_cluster(url) else RedisServer(url, name=name)

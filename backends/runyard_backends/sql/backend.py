@@ -8,6 +8,7 @@ from typing import cast
 from runyard.ports.fan_outs import FanOutStore
 from runyard.ports.graph_checkpoints import GraphCheckpointStore
 from runyard.ports.results import PAGE_BYTES
+from runyard.ports.runs import RunStore
 from runyard.ports.scheduling import Effects, EventLog, Scheduler
 from runyard.ports.stores import (
     DEFAULT_MAX_POOL_CONNECTIONS,
@@ -18,7 +19,6 @@ from runyard.ports.stores import (
     KeyStore,
     LimitStore,
     QueueStore,
-    RunStore,
     ThreadStore,
     UsageStore,
     WorkerStore,
@@ -84,11 +84,11 @@ class SqlBackend:
 async def connect_sqlite(
     url: str, *, tenant: str = "", busy_seconds: float = LOCKED_SECONDS, page_bytes: int = PAGE_BYTES
 ) -> Backend:
-    """Connect to the SQLite file at ``url``. Make the file and its schema if they do not exist.
+    """Connect to the SQLite file at ``url``. If the file does not exist, make the file and its schema.
 
     ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
-    ``tenant``: the tenant of the backend. ``busy_seconds``: seconds for which a write waits for the writer of another process.
-    ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is a page of its own. Raises
+    ``tenant``: the tenant of the backend. ``busy_seconds``: maximum seconds for which a write waits while another process
+    writes. ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is a page of its own. Raises
     BackendUnavailableError if the file cannot be used. Raises ExtraMissingError if aiosqlite is not installed, and
     InvalidInputError for an invalid URL. Raises LockedError, SchemaMismatch, DataCorruptedError.
     """

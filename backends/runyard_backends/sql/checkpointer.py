@@ -46,7 +46,7 @@ class SqlCheckpointer(StoredThreads):
         return CheckpointData(messages, from_json(thread["extra"]), thread["parent_thread_id"], from_json(thread["config"]))
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all ``messages`` or none, each under its own run id. Skip a message whose id is stored already.
+        """Store all ``messages`` or none. Each message names its run, or no run. Skip a message whose id is stored already.
         Raises RunAlreadyCompletedError, RunAlreadyClaimedError."""
         check_id(thread_id, "thread_id")
         check_named_once(messages)
@@ -61,7 +61,7 @@ class SqlCheckpointer(StoredThreads):
         await self.db.write(lambda tx: threads.save_extra(tx, self.tenant, thread_id, extra))
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Set the thread's own pending request. ``request``: the request, or None to remove it."""
+        """Replace the pending requests of the thread by ``request``. If ``request`` is None, only remove them."""
         if run_id is not None:
             check_id(run_id, "run_id")
         new = new_request(request) if request is not None else None
@@ -74,7 +74,7 @@ class SqlCheckpointer(StoredThreads):
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None:
         """Store requests of an external run. A stored request of the run with the same id stays unchanged. Raises
-        InvalidInputError if another run or thread has the id of a request."""
+        InvalidInputError if another run or thread has a request with one of the ids."""
         check_id(run_id, "run_id")
         new = [new_request(request) for request in requests]
         await self.db.write(lambda tx: hitl.save_many(tx, self.tenant, thread_id, new, run_id))

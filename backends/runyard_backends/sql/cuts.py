@@ -1,10 +1,11 @@
-"""The views of a thread at the cuts of forks. A cut is at a message, at a message number or after a run (F6)."""
+"""Find the messages that a fork sees. A cut is at a message, at a message number or after a run (F6). :mod:`.views` defines a
+view: the levels that show the messages up to the cut."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runyard.errors import ForkBoundaryError, MessageNotFoundError, RunNotCompletedError
+from runyard.errors import CutRunNotFoundError, ForkBoundaryError, MessageNotFoundError, RunNotCompletedError
 from runyard.models import ROOT_ID, check_uuid
 from runyard.ports.commands import Cut
 
@@ -15,8 +16,8 @@ from .views import Level, Place, View
 
 @dataclass(frozen=True, slots=True)
 class MessageCut:
-    """A cut at a message. ``view``: the view of the path to the message. ``whole``: the view of all visible messages of the
-    message's branch. ``place``: the message."""
+    """A cut at a message. ``view``: shows the path to the message. ``whole``: shows all visible messages of the message's
+    branch. ``place``: the message."""
 
     view: View
     whole: View
@@ -65,7 +66,11 @@ async def after_run(tx: Transaction, thread: Row, run_id: str) -> View:
         end = Level(run["branch_id"], thread["thread_key"], run["high_water_seq"], run["completion_seq"])
         return [*await views.inherited(tx, run["branch_id"]), end]
     found = await views.inherited_run(tx, thread, run_id)
-    if found is None or found.open:
+    if found is None:
+        thread_id = thread["thread_id"]
+        message = f"thread {thread_id!r} has no run {run_id!r}; fork after a completed run of the thread"
+        raise CutRunNotFoundError(message, thread_id=thread_id, run_id=run_id)
+    if found.open:
         raise not_completed(thread, run_id)
     row, level = found.row, found.level
     if row["last_seq"] is not None and row["last_seq"] > level.high_water_seq:

@@ -1,8 +1,8 @@
 """Transactions of a SQL store, and the values of its rows.
 
 A verb of a store is a function that takes a :class:`Transaction`. :class:`Database` calls the verb in one transaction. If other
-transactions make the server roll back the transaction, the Database calls the verb again. A verb must therefore have no effects
-other than its statements. The functions of :mod:`.threads` lock a thread.
+transactions make the server roll back the transaction, the Database calls the verb again. A verb must therefore change nothing
+except by its statements. The functions of :mod:`.threads` lock a thread.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ class DuplicateKeyError(Exception):
 
 
 class Transaction(ABC):
-    """One transaction. Its methods take the names of statements in ``queries.sql``. Times are datetimes."""
+    """One transaction. Its methods take the names of statements in ``queries.sql``. Times in arguments and results are
+    datetimes."""
 
     def __init__(self) -> None:
         self._now: datetime | None = None
 
     @abstractmethod
     async def _read(self, statement: str, values: Values) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the names of the columns, and the rows."""
+        """Execute a query. Return the names of its columns, and its rows."""
 
     @abstractmethod
     async def _send(self, statement: str, values: Values) -> Sent:
@@ -94,7 +95,7 @@ class Transaction(ABC):
         return next(iter(await self.rows(name, *values)), None)
 
     async def tuples(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a query with the values as the driver returns them."""
+        """Return the rows of a query as tuples, with the values that the driver returns."""
         return (await self._read(name, [bound(value) for value in values]))[1]
 
     async def send(self, name: str, *values: Any) -> Sent:
@@ -112,11 +113,11 @@ class Database(Protocol):
     a page of a list.
 
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
-    ``long``: True for a verb whose time grows with the thread, which gets a longer time limit. ``wait``: False to raise
-    LockedError at once in two cases: another transaction has locked the whole database, or makes the server roll back this
-    transaction. Both methods raise LockedError if other transactions hold a lock for too long. They raise
-    BackendUnavailableError if the database does not answer. ``lock_imports`` takes the lock of a tenant's imports, or raises
-    LockedError.
+    ``long``: True for a verb whose time grows with the length of the thread. Such a verb gets a longer time limit. ``wait``:
+    False to raise LockedError at once if another transaction has locked the whole database, or if the server rolls back this
+    transaction because of another one. ``read`` and ``write`` raise LockedError if other transactions hold a lock for too
+    long. They raise BackendUnavailableError if the database does not answer. ``lock_imports`` takes the lock of a tenant's
+    imports, or raises LockedError.
     """
 
     name: str
@@ -152,5 +153,5 @@ def _encodable(text: str) -> bool:
 
 
 def moment(microseconds: int) -> datetime:
-    """Return the time of a column."""
+    """Return the value of a time column as a datetime."""
     return _EPOCH + microseconds * _MICROSECOND

@@ -26,7 +26,7 @@ from .views import Level
 
 @named("run")
 def decoded(row: values.Row) -> Run:
-    """Return the run of a row."""
+    """Return the run that a row describes."""
     began = row["accepted_at"]
     return Run(
         thread_id=row["thread_id"],
@@ -59,7 +59,7 @@ async def known_run(tx: Transaction, thread: Row, run_id: str) -> Row:
 
 
 async def claim(tx: Transaction, tenant: str, thread_id: str, run_id: str) -> None:
-    """Begin a run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
+    """Start an external run. Raises RunAlreadyClaimedError, RunAlreadyCompletedError."""
     thread = await threads.ensured(tx, tenant, thread_id)
     if await writes.open_run(tx, thread, run_id) is not None:
         message = f"run {run_id!r} of thread {thread_id!r} is claimed and not finished"

@@ -50,8 +50,8 @@ async def set_head(tx: Transaction, tenant: str, thread_id: str, message_id: str
 
 
 async def _ending_at(tx: Transaction, thread: Row, message_id: str) -> Row | None:
-    """Return a branch that ends at a visible message, or None. For ROOT_ID, return a branch without a visible message. If
-    several branches match, return the head, or else the oldest."""
+    """Return a branch whose last visible message is ``message_id``, or None. For ROOT_ID, return a branch without a visible
+    message. If several branches match, return the head, or else the oldest."""
     key = thread["thread_key"]
     if message_id == ROOT_ID:
         rows = await tx.rows("empty_branches", key)
@@ -66,7 +66,7 @@ async def store(
     """Store a message without a run (B1). If a message with the same id, content and parent is stored already, return it.
 
     ``expected``: the last message that the caller has seen, or None. Raises MessageNotFoundError, LeafMovedError. Raises
-    InvalidInputError if the id is taken.
+    InvalidInputError if another message has the id.
     """
     thread = await threads.ensured(tx, tenant, thread_id)
     place = await views.place_of(tx, thread, new.message_id)
@@ -111,10 +111,9 @@ def closed(messages: list[Message]) -> list[Message]:
 
 
 async def fork(tx: Transaction, tenant: str, request: ForkRequest) -> Forked:
-    """Fork a thread, in a time that does not depend on its length (F1 to F8). If an earlier equal request made the fork, return
-    it.
-
-    Raises ThreadNotFoundError, RunNotCompletedError, MessageNotFoundError, ForkBoundaryError, ThreadAlreadyExistsError.
+    """Fork a thread, in a time that does not depend on its length (F1 to F8). If an earlier equal request made the fork,
+    return this fork. Raises ThreadNotFoundError, RunNotCompletedError, MessageNotFoundError, ForkBoundaryError,
+    ThreadAlreadyExistsError.
     """
     tags = check_tags(request.tags, request.title)
     to_json([request.metadata, tags])  # raises an error for a text that every store refuses

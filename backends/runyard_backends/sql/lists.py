@@ -30,7 +30,7 @@ E = TypeVar("E", Run, Thread, HitlRequest, AttemptInfo)
 EXAMINED: Final = 1000
 """A page ends after this number of rows that do not match the filters."""
 _PART: Final = 50
-"""Maximum number of rows that one statement reads. Rows may be large. A page of few entries therefore reads only few rows."""
+"""Maximum number of rows that one statement reads. This number is small, because rows can be large."""
 _run_entry = readable(external_runs.decoded, error=None)
 
 
@@ -43,9 +43,9 @@ async def _page(
     made: Callable[[Row], E | None],
     size: Callable[[E], int],
 ) -> Page[E]:
-    """Return a page of the rows after the place ``start``. ``read``: a function that returns up to a number of rows after a
-    place. ``key``: the column of the place. ``made``: a function that returns the entry for a row, or None if the row does not
-    match the filters."""
+    """Return a page of the rows after the place ``start``. ``read``: a function that takes a place and a number, and returns
+    up to this number of rows after the place. ``key``: the column whose value is the place of a row. ``made``: a function that
+    returns the entry for a row, or None if the row does not match the filters."""
     items: list[E] = []
     place, examined, count = start, 0, min(_PART, asked.limit + 1)
     while True:
@@ -67,22 +67,30 @@ async def _page(
 
 
 async def threads(tx: Transaction, tenant: str, where: ThreadFilter, asked: PageRequest, budget: int) -> Page[Thread]:
-    """Return threads, the oldest first. Forks of a deleted thread are not listed as forks of a later thread with the same id.
-    They have lower keys than the later thread."""
-    start = cursors.number(asked.cursor) if asked.cursor is not None else 0
+    """Return threads, in the order of their keys, or the newest first. Forks of a deleted thread are not listed as forks of a
+    later thread with the same id. Such forks are recognized by their keys, which are lower than the key of the later
+    thread."""
+    lowest = 0
     if where.parent_thread_id is not None:
         parent = await tx.row("find_thread", tenant, where.parent_thread_id)
-        start = max(start, parent["thread_key"]) if parent is not None else start
+        lowest = parent["thread_key"] if parent is not None else 0
+    start = LAST if where.newest_first else lowest
+    if asked.cursor is not None:
+        start = max(cursors.number(asked.cursor), lowest)
     terms = [term_of(name, value) for name, value in where.tags.items()]
+    values: tuple[object, ...] = ()
+    if terms:
+        statements, values = ("threads_of_tag", "threads_of_tag_newest_first"), (terms[0],)
+    elif where.parent_thread_id is not None:
+        statements, values = ("threads_of_parent", "threads_of_parent_newest_first"), (where.parent_thread_id,)
+    elif where.agent is not None:
+        statements, values = ("threads_of_agent", "threads_of_agent_newest_first"), (where.agent,)
+    else:
+        statements = ("threads", "threads_newest_first")
 
     async def read(after: int, part: int) -> Sequence[Row]:
-        if terms:
-            return await tx.rows("threads_of_tag", tenant, terms[0], after, part)
-        if where.parent_thread_id is not None:
-            return await tx.rows("threads_of_parent", tenant, where.parent_thread_id, after, part)
-        if where.agent is not None:
-            return await tx.rows("threads_of_agent", tenant, where.agent, after, part)
-        return await tx.rows("threads", tenant, after, part)
+        rows = await tx.rows(statements[where.newest_first], tenant, *values, after, part)
+        return [row for row in rows if row["thread_key"] > lowest]
 
     def made(row: Row) -> Thread | None:
         if where.parent_thread_id not in (None, row["parent_thread_id"]) or where.agent not in (None, row["agent"]):

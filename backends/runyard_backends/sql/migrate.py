@@ -19,7 +19,7 @@ from runyard.errors import SchemaMismatch
 from .database import Transaction
 
 CODE_VERSION: Final = 1
-"""The version of this code."""
+"""The version of this code. A schema can demand a minimum version (``-- oldest code: N``)."""
 OLDEST_SCHEMA: Final = 1
 """The first schema version with all tables and columns that this code uses."""
 
@@ -89,7 +89,7 @@ def check_state(state: Mapping[str, int]) -> None:
 
 
 def check_oldest_code(state: Mapping[str, int]) -> None:
-    """Raise SchemaMismatch if the schema excludes this code. ``state``: the row of ``schema_state``."""
+    """Raise SchemaMismatch if the schema does not allow this version of runyard. ``state``: the row of ``schema_state``."""
     if state["oldest_code"] > CODE_VERSION:
         raise SchemaMismatch(
             f"the schema needs code of version {state['oldest_code']} or later, got {CODE_VERSION}; upgrade runyard",

@@ -1,7 +1,8 @@
 """MySQL 8.0.17 or later and MariaDB 10.6 or later (``mysql://``, ``mariadb://``), on InnoDB with its default isolation.
 
-A verb that writes locks its thread first. In REPEATABLE READ, all reads of a transaction see the state at the first read
-without a lock. This first read comes after the lock of the thread. It therefore sees all commits that came before the lock.
+A verb that writes locks its thread first. In REPEATABLE READ, all non-locking reads of a transaction see the state at the time
+of the first of these reads. This first read comes after the lock of the thread. Therefore all these reads see the commits that
+came before the lock.
 
 The verb is called again after a deadlock, and after a wait of LOCK_WAIT_SECONDS for a lock. After LOCKED_SECONDS, the verb
 fails. After the loss of a connection, the verb is called again only if it has sent no statement.
@@ -40,18 +41,18 @@ from .mysql_import_lock import MySqlImportLock
 T = TypeVar("T")
 
 LOCK_WAIT_SECONDS: Final = 2
-"""Seconds for which one try of a verb waits for a lock."""
+"""Maximum seconds for which one try of a verb waits for a lock."""
 CONNECT_SECONDS: Final = 10
 """Seconds within which the server must accept a connection."""
 COMMAND_SECONDS: Final = 30.0
-"""Seconds that one try of a verb may take."""
+"""Maximum seconds that one try of a verb may take."""
 LONG_COMMAND_SECONDS: Final = 3600.0
-"""Seconds that one try of a deletion, an erasure or a migration may take. The time of these verbs grows with the number of
-rows."""
+"""Maximum seconds that one try of a deletion, an erasure or a migration may take. The time of these verbs grows with the
+number of rows."""
 RECYCLE_SECONDS: Final = 1800
 """Seconds after which an idle connection is replaced."""
 MIGRATION_SECONDS: Final = 15
-"""Seconds to wait for another migration."""
+"""Maximum seconds to wait for the end of another migration."""
 _CLOSE_SECONDS: Final = 5.0
 _DEFAULT_PORT: Final = 3306
 
@@ -65,13 +66,13 @@ _SESSION: Final = f"""
                 innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, time_zone = '+00:00'
                 /*!80000 , transaction_isolation = 'REPEATABLE-READ' */ /*M! , tx_isolation = 'REPEATABLE-READ' */
 """
-"""The settings of each session. MySQL and MariaDB have different names for the isolation level. Each server ignores the comment
-for the other one."""
+"""The settings of each session. MySQL and MariaDB have different names for the isolation level. Each server ignores the
+comment with the name of the other server."""
 
 
 def options_of(url: str) -> dict[str, Any]:
     """Return the arguments of a connection to ``mysql://user:password@host:port/database``. The URL's query may have
-    ``unix_socket`` and ``ssl=true``. Raises InvalidInputError. Its message contains no part of the URL."""
+    ``unix_socket`` and ``ssl=true``. Raises InvalidInputError. The message of this error contains no part of the URL."""
     form = "mysql://user:password@host:port/database, with unix_socket=…, ssl=true or ssl=false once in its query"
     refused = InvalidInputError(f"the URL of a MySQL database is {form}", field="url")
     try:
@@ -171,8 +172,8 @@ class MySqlDatabase:
         return await self._until_done(verb, "START TRANSACTION READ ONLY", COMMAND_SECONDS)
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
-        """Call ``verb`` in a transaction. If other transactions make the server roll back, call ``verb`` again. ``long``: True
-        if the verb may take LONG_COMMAND_SECONDS. ``wait``: False to call ``verb`` only once."""
+        """Call ``verb`` in a transaction. If other transactions make the server roll back this transaction, call ``verb``
+        again. ``long``: True if the verb may take LONG_COMMAND_SECONDS. ``wait``: False to call ``verb`` only once."""
         seconds = LONG_COMMAND_SECONDS if long else COMMAND_SECONDS
         return await self._until_done(verb, "START TRANSACTION", seconds, LOCKED_SECONDS if wait else 0.0)
 

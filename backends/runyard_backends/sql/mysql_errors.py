@@ -11,7 +11,8 @@ from runyard.errors import BackendUnavailableError, InvalidInputError, SchemaMis
 from .database import DuplicateKeyError
 
 _UNDONE: Final = frozenset({1020, 1205, 1213})
-"""Codes of errors after which a verb may be tried again: a changed row, a long wait for a lock, or a deadlock."""
+"""Codes of errors after which a verb may be tried again: another transaction changed a row, the wait for a lock was too long,
+or there was a deadlock."""
 _DUPLICATE: Final = 1062
 _NO_TABLE: Final = 1146
 _NO_COLUMN: Final = 1054
@@ -25,7 +26,7 @@ _UNAVAILABLE: Final = frozenset(
 )
 """Codes of errors of connections, accounts, read-only servers and killed statements."""
 BROKEN: Final = (OSError, EOFError, TimeoutError, errors.InterfaceError, errors.InternalError)
-"""Errors of a broken connection."""
+"""Classes of the errors after which a connection can no longer be used."""
 
 
 class UndoneError(Exception):
@@ -33,8 +34,8 @@ class UndoneError(Exception):
 
 
 def translate(error: BaseException) -> Exception | None:
-    """Return runyard's error for an error of the driver, or UndoneError, DuplicateKeyError. Return None for an error that shows
-    a defect. The caller raises such an error unchanged."""
+    """For an error of the driver, return the error of runyard, UndoneError or DuplicateKeyError. Return None for an error that
+    shows a defect. The caller raises such an error unchanged."""
     code = error.args[0] if isinstance(error, errors.MySQLError) and error.args else None
     if code in _UNDONE:
         return UndoneError(str(error))

@@ -56,7 +56,7 @@ class MySqlImportLock:
 
     async def release(self) -> None:
         """Release the lock, and close the connection. To close the connection alone is not enough, because the server may
-        notice this late."""
+        notice the close late."""
         try:
             with suppress(Exception):
                 await self._ask("SELECT RELEASE_ALL_LOCKS()", seconds=RELEASE_SECONDS)

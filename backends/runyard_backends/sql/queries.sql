@@ -36,7 +36,7 @@ SELECT t.thread_key, t.tenant, t.thread_id, t.parent_thread_id, t.fork_hash, t.r
 FROM runyard_threads t WHERE t.tenant = ? AND t.thread_id = ? AND t.is_live = 1
 
 -- name: lock_key
--- Lock a thread that may be deleted.
+-- Lock a thread that is possibly deleted.
 SELECT t.thread_key, t.is_live FROM runyard_threads t WHERE t.thread_key = ? FOR UPDATE
 
 -- name: thread_values
@@ -99,6 +99,25 @@ ORDER BY t.thread_key LIMIT ?
 -- Return the threads with a tag after a key, the oldest first.
 SELECT t.* FROM runyard_thread_tags g JOIN runyard_threads t ON t.thread_key = g.thread_key
 WHERE g.tenant = ? AND g.term = ? AND g.thread_key > ? AND t.is_live = 1 ORDER BY g.thread_key LIMIT ?
+
+-- name: threads_newest_first
+-- Return threads before a key, the newest first.
+SELECT t.* FROM runyard_threads t WHERE t.tenant = ? AND t.is_live = 1 AND t.thread_key < ? ORDER BY t.thread_key DESC LIMIT ?
+
+-- name: threads_of_agent_newest_first
+-- Return the threads of an agent before a key, the newest first.
+SELECT t.* FROM runyard_threads t WHERE t.tenant = ? AND t.is_live = 1 AND t.agent = ? AND t.thread_key < ?
+ORDER BY t.thread_key DESC LIMIT ?
+
+-- name: threads_of_parent_newest_first
+-- Return the forks of a thread before a key, the newest first.
+SELECT t.* FROM runyard_threads t WHERE t.tenant = ? AND t.is_live = 1 AND t.parent_thread_id = ? AND t.thread_key < ?
+ORDER BY t.thread_key DESC LIMIT ?
+
+-- name: threads_of_tag_newest_first
+-- Return the threads with a tag before a key, the newest first.
+SELECT t.* FROM runyard_thread_tags g JOIN runyard_threads t ON t.thread_key = g.thread_key
+WHERE g.tenant = ? AND g.term = ? AND g.thread_key < ? AND t.is_live = 1 ORDER BY g.thread_key DESC LIMIT ?
 
 -- name: add_branch
 -- Make a branch.

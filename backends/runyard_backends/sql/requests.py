@@ -29,7 +29,7 @@ from . import external_runs, threads
 from .database import Database, DuplicateKeyError, Row, Transaction
 
 FIRED_AT_ONCE: Final = 100
-"""Maximum number of overdue requests whose deadlines one call of a list applies."""
+"""Maximum number of overdue requests whose deadlines a call applies before it reads a list."""
 
 
 def decoded(row: Row) -> HitlRequest:
@@ -67,7 +67,7 @@ async def save_pending(tx: Transaction, tenant: str, thread_id: str, request: Ne
 
 async def save_many(tx: Transaction, tenant: str, thread_id: str, requests: Sequence[NewRequest], run_id: str) -> None:
     """Store requests of a run. A stored request of the run with the same id stays unchanged. Raises InvalidInputError if
-    another run or thread has the id of a request."""
+    another run or thread has a request with one of the ids."""
     thread = await threads.ensured(tx, tenant, thread_id)
     for request in requests:
         if not await _add(tx, thread, request, run_id):
@@ -117,8 +117,8 @@ async def fire_deadlines(db: Database, tenant: str, thread_id: str) -> None:
 
 async def fire_before_reading(db: Database, tenant: str, thread_id: str | None) -> None:
     """Apply the deadlines of the overdue requests of a thread before a call that only reads. If ``thread_id`` is None, apply
-    the deadlines of the whole tenant, at most FIRED_AT_ONCE. Skip a thread that another transaction has locked. The call then
-    shows the thread's state before the deadlines."""
+    up to FIRED_AT_ONCE deadlines of the whole tenant. Skip a thread that another transaction has locked. The call then shows
+    the thread's state before the deadlines."""
 
     async def overdue(tx: Transaction) -> list[Row]:
         if thread_id is None:
@@ -211,7 +211,7 @@ async def respond(
     answered_by: str | None,
     on_behalf_of: str | None = None,
 ) -> Responded:
-    """Store an answer once (I6). If an equal answer is stored already, return it. Raises HitlAlreadyAnsweredError,
+    """Store an answer once (I6). If an equal answer is stored already, return this answer. Raises HitlAlreadyAnsweredError,
     HitlStaleAnswerError, HitlAmbiguousError, HitlNoPendingRequestError, HitlInvalidAnswerError, ThreadNotFoundError."""
     check_value(answer, "answer")
     check_names(answered_by=answered_by, on_behalf_of=on_behalf_of)
@@ -228,7 +228,7 @@ async def respond(
     while True:
         checked = await db.read(read)
         if is_pending(checked):
-            check_answer(decoded(checked), answer)  # outside of a transaction, because this may take long
+            check_answer(decoded(checked), answer)  # outside of a transaction, because this can take long
 
         async def write(tx: Transaction, checked: Row = checked) -> Responded | None:
             thread = await threads.locked(tx, tenant, of_thread)

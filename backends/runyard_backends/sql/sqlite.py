@@ -1,7 +1,7 @@
 """SQLite files (``sqlite:///file.db``). Several processes of one machine may share a file.
 
-A file is in WAL mode. In this mode, readers do not wait for the writer. Only one connection at a time can write. It locks the
-file by ``BEGIN IMMEDIATE``. Each commit is flushed to the disk.
+A file is in WAL mode. In this mode, readers do not wait for the writer. Only one connection at a time can write. This
+connection locks the file by ``BEGIN IMMEDIATE``. Each commit is flushed to the disk.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def translate(error: sqlite3.Error) -> RunyardError | None:
         return LockedError(f"another process holds the SQLite file for too long; try again later: {error}")
     if code in _DAMAGED:
         return DataCorruptedError(
-            f"SQLite cannot read the file: {error}; is it a SQLite database? Restore a copy if it was one"
+            f"SQLite cannot read the file: {error}; check that it is a SQLite database, or restore a copy"
         )
     if code == sqlite3.SQLITE_TOOBIG:
         return InvalidInputError(f"a value cannot be stored: {error}")
     if code == sqlite3.SQLITE_ERROR:  # the statements of this package are fixed, so a table or a column must be missing
-        return SchemaMismatch(f"the file has other tables than runyard's: {error}; use a file of its own for runyard")
+        return SchemaMismatch(f"the file has other tables than runyard's: {error}; use another file for runyard")
     if code in _UNAVAILABLE:
         return BackendUnavailableError(f"SQLite cannot use the file: {error}; check its path, its rights and the free space")
     return None
@@ -76,7 +76,7 @@ def translate(error: sqlite3.Error) -> RunyardError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Replace errors of SQLite in the block by runyard's errors."""
+    """Replace errors of SQLite that the block raises by errors of runyard."""
     try:
         yield
     except sqlite3.Error as error:
@@ -87,7 +87,7 @@ def translated() -> Iterator[None]:
 
 @cache
 def _texts() -> dict[str, str]:
-    """Return the statements of ``queries.sql`` without ``FOR UPDATE``, because SQLite has no locks of rows."""
+    """Return the statements of ``queries.sql`` without ``FOR UPDATE``, because SQLite has no row locks."""
     return {name: text.removesuffix(" SKIP LOCKED").removesuffix(" FOR UPDATE") for name, text in statements().items()}
 
 
@@ -142,17 +142,18 @@ class SqliteDatabase:
         self._writing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the file. Make a missing file. Raises BackendUnavailableError, LockedError, DataCorruptedError."""
+        """Open the file. Make the file if it does not exist. Raises BackendUnavailableError, LockedError,
+        DataCorruptedError."""
         with translated():
-            # Open the file with sqlite3 first. If aiosqlite fails to open it, its thread may end after the event loop was
-            # closed.
+            # Open the file with sqlite3 first. If aiosqlite fails to open a file, the thread of aiosqlite may end after the
+            # event loop was closed.
             await asyncio.to_thread(lambda: sqlite3.connect(self.path).close())
             self._writer = await self._connect()
 
     async def _connect(self) -> aiosqlite.Connection:
         connection = aiosqlite.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
-        # The connection's thread becomes a daemon. Otherwise it would keep a program alive that did not close its store. In
-        # aiosqlite before 0.22, the connection itself is the thread.
+        # Make the connection's thread a daemon. Otherwise a program that did not close its store would not end. In aiosqlite
+        # before 0.22, the connection itself is the thread.
         thread: Any = getattr(connection, "_thread", connection)
         thread.daemon = True
         await connection
@@ -219,7 +220,7 @@ class SqliteDatabase:
 
     async def apply(self, migrations: Sequence[Migration]) -> Migrated:
         """Apply the ``migrations`` that the file lacks, in one transaction. Raises SchemaMismatch if this code cannot run on
-        the file."""
+        the schema of the file."""
         async with self._writing:
             writer = self._opened()
             with translated():
@@ -292,7 +293,7 @@ async def migrate(url: str) -> Migrated:
 
 async def plan(url: str) -> Migrated:
     """Return what :func:`migrate` would do now, and change nothing. A file that does not exist is not made. Raises
-    SchemaMismatch if the schema excludes this code."""
+    SchemaMismatch if the schema does not allow this version of runyard."""
     path, before = path_of(url), 0
     if path.exists():
         with translated():

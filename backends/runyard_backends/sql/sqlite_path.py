@@ -20,7 +20,9 @@ def path_of(url: str) -> Path:
             field="url",
         )
     if path == ":memory:":
-        raise InvalidInputError("a SQLite store is a file; use memory:// or MemoryCheckpointer without a file", field="url")
+        raise InvalidInputError(
+            "a SQLite store needs a file; for a store in memory, use memory:// or MemoryCheckpointer", field="url"
+        )
     if "\0" in path:
         raise InvalidInputError("a path has no NUL character", field="url")
     return Path(path)

@@ -1,4 +1,4 @@
-"""The thread store of a SQL store. It has message trees, forks and deletions."""
+"""The thread store of a SQL store. It reads and writes message trees, makes forks, and deletes threads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class SqlThreadStore:
         return await self.db.read(read)
 
     async def create_thread(self, request: ThreadRequest) -> Created:
-        """Make an empty thread. If an earlier equal request made it, return it. Raises ThreadAlreadyExistsError."""
+        """Make an empty thread. If an earlier equal request made the thread, return this thread. Raises
+        ThreadAlreadyExistsError."""
         return await self.db.write(lambda tx: threads.created(tx, self.tenant, request))
 
     async def update_thread(
@@ -117,8 +118,13 @@ class SqlThreadStore:
 
         return await self.db.read(read)
 
+    async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]:
+        """Return the key of the branch at a place of :meth:`branch_keys`, or None, and the number of the branches."""
+        keys = await self.branch_keys(thread_id)
+        return (keys[place] if place < len(keys) else None), len(keys)
+
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return the branch's own messages of all runs, in order."""
+        """Return the messages that are stored on the branch, of all runs, in order. Inherited messages are omitted."""
 
         async def read(tx: Transaction) -> list[views.MessageRow]:
             thread = await threads.found(tx, self.tenant, thread_id)
@@ -135,7 +141,7 @@ class SqlThreadStore:
         await self.db.write(lambda tx: forks.set_head(tx, self.tenant, thread_id, at))
 
     async def lock_imports(self) -> ImportLock:
-        """Take the lock of the tenant's imports. Raises LockedError if another import holds it."""
+        """Take the lock of the tenant's imports. Raises LockedError if another import holds the lock."""
         return await self.db.lock_imports(self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
@@ -163,7 +169,7 @@ class SqlThreadStore:
 
     async def fork(self, request: ForkRequest) -> Forked:
         """Fork a thread, in a time that does not depend on its length (F1 to F8). If an earlier equal request made the fork,
-        return it."""
+        return this fork."""
         return await self.db.write(lambda tx: forks.fork(tx, self.tenant, request))
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:

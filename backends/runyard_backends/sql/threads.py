@@ -1,4 +1,5 @@
-"""Functions that find, lock, make and change rows of threads. A verb locks its thread before it reads the thread's state."""
+"""Functions that find, lock, make and change rows of threads. A verb locks the row of its thread before it reads the thread's
+state."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .database import DuplicateKeyError, Row, Transaction
 
 
 def decoded(row: Row) -> Thread:
-    """Return the thread of a row. External runs have no usage."""
+    """Return the thread that a row describes. Its usage is zero, because external runs have no usage."""
     return thread_rows.thread({**row, "usage": "{}"})
 
 
@@ -31,7 +32,7 @@ def not_found(thread_id: str) -> ThreadNotFoundError:
 
 
 async def whole(tx: Transaction, tenant: str, thread_id: str) -> Thread:
-    """Return a thread. Raises ThreadNotFoundError."""
+    """Return a thread with all its values. Raises ThreadNotFoundError."""
     row = await tx.row("thread", tenant, thread_id)
     if row is None:
         raise not_found(thread_id)
@@ -71,7 +72,8 @@ async def ensured(tx: Transaction, tenant: str, thread_id: str) -> Row:
 async def added(tx: Transaction, tenant: str, thread_id: str, **fields: Any) -> bool:
     """Make a thread with an empty first branch. Return False if the thread exists.
 
-    ``fields``: columns of the thread. ``leaf_id``, ``leaf_seq``: the last visible message of the first branch.
+    ``fields``: the values of other columns of the thread. ``leaf_id``, ``leaf_seq``: the last visible message of the first
+    branch.
     """
     now = await tx.now()
     extra = fields.get("extra", "{}")
@@ -93,7 +95,7 @@ async def added(tx: Transaction, tenant: str, thread_id: str, **fields: Any) -> 
 
 
 def term_of(name: str, value: str) -> str:
-    """Return the term of a tag in the index of tags."""
+    """Return the digest under which the index of tags has a tag."""
     return hashlib.sha256(json.dumps([name, value]).encode()).hexdigest()
 
 
@@ -102,7 +104,8 @@ async def _save_tags(tx: Transaction, tenant: str, key: int, tags: Mapping[str, 
 
 
 async def created(tx: Transaction, tenant: str, request: ThreadRequest) -> Created:
-    """Make an empty thread. If an earlier equal request made it, return it. Raises ThreadAlreadyExistsError."""
+    """Make an empty thread. If an earlier equal request made the thread, return this thread. Raises
+    ThreadAlreadyExistsError."""
     values = {"extra": to_json(request.extra), "config": to_json(request.config)}
     tags = check_tags(request.tags, request.title)
     to_json(tags)  # raises an error for a text that every store refuses
@@ -150,8 +153,8 @@ async def save_extra(tx: Transaction, tenant: str, thread_id: str, more: JsonObj
 
 
 async def parent(tx: Transaction, tenant: str, key: int) -> tuple[int, Thread] | None:
-    """Return the key and the thread of the parent of a thread. If the parent is deleted, return the nearest ancestor with a
-    message that the thread still shows. This ancestor may be a tombstone of a deleted thread."""
+    """Return the key and the data of a thread's parent. If the parent is deleted, return the nearest ancestor with a message
+    that the thread still shows. This ancestor may be a tombstone of a deleted thread."""
     named = (await values_of(tx, key))["parent_thread_id"]
     row = await tx.row("thread", tenant, named) if named is not None else None
     if row is not None and row["thread_key"] < key:

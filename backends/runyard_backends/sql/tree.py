@@ -34,7 +34,8 @@ class Leaf:
 async def leaves(
     tx: Transaction, tenant: str, thread_id: str, after: tuple[datetime, str] | None, limit: int, *, labelled: bool
 ) -> tuple[list[Branch], bool]:
-    """Return up to ``limit`` leaves after a place, in the order of their creation. Also return True if there are more."""
+    """Return up to ``limit`` leaves after the place ``after``, in the order of their creation. Also return True if more leaves
+    follow."""
     thread = await threads.found(tx, tenant, thread_id)
     ends = await tx.rows("branch_ends", thread["thread_key"])
     named = await _labels(tx, thread)
@@ -74,8 +75,8 @@ async def _path(tx: Transaction, level: Level) -> list[PathSegment]:
 
 async def _leaves(tx: Transaction, thread: Row, ends: Sequence[Row], named: dict[int, list[str]]) -> list[Leaf]:
     """Return all leaves. A leaf is the last visible message of a branch, or the last message of a run that is not completed. A
-    branch without own visible messages has no leaf, except the thread's first branch. If another branch begins at a message,
-    the message is not a leaf, unless it is the end of a labelled branch."""
+    branch without visible messages of its own has no leaf, except the thread's first branch. A message at which another branch
+    begins is a leaf only if it is the end of a labelled branch."""
     key, root = thread["thread_key"], thread["root_branch"]
     continued = {row["base_id"] for row in ends if row["branch_id"] != root and row["message_id"] is not None}
     found: dict[str, Leaf] = {}
@@ -117,8 +118,8 @@ async def _depths(tx: Transaction, ends: Sequence[Level]) -> list[int]:
     """Return the number of messages on the path to each of ``ends``.
 
     Paths share levels. For each branch, one statement counts the messages between two successive high waters. The sums give the
-    length of each level. A run below the high water may have completed after the level's cutoff. The level then does not show
-    the run. Such a level is counted separately.
+    length of each level. A run with messages below the high water may have completed after the level's cutoff. The level then
+    does not show the messages of this run. Such a level is counted separately.
     """
     paths = [[*await views.inherited(tx, end.branch_id), end] for end in ends]
     by_branch: dict[int, set[Level]] = defaultdict(set)

@@ -24,7 +24,7 @@ MessageRow: TypeAlias = tuple[Any, ...]
 
 
 class Level(NamedTuple):
-    """The part of one branch that is visible. ``thread_key``: the thread of the branch."""
+    """The part of one branch that is visible. ``thread_key``: the key of the branch's thread."""
 
     branch_id: int
     thread_key: int
@@ -34,7 +34,7 @@ class Level(NamedTuple):
 
     @property
     def values(self) -> tuple[int, int, int, str | None, int]:
-        """The values of a statement that reads the visible messages of a level."""
+        """The parameters of a statement that reads the visible messages of this level."""
         return self.thread_key, self.branch_id, self.high_water_seq, self.open_run_id, self.cutoff
 
 
@@ -45,8 +45,9 @@ View: TypeAlias = list[Level]
 class Place:
     """A message that a thread shows, with its run.
 
-    ``owner``: the thread that stored the message. ``level``: the level that shows the message. For a thread's own message, this
-    level is the whole branch. ``run_branch``: the branch of the message's run, or None if the run was never claimed.
+    ``owner``: the key of the thread that stored the message. ``level``: the level that shows the message. For a thread's own
+    message, this level is the whole branch. ``run_branch``: the branch of the message's run, or None if the run was never
+    claimed.
     """
 
     owner: int
@@ -81,9 +82,10 @@ async def rows_of(tx: Transaction, view: View) -> list[MessageRow]:
 async def page_of(
     tx: Transaction, view: View, *, after: int | None, limit: int, budget: int, newest_first: bool
 ) -> tuple[list[MessageRow], bool]:
-    """Return up to ``limit`` messages of a view after the number ``after``, the oldest first. Also return True if there are
-    more. ``newest_first``: True to begin with the newest message. The messages have about ``budget`` bytes together. A larger
-    message is a page of its own. The call reads only the returned messages, and the sizes of some further messages."""
+    """Return up to ``limit`` messages of a view after the number ``after``, the oldest first. Also return True if more
+    messages follow. ``newest_first``: True to begin with the newest message. The messages have about ``budget`` bytes
+    together. A larger message is a page of its own. The call reads only the returned messages, and the sizes of some further
+    messages."""
     made: list[MessageRow] = []
     place = after if after is not None else LAST if newest_first else 0
     sizes_of, rows_of_page = ("sizes_before", "visible_before") if newest_first else ("sizes_after", "visible_after")
@@ -118,8 +120,8 @@ async def _sizes(tx: Transaction, name: str, *values: object) -> list[int]:
 
 
 def fitting(sizes: Sequence[int], budget: int, *, first: bool) -> int:
-    """Return how many of the first rows fit into ``budget`` bytes. ``first``: True to count the first row even if it is
-    larger."""
+    """Return the number of rows, counted from the first one, that together fit into ``budget`` bytes. ``first``: True to count
+    the first row even if it is larger than ``budget``."""
     for n, size in enumerate(sizes):
         budget -= size
         if budget < 0 and (n or not first):
@@ -228,8 +230,8 @@ async def inherited_run(tx: Transaction, thread: Row, run_id: str) -> InheritedR
 
 
 async def last_completed(tx: Transaction, view: View) -> str | None:
-    """Return the id of the last completed run of a view. It is in the last level that has a completed run: the runs of a level
-    completed after the runs of earlier levels."""
+    """Return the id of the last completed run of a view. This run is in the last level that has a completed run, because the
+    runs of a level completed after the runs of earlier levels."""
     for level in reversed(view):
         for (run_id,) in await tx.tuples("last_completed", level.branch_id, level.cutoff, level.high_water_seq):
             return str(run_id)

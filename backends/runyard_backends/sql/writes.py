@@ -17,7 +17,7 @@ from . import threads, views
 from .database import Row, Transaction
 
 IDS_PER_SEARCH: Final = 50
-"""Number of message ids that the statement `known_ids` searches for."""
+"""Number of message ids for which one execution of the statement `known_ids` searches."""
 
 
 def check_sizes(messages: Iterable[Message]) -> None:
@@ -88,7 +88,7 @@ class Writer:
         return seq
 
     async def flush(self) -> None:
-        """Store the messages and the counters of the thread."""
+        """Store the collected messages, and the next numbers of messages and completions of the thread."""
         await self.tx.send_many("add_message", self.rows)
         self.rows.clear()
         numbers = (self.thread["next_seq"], self.thread["next_completion_seq"], self.now)
@@ -117,8 +117,8 @@ async def branch_of(tx: Transaction, branch_id: int) -> Row:
 async def append(
     tx: Transaction, tenant: str, thread_id: str, messages: Sequence[NewMessage], run_ids: Sequence[str | None]
 ) -> None:
-    """Store all messages of a checkpointer's call, or none. Each message has its own run id. Skip a message whose id is
-    stored already.
+    """Store all messages of a checkpointer's call, or none. ``run_ids``: for each message, the id of its run, or None. Skip a
+    message whose id is stored already.
 
     Raises RunAlreadyCompletedError, RunAlreadyClaimedError. Raises InvalidInputError if a message of another run has one of the
     ids.
@@ -171,8 +171,8 @@ async def _unclaimed(tx: Transaction, thread: Row, run_id: str, head: Row) -> Ro
 
 
 async def _held(tx: Transaction, thread: Row, ids: Sequence[str]) -> list[views.Place]:
-    """Return the messages of the thread that have one of the ids. One statement searches for many ids. Most ids are new, so
-    most calls need no further statement."""
+    """Return the messages of the thread that have one of the ids. One statement first searches for many ids at once. Most ids
+    are new, and need no further statement."""
     held: list[views.Place] = []
     for n in range(0, len(ids), IDS_PER_SEARCH):
         part = ids[n : n + IDS_PER_SEARCH]

@@ -19,11 +19,11 @@ __all__ = ["ALWAYS", "Exported", "Report", "copy_lines", "export_threads", "impo
 ALWAYS: Final = (
     "The times of messages, runs and threads.",
     "Inputs, results, usage, options, attempts and steps of runs. The imported runs are external runs.",
-    "Message numbers and completion numbers. They are counted anew, in the same order on each branch.",
-    "The extra that a thread had after earlier runs. The imported runs save the extra of the export.",
+    "Message numbers and completion numbers. An import gives new numbers, in the same order on each branch.",
+    "The extra that a thread had after each of its runs. All imported runs save the extra that the thread had at the export.",
     "Checkpoints of graphs, events, webhooks and the feed.",
 )
-"""Data that no file has."""
+"""Data that an export never writes to a file."""
 
 
 async def export_threads(backend: Backend, thread_id: str, file: BinaryIO, *, forks: bool = False) -> Exported:
@@ -43,9 +43,9 @@ async def import_threads(backend: Backend, file: BinaryIO, *, new_ids: bool = Fa
     entries that this call has added, or would add.
 
     Raises InvalidInputError before anything is written, for a file that is not seekable or has an invalid ``line``. Raises
-    LockedError while another import works in the tenant. Raises BackendUnavailableError or LockedError for a store that cannot
-    be used. After such an error, repeat the call to continue the import. Any other error of the store ends only the import of
-    one thread, and the report has a note about it.
+    LockedError while another import into the tenant runs. Raises BackendUnavailableError or LockedError for a store that
+    cannot be used. After such an error, repeat the call to continue the import. Any other error of the store ends only the
+    import of one thread, and the report has a note about it.
     """
     if not file.seekable():
         raise InvalidInputError("an import reads its file twice; copy a pipe to a file first", field="file")

@@ -57,8 +57,8 @@ def check_file(file: BinaryIO) -> Family:
 @dataclass
 class FileCheck:
     """The state of the check. ``forks``: the forks whose sections have not begun. ``threads``: the threads with a section.
-    ``open``: the claimed runs of the present section. ``over``: its ended runs. ``in_branch``: True if the section has a
-    branch. ``head``: True if the section has a head."""
+    ``open``: the runs of the present section that are claimed and have not ended. ``over``: the runs of this section that have
+    ended. ``in_branch``: True if the section has a branch. ``head``: True if the section has a head."""
 
     forks: dict[str, ForkLine] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)
@@ -118,7 +118,9 @@ class FileCheck:
         self._close(number)
         fork = self.forks.pop(line.thread_id, None)
         if self.threads and fork is None:
-            raise refused(number, f"the thread {line.thread_id!r} is not a fork of a thread above it, or has two sections")
+            raise refused(
+                number, f"the thread {line.thread_id!r} is not a fork of a thread above this line, or has two sections"
+            )
         if fork is not None and (fork.origin, fork.agent, fork.repair) != (line.origin, line.agent, bool(line.closing)):
             raise refused(number, f"the thread {line.thread_id!r} differs from its line of the type fork")
         self.threads.add(line.thread_id)
@@ -170,5 +172,7 @@ class FileCheck:
         if self.forks:
             raise refused(number, f"the fork {next(iter(self.forks))!r} has no section")
         if line.lines != number - 1:
-            raise refused(number, f"the file has {number - 1} lines before its end, and not {line.lines}; lines are missing")
+            raise refused(
+                number, f"the file has {number - 1} lines before its last line instead of {line.lines}; lines are missing"
+            )
         self.ended = True

@@ -68,8 +68,7 @@ class Export:
     async def family(self, thread_id: str, *, forks: bool) -> Exported:
         """Export a thread and its ancestors. ``forks``: True to export the forks of the thread and their forks as well.
 
-        Raises InvalidInputError if the family exceeds the bounds of a file. Raises CapabilityMissingError over HTTP. Raises
-        ThreadNotFoundError, DataCorruptedError.
+        Raises InvalidInputError if the family exceeds the bounds of a file. Raises ThreadNotFoundError, DataCorruptedError.
         """
         lineage = [await self._known(thread_id)]
         while (parent_id := lineage[-1].parent_thread_id) is not None:
@@ -126,8 +125,8 @@ class Export:
             )
 
     async def _section(self, thread: Thread, children: list[Thread], first: bool) -> set[str]:
-        """Write the lines of a thread. Return the ids of the ``children`` whose cuts were not found. ``first``: the thread has
-        no parent in the file."""
+        """Write the lines of a thread. Return the ids of the ``children`` whose cuts were not found. ``first``: True if the
+        thread has no parent in the file."""
         self._thread_id = thread.thread_id
         self._check("threads", self.report.threads + 1, MAX_THREADS)
         thread = await self._known(thread.thread_id)  # entries of a list lack large values
@@ -212,7 +211,7 @@ class _Section:
 
     def _reader(self, branch: int, inherited: str | None, skipped: int) -> Callable[[], AsyncIterator[Message]]:
         """Return a function that reads a branch. ``inherited``: the last inherited message to read before the messages of the
-        branch, or None. ``skipped``: the number of first messages to omit."""
+        branch, or None. ``skipped``: the number of messages to omit at the beginning."""
 
         async def read() -> AsyncIterator[Message]:
             if inherited is not None:
@@ -229,7 +228,7 @@ class _Section:
         return read
 
     async def _inherited(self, last: str) -> AsyncIterator[Message]:
-        """Yield the messages that the thread inherited. ``last``: the id of the last one."""
+        """Yield the messages that the thread inherited. ``last``: the id of the last message to yield."""
 
         def read(cursor: str | None) -> Awaitable[Page[Message]]:
             path = PathRequest(leaf_id=last, limit=MESSAGES_PER_READ, cursor=cursor)
@@ -244,7 +243,7 @@ class _Section:
     async def cut(self) -> str | None:
         """Return the id of the last message that the thread inherited, or None.
 
-        This message is the parent of the first message of a branch, or the leaf of the first branch.
+        This method finds the message as the parent of the first message of a branch, or as the leaf of the first branch.
         """
         if (last := self._thread.forked_at_seq) is None:
             return None
@@ -292,9 +291,11 @@ class _Section:
         place = (1, run.completion_seq) if run.completion_seq is not None else None
         self._runs[run.run_id] = RunFacts(run.run_id, str(run.status), run.started_at, run.finished_at, place)
         if run.status in ("failed", "dead"):
-            self._notes.append(f"the error of run {run.run_id}, which is {run.status}; an import makes it cancelled")
+            self._notes.append(f"the error of run {run.run_id}, which is {run.status}; an import cancels the run")
         elif run.status == "cancelled" and place is not None:
-            self._notes.append(f"the status cancelled of run {run.run_id}, whose messages are kept; an import completes it")
+            self._notes.append(
+                f"the status cancelled of run {run.run_id}, whose messages are kept; an import completes the run"
+            )
         elif run.status in LIVE and run.kind == "prompt":
             self._notes.append(f"run {run.run_id} is {run.status} and becomes an external run that is not completed")
 

@@ -1,7 +1,7 @@
 """Import a file of threads through the ports of the connected store (``runyard threads import``).
 
-The import executes the lines in their order. A step that was done before has no effect. Therefore an interrupted import
-continues when it is repeated. A repeated import of the same file changes nothing. :mod:`.section` executes the lines of one
+The import executes the lines in their order. A step that an earlier import has done has no effect. Therefore a repeated import
+continues an interrupted one. A repeated import of the same file changes nothing. :mod:`.section` executes the lines of one
 thread.
 """
 
@@ -36,9 +36,9 @@ class FileImport:
         self._forks: set[str] = set()
         """The forks that this call has made, or would make."""
         self._renamed: dict[str, dict[str, str]] = {}
-        """For each fork, the messages of its ancestors that have other ids than in the file."""
+        """For each fork: the messages of its ancestors whose ids in the deployment differ from those in the file."""
         self._missing: set[str] = set()
-        """The threads that were refused or not made."""
+        """The threads that this import has refused or could not make."""
 
     async def run(self, lines: Iterator[tuple[int, Line]]) -> None:
         """Execute all lines under the lock of the tenant's imports. An error of the store ends the import of one thread. The
@@ -81,7 +81,8 @@ class FileImport:
         await self._end(section)
 
     async def _guarded(self, number: int, section: Section, step: Callable[[], Awaitable[None]]) -> None:
-        """Execute a step of a section. ``number``: the number of the line."""
+        """Execute a step of a section. An error of the store ends the import of the thread. ``number``: the number of the
+        line."""
         section.number = number
         try:
             await step()
@@ -113,7 +114,7 @@ class FileImport:
         return section
 
     async def _unchanged(self, section: Section) -> None:
-        """Read the data of a thread that the import of its forks needs."""
+        """Read the data that the import of a thread's forks needs. The thread itself is unchanged."""
         try:
             await section.find_closing()
         except (BackendUnavailableError, CapabilityMissingError):

@@ -1,6 +1,7 @@
 """The state of the imports into a thread. A tag of the thread stores this state.
 
-The state lists the runs, requests and the head that imports have made. A later import changes only these.
+The state lists the runs and requests that imports have made, and the head that they have set. A later import changes only
+these.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from runyard.models import Thread
 TAG: Final = "runyard.import"
 """The name of the tag of an imported thread."""
 MAX_OPEN: Final = 100
-"""Maximum number of runs and requests in a mark. A later import does not change further ones."""
+"""Maximum number of runs and requests in a mark. A later import does not change runs and requests beyond this number."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -25,11 +26,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Mark:
     """The value of the tag.
 
-    ``origin``: the digest by which a repeated import recognises its thread. ``export_id``: the export of the last import that
+    ``origin``: the digest by which a repeated import recognizes its thread. ``export_id``: the export of the last import that
     was completed, or an empty text. ``began``: the time of the store at which the present import began, in microseconds since
     1970, or None between imports. ``head``: the id of the last visible message of the head, or an empty text. ``head`` is set
-    at the begin and at the end of an import. ``keep``: True if the deployment has moved the head. Imports then do not move the
-    head. ``open``: the digests of the live runs and of the pending requests that imports have made.
+    at the beginning and at the end of an import. ``keep``: True if the deployment has moved the head. Imports then do not move
+    the head. ``open``: the digests of the live runs and of the pending requests that imports have made.
     """
 
     origin: str
@@ -54,7 +55,8 @@ class Mark:
         return {TAG: ":".join((self.origin, self.export_id, began, self.head, "keep" if self.keep else "", opened))}
 
     def made(self, kind: str, id: str, at: datetime | None) -> bool:
-        """Return True if an import has made this live run or pending request. ``at``: the time at which it was made."""
+        """Return True if an import has made this live run or pending request. ``at``: the time at which the run or request was
+        made."""
         return name_of(kind, id) in self.open or (self.began is not None and at is not None and microseconds(at) >= self.began)
 
 
@@ -68,5 +70,5 @@ def microseconds(moment: datetime) -> int:
 
 
 def origin_of(thread: Thread) -> str:
-    """Return the digest by which a repeated import recognises its thread."""
+    """Return the digest by which a repeated import recognizes its thread."""
     return digest([thread.thread_id, thread.created_at.isoformat()])

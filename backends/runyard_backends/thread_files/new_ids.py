@@ -10,8 +10,8 @@ from runyard.models import ROOT_ID, HitlRequest, Message
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Maps the ids of a file. ``export_id``: the id of the file's export, from which new ids are derived. None keeps all ids. A
-    repeated import of the same file gets the same new ids."""
+    """Maps the ids of a file. ``export_id``: the id of the file's export, from which new ids are derived. If ``export_id`` is
+    None, all ids are kept. A repeated import of the same file gets the same new ids."""
 
     export_id: str | None = None
 

@@ -1,10 +1,11 @@
 """Find the order in which an import must repeat the claims, messages and completions of a branch.
 
-Messages are ordered by message number, and completions by completion number. The store records no common order of both. The
-parents of messages show this order. The parent of a message without a run is the last visible message at its append. The parent
-of a run's first message is the last visible message at the run's claim. Therefore a claim comes where this parent is the last
-visible message. A completion may change the last visible message. Such a completion comes directly before the first line that
-needs the change. If the parents leave the order of two lines open, their times decide.
+Messages are ordered by message number, and completions by completion number. The store records no common order of messages and
+completions. The parents of messages show this order. The parent of a message without a run is the last visible message at its
+append. The parent of a run's first message is the last visible message at the run's claim. An import must therefore claim a
+run while this parent is the last visible message. A completion may change the last visible message. The line of such a
+completion comes directly before the first line that needs the change. If the parents leave the order of two lines open, the
+lines are ordered by their times.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ class Forks:
         heapq.heappush(self._passed, (fork.made, fork.line.thread_id, fork))
 
     def passed(self, cut: str) -> None:
-        """Record that the lines contain a message, or the completion of a run. ``cut``: the id of the message or run."""
+        """Record that the lines so far contain a message, or the completion of a run. ``cut``: the id of this message or
+        run."""
         for fork in self._waiting.pop(cut, ()):
             self._pass(fork)
 
     def before(self, moment: datetime | None) -> list[ForkLine]:
-        """Return the lines of the forks whose cuts have passed and that were made before ``moment``. If ``moment`` is None, the
-        time does not matter."""
+        """Return the lines of forks that were made before ``moment`` and whose cuts are in the lines so far. If ``moment`` is
+        None, the time does not matter."""
         made: list[ForkLine] = []
         while self._passed and (moment is None or self._passed[0][0] < moment):
             made.append(heapq.heappop(self._passed)[2].line)
@@ -180,8 +182,8 @@ class BranchOrder:
 
 
 async def survey(messages: AsyncIterator[Message], find: Callable[[str], Awaitable[RunFacts | None]]) -> list[RunFacts]:
-    """Return the runs that have some of the ``messages``, and set the fields of their messages. ``find``: returns the run with
-    an id, or None if no run of the thread has it."""
+    """Return the runs that have some of the ``messages``. In each run, set the fields that describe these messages. ``find``:
+    returns the run with an id, or None if no run of the thread has this id."""
     found: dict[str, RunFacts] = {}
     async for message in messages:
         if message.run_id is None or (run := await find(message.run_id)) is None:

@@ -26,7 +26,8 @@ VERSION: Final = 1
 MAX_LINE_BYTES: Final = 6 * MESSAGE_BYTES + 2**22
 """Maximum bytes of a line. JSON needs up to six bytes for one byte of a message."""
 MAX_LINE_VALUES: Final = MAX_EXTRA + 100_000
-"""Maximum number of values in a line. The extra and the config of a thread need at least two bytes for each value."""
+"""Maximum number of values in a line. The number is enough for the extra and the config of a thread, which need at least two
+bytes for each value."""
 MAX_LINES: Final = 100_000_000
 """Maximum number of lines of a file."""
 MAX_THREADS: Final = 100_000
@@ -38,8 +39,8 @@ MAX_NOTE: Final = 1000
 
 
 class Family(StrictModel):
-    """The first line. ``export_id``: the id of the export, from which new ids are derived. ``thread_id``: the exported
-    thread."""
+    """The first line of a file of threads. ``export_id``: the id of the export, from which new ids are derived.
+    ``thread_id``: the exported thread."""
 
     type: Literal["family"] = "family"
     version: int = VERSION
@@ -48,8 +49,9 @@ class Family(StrictModel):
 
 
 class ThreadLine(StrictModel):
-    """The beginning of a section. ``origin``: a digest by which a repeated import recognises its own thread. ``closing``: if
-    the thread is a repaired fork, the id of the message that closes open tool calls. An import repairs the fork itself."""
+    """The beginning of a section. ``origin``: a digest by which a repeated import recognizes its own thread. ``closing``: if
+    the thread is a repaired fork, the id of the message that closes open tool calls. An import repairs the fork itself, which
+    makes another such message."""
 
     type: Literal["thread"] = "thread"
     thread_id: str
@@ -92,7 +94,8 @@ class CompleteLine(StrictModel):
 
 
 class CancelLine(StrictModel):
-    """A run ended without completion. ``deleted``: True if the run was deleted then, but forks show some of its messages."""
+    """A run ended without completion. ``deleted``: True if the run was deleted before the export. Its line exists because
+    forks show some of its messages."""
 
     type: Literal["cancel"] = "cancel"
     run_id: str
@@ -120,8 +123,8 @@ class RequestLine(StrictModel):
 
 
 class LeafLine(StrictModel):
-    """A leaf of the thread. ``depth``: the number of messages on its path, which an import compares. ``labels``: the labels of
-    the branch of the message ``labelled``."""
+    """A leaf of the thread. ``depth``: the number of messages on its path. An import compares this number with the path in the
+    deployment. ``labels``: the labels of the branch of the message ``labelled``."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str

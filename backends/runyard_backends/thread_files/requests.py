@@ -22,7 +22,7 @@ class RequestImport:
         self._section, self._backend, self._report = section, section.backend, section.report
 
     async def take(self, request: HitlRequest) -> None:
-        """Save a request and its answer, unless the deployment has them."""
+        """Save a request and its answer. Skip what the deployment already has."""
         section, name = self._section, name_of("request", request.request_id)
         known = await self._backend.runs.request(request.request_id)
         if why := await self._obstacle(request, known):
@@ -61,13 +61,15 @@ class RequestImport:
             if known.run_id in section.over:
                 return "the deployment has ended its run"
             if request.answered_at is not None and not self._made(known):
-                return "the deployment has a request with this id that no import has made"
+                return "the deployment has a request with this id, and no import has made this request"
             return None
         if request.run_id is not None:
             if request.run_id in section.over:
                 return "the deployment has ended its run"
             return (
-                "the deployment has a run with its run id that no import has made" if section.foreign(request.run_id) else None
+                "the deployment has a run with the id of its run, and no import has made this run"
+                if section.foreign(request.run_id)
+                else None
             )
         if section.again and await self._others_pending():
             return "the thread has a pending request that no import has made"
@@ -79,10 +81,10 @@ class RequestImport:
         return name in self._section.open or self._section.mark.made("request", found.request_id, found.created_at)
 
     async def _others_pending(self) -> bool:
-        """Return True if the thread has a pending request that no import has made. Importing another request could replace it.
-
-        The requests of this file and of the mark are known to be imported. The time of a request does not show whether an
-        import has made it."""
+        """Return True if the thread has a pending request that no import has made. If the import saved another request, this
+        request could replace the pending one. An import has made a pending request if this file or the mark has it. The time of
+        a request does not show whether an import has made it.
+        """
         section, runs = self._section, self._backend.runs
         pending = items_of(
             lambda cursor: runs.requests(thread_id=section.id, pending=True, page=PageRequest(limit=1000, cursor=cursor))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import cast
 
 from runyard.domain.size_limits import message_size
 from runyard.domain.validation import check_id
 from runyard.errors import (
     BackendUnavailableError,
+    ForkBoundaryError,
     MessageNotFoundError,
     PreconditionFailedError,
     RunAlreadyClaimedError,
@@ -47,9 +48,8 @@ from .records import (
 from .requests import RequestImport
 from .thread_values import fitting, set_config, set_extra
 
-BATCH_MESSAGES: Final = 100
-BATCH_BYTES: Final = 2**22
-"""Maximum number and bytes of the messages that one call appends."""
+BATCH_MESSAGES, BATCH_BYTES = 100, 2**22
+"""Maximum number of messages that one call appends, and maximum bytes of these messages."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Section:
         await self._save_mark()
 
     async def _save_mark(self, tags: Mapping[str, str] | None = None) -> Thread:
-        """Save the mark. ``tags``: the other tags of the thread. None keeps the present ones."""
+        """Save the mark. ``tags``: the other tags of the thread. If ``tags`` is None, the present tags stay."""
         while True:
             if (stored := await self.backend.threads.thread(self.id)) is None:
                 raise ThreadNotFoundError(f"the thread {self.id!r} was deleted during its import", thread_id=self.id)
@@ -180,7 +180,7 @@ class Section:
         self._first_branch = False
 
     async def _place(self) -> None:
-        """Make the branch of the following lines the head. It ends at the last message of the lines so far."""
+        """Move the head to the branch of the following lines. This branch ends at the last message so far."""
         if not self._placed and not self.report.dry_run:
             await self.flush()
             await self._branches.set_head(self.id, self._leaf or ROOT_ID)
@@ -272,8 +272,7 @@ class Section:
         if not self.again:
             return False
         try:
-            path = PathRequest(leaf_id=message.id, limit=1, newest_first=True)
-            await self.backend.threads.messages(self.id, path)
+            await self.backend.threads.messages(self.id, PathRequest(leaf_id=message.id, limit=1, newest_first=True))
         except MessageNotFoundError:
             return False
         return True
@@ -291,8 +290,7 @@ class Section:
         """Append the collected messages. If the store refuses a message, append the messages before it, and raise the error."""
         if not self._batch:
             return
-        batch, self._batch, self._bytes = self._batch, [], 0
-        number = self.number
+        batch, self._batch, self._bytes, number = self._batch, [], 0, self.number
         try:
             await self.backend.checkpointer.append(self.id, [message for _, message in batch])
         except BackendUnavailableError:
@@ -317,7 +315,7 @@ class Section:
         self.open.discard(name_of("run", run_id))
 
     async def _cancel(self, run_id: str, deleted: bool) -> None:
-        """End a run without completion, and delete it if it was deleted."""
+        """End a run without completion. If the run was deleted before the export, delete it here too."""
         if self.report.dry_run:
             return
         if run_id not in self.over:
@@ -331,20 +329,23 @@ class Section:
                 await self.backend.runs.delete_run(self.id, run_id)
 
     async def _compare(self, line: LeafLine) -> None:
-        """Compare a leaf with the deployment, and set its labels. Labels that the deployment had before another import stay."""
+        """Compare a leaf with the deployment, and set its labels. A repeated import moves no label that the thread has."""
         if self.report.dry_run:
             return
         await self.flush()
         if self._leaves is None:
             self._leaves = await self._read_leaves()
         message_id = self.message_id(line.message_id) or ROOT_ID
-        depth = self._leaves.get(message_id)
+        depth, labelled = self._leaves.get(message_id), self.message_id(line.labelled)
+        if depth is None and line.labels and not self.added:  # other branches continue the message
+            with suppress(MessageNotFoundError, ForkBoundaryError):
+                await self._branches.set_head(self.id, message_id)
+                depth, labelled = line.depth, None
         if depth != line.depth and not self.added:
-            found = f"{depth} messages" if depth is not None else "no path"
-            self.report.note(self.id, f"the path to message {message_id} has {found} instead of {line.depth}")
-        for label in line.labels:
-            if not (self.added and label in self._labels):
-                await self.backend.threads.set_label(self.id, label, self.message_id(line.labelled))
+            found = f"has {depth} messages" if depth is not None else "does not exist"
+            self.report.note(self.id, f"the path to message {message_id} {found}; in the file it has {line.depth}")
+        for label in (each for each in line.labels if not (self.added and each in self._labels)):
+            await self.backend.threads.set_label(self.id, label, labelled)
 
     async def _read_leaves(self) -> dict[str, int]:
         """Return the depths of the leaves."""
@@ -365,7 +366,7 @@ class Section:
             self.mark = replace(self.mark, export_id=self.export_id, began=None, head=head, open=frozenset(self.open))
             if added:
                 await self._save_mark()
-                self.report.note(self.id, "imported before; messages, runs and requests were added, and other values kept")
+                self.report.note(self.id, "imported before; messages, runs and requests were added, and nothing else changed")
             else:
                 await self.backend.threads.update_thread(self.id, title=self.line.title)
                 tags, dropped = fitting(self.line.tags, self.mark.tag())

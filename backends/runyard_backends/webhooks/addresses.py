@@ -53,7 +53,8 @@ def may_be_permitted(host: str, allowed: Collection[Network]) -> bool:
 
 
 def _literal(host: str) -> list[Address]:
-    """Return the addresses that ``host`` means without a resolver."""
+    """Return the addresses of ``host`` if it is ``localhost`` or an address in any notation. For any other name, return an
+    empty list."""
     if host.lower() == "localhost":
         return [IPv4Address("127.0.0.1"), IPv6Address("::1")]
     with suppress(ValueError):
@@ -77,4 +78,4 @@ async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[st
 def refusal(host: str) -> str:
     """Return the error text for a host without a permitted address. Users who create webhooks read this text. It must therefore
     not contain addresses of hosts inside the network."""
-    return f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE names networks to allow"
+    return f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE can allow private networks"

@@ -16,9 +16,9 @@ from runyard.domain.webhooks import WebhookReply
 from .addresses import ForbiddenAddressError, Network, resolve
 
 MAX_REPLY_BYTES: Final = 16_384
-"""Bytes of a reply's body that are read and ignored. After more bytes, the connection is closed."""
+"""Maximum bytes of a reply's body that are read and ignored. If the body is larger, the connection is closed."""
 DRAIN_SECONDS: Final = 1.0
-"""Seconds for which the body of a reply is read."""
+"""Maximum seconds for which the body of a reply is read."""
 KEEPALIVE_SECONDS: Final = 30.0
 """Seconds for which an idle connection is kept."""
 
@@ -78,8 +78,8 @@ class HttpSender:
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float) -> WebhookReply:
         """POST ``body`` to ``url`` and return the reply. ``timeout``: seconds for the whole exchange.
 
-        After an error of the receiver or of the network, the reply has an ``error``. The reply has the status as soon as the
-        status has arrived, even if reading the body fails.
+        After an error of the receiver or of the network, the reply has an ``error``. If the status has arrived, the reply has
+        this status, even if the body cannot be read.
         """
         reply = None
         try:
@@ -116,7 +116,7 @@ async def _drain(response: httpcore.Response) -> None:
 
 
 def _seconds(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Return ``Retry-After`` in seconds if it is a number, else None. A date is ignored, because this host's clock may be
+    """Return ``Retry-After`` in seconds if it is a number, else None. A date is ignored, because this machine's clock may be
     wrong."""
     value = next((value for name, value in headers if name.lower() == b"retry-after"), b"")
     return float(value) if value.isdigit() and len(value) < 8 else None

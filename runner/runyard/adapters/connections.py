@@ -1,4 +1,4 @@
-"""Connections of an object whose callers are in several event loops, or in threads without an event loop."""
+"""Connections of one object, for callers in several event loops, or in threads without an event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Connections(Protocol):
 
 
 class Own:
-    """Connections to a URL. Each event loop has its own backend. Synchronous calls use a backend in a separate thread."""
+    """Connections to a URL. Each event loop has a separate backend. Synchronous calls use a backend in a separate thread."""
 
     def __init__(self, url: str, tenant: str) -> None:
         self._url, self._tenant = url, tenant
@@ -96,7 +96,7 @@ class Own:
 
 
 class Shared:
-    """The connections of a client or a worker. All calls are executed in the event loop of these connections."""
+    """The connections of an existing client or worker. All calls are executed in the event loop of this client or worker."""
 
     def __init__(self, backend: Backend | None, loop: asyncio.AbstractEventLoop) -> None:
         self._backend, self._loop = backend, loop
@@ -135,7 +135,7 @@ class Shared:
 
 
 def connections(where: str | Client | SyncClient, tenant: str) -> Connections:
-    """Return the connections of a client, or new connections to a URL."""
+    """Return the connections of the given client. For a URL, return new connections to this URL."""
     if isinstance(where, str):
         return Own(where, tenant)
     if isinstance(where, SyncClient):

@@ -4,9 +4,9 @@
 
     app = App(agents={"support": cubeloop_agent})
 
-The run's :class:`~runyard.RunContext` stores the messages, and replaces the agent's checkpointer. A model's answer is stored
-before its tool calls start. A tool's result is stored as soon as the tool has returned. A later attempt continues after the
-last stored message, and executes only the tool calls that have no result (R9). The agent's own ``checkpointer`` and
+The run's :class:`~runyard.RunContext` takes the place of the agent's checkpointer and stores the messages. A model's answer is
+stored before its tool calls start. A tool's result is stored as soon as the tool has returned. A later attempt continues after
+the last stored message, and executes only the tool calls that have no result (R9). The agent's own ``checkpointer`` and
 ``thread_id`` are not used. The agent's channel asks its questions through the run (:mod:`.cubeloop_channel`).
 """
 
@@ -49,15 +49,15 @@ HOOKS: Final = (
     "on_response",
     "tool_execution",
 )
-"""Arguments of an Agent that are also attributes of the Agent.
+"""Names that are both arguments and attributes of an Agent.
 
 The attribute for a hook includes the hooks of the middleware.
 """
 NOT_STORED: Final = ("error", "aborted")
-"""Stop reasons of answers that are not stored. Another attempt must not read such answers (R7)."""
+"""Stop reasons of incomplete answers. An answer with one of these reasons is not stored, so that no attempt reads it (R7)."""
 
 PASSING_TYPES: Final = ("ProviderUnavailable", "RateLimited")
-"""Classes of cubeloop's temporary errors. The error for a lost connection has no HTTP status."""
+"""Class names of cubeloop's temporary errors. An error without an HTTP status is temporary if its class is in this list."""
 
 
 class CubeloopAgentError(RuntimeError):
@@ -100,9 +100,10 @@ def serve(agent: Agent[Any] | Factory, *, asks_humans: bool | None = None, optio
 
     ``agent``: an Agent, or a function that makes the Agent of an attempt from its :class:`~runyard.RunContext`. If an Agent is
     given, each attempt uses a copy of the Agent with the same model, tools and hooks. Give a function if a middleware object
-    stores state in its own attributes. ``asks_humans``: whether the agent may ask a human. A probe of such an agent is refused
-    (F9). The default is True for a function. For an Agent, the default is True if the Agent has a channel, or if one of its
-    tools or middleware objects has a ``hitl``. ``options``: queue, timeout and retries of the agent's runs.
+    stores state in its own attributes. ``asks_humans``: whether the agent may ask a human. If True, a probe of the agent fails
+    with HitlNotAllowedError, and the agent is not called (F9). The default is True for a function. For an Agent, the default
+    is True if the Agent has a channel, or if one of its tools or middleware objects has an attribute ``hitl`` that is not
+    None. ``options``: queue, timeout and retries of the agent's runs.
 
     Raises InvalidInputError for an Agent whose middleware writes to the state of this Agent object.
     """
@@ -238,7 +239,10 @@ class _Attempt:
         return call
 
     def _scoped(self, hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a hook. The questions that the hook asks before a tool call belong to this call."""
+        """Return a function that calls ``hook`` before a tool call.
+
+        A question that ``hook`` asks belongs to this tool call.
+        """
 
         async def before(context: Any, **named: Any) -> Any:
             with detached(self._framework), self._ctx.in_tool(context.tool_call.id):
@@ -250,7 +254,7 @@ class _Attempt:
         return before
 
     async def _relay(self, event: Any, signal: object) -> None:
-        """Send the agent's events to the run's stream. Store the result of a tool when the tool ends."""
+        """Send an event of the agent to the run's stream. If the event is the end of a tool call, store the result first."""
         match event.type:
             case "message_update":
                 self._speak(event.stream_event, event.message)
@@ -277,7 +281,7 @@ class _Attempt:
     async def _store_result(self, event: Any) -> None:
         """Store a tool's result at once.
 
-        cubeloop would store the results of an answer together, after the last call of the answer.
+        cubeloop itself stores no result before the last tool call of the model's answer has ended.
         """
         call_id, result = event.tool_call_id, event.result
         if call_id in self._asked or self._ctx.cancelled or not hasattr(result, "content"):

@@ -1,8 +1,8 @@
-"""Questions of a cubeloop agent in a worker. They become questions of the run, which waits without a worker (H1).
+"""Questions of a cubeloop agent in a worker become questions of the agent's run. The run waits without a worker (H1).
 
-cubeloop's tools and middleware have a channel object, which waits for answers in memory. :func:`bind` changes the classes
-of channels. Inside a run, the questions of a channel then become HITL requests of the run. Outside of a run, a channel works as
-before.
+In cubeloop, a tool or a middleware object asks through a channel object. The channel object waits for the answer in memory.
+:func:`bind` changes the classes of the channel objects. Inside a run, a question to a channel then becomes a HITL request of
+the run. Outside of a run, a channel works as before.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def channels(agent: Any) -> list[Any]:
 
 
 def may_ask(agent: Any) -> bool:
-    """Return whether an agent has a channel, or a tool or middleware object with a ``hitl``."""
+    """Return whether an agent has a channel, or a tool or middleware object whose ``hitl`` is not None."""
     parts = (*agent.state.tools, *getattr(agent, "_middleware", ()))
     return bool(channels(agent)) or any(getattr(part, "hitl", None) is not None for part in parts)
 
 
 def bind(framework: Framework, *found: Any) -> None:
-    """Turn the questions of the package's channels, and of the channels ``found``, into questions of the current task's run.
+    """Change channel classes, so that a question inside a run becomes a question of the run.
 
-    This function changes the classes of the channels. The change therefore also reaches a channel in a tool's module, and a
-    channel that the program makes later. A second call changes nothing.
+    The changed classes are the package's channel class and the classes of ``found``. Each channel of a changed class has the
+    new behavior, even a channel that the program makes later. A second call changes nothing.
     """
     for kind in (framework.module("hitl.channel")._BaseChannel, *(one for each in found for one in type(each).__mro__)):
         if (outside := vars(kind).get("_await_answer")) is not None and not hasattr(outside, "_runyard_outside"):
@@ -74,7 +74,7 @@ def _is_channel(value: object) -> bool:
 def _reached(function: Any) -> list[Any]:
     """Return the objects that the code of a tool can use.
 
-    They are in its closure, in its module, or in attributes of its object.
+    These objects are in the closure of the tool, in its module, in its default arguments, or in attributes of its object.
     """
     found: list[Any] = []
     left, seen = [function], set[int]()
@@ -108,7 +108,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @contextmanager
 def detached(framework: Framework) -> Iterator[None]:
-    """Raise cubeloop's HitlDetached if the block asks a human inside of a tool call. cubeloop then ends the batch of calls."""
+    """Raise cubeloop's HitlDetached if the ``with`` block asks a human. cubeloop then ends its current batch of tool calls."""
     try:
         yield
     except Deferred:
@@ -137,9 +137,9 @@ async def _ask(ctx: RunContext, framework: Framework, payload: Any, seconds: flo
 def _question(fields: JsonObject, question_id: str) -> tuple[JsonObject, JsonObject, str | None]:
     """Return the question, the schema of its answers, and the key of the question in the run.
 
-    cubeloop numbers the equal questions of a channel in their order. If several runs use the channel, the numbers differ
-    between two attempts. The key is therefore None, unless the caller named a tool call. If the key is None, the run makes a
-    key.
+    If the caller named no tool call, the key is None, and the run makes a key. cubeloop numbers the equal questions of a
+    channel, but the key does not contain this number: if several runs use the channel, a question may have different numbers
+    in two attempts of one run.
     """
     if fields["kind"] == "confirm":
         named = None if "." in question_id else f"confirm:{question_id}:{digest(fields)}"

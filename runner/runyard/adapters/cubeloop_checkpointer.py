@@ -6,9 +6,9 @@
         agent = Agent(model=…, checkpointer=cp, thread_id="t1")
         await agent.prompt("hello")
 
-The threads are threads of runyard. A fork takes constant time. The client, the HTTP API and the command line read the threads.
-A run of such an agent is an external run (R17). The inbox shows the questions of the run, and a human may answer them there
-(H10).
+The threads are threads of runyard. A fork takes constant time. The client, the HTTP API and the command line can read the
+threads. A run of such an agent is an external run (R17). The inbox shows the questions of the run, and a human may answer them
+there (H10).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class RunyardCheckpointer:
     end of the block disconnects. ``tenant`` and ``options``: the arguments of :meth:`runyard.Client.connect`, for a URL.
     ``package``: ``cubeloop`` or ``cubepi``. Only a program that imports both packages needs this argument.
 
-    The methods raise the package's error for a case if the package has one, for example ``ThreadNotFoundError`` of
-    ``cubeloop.checkpointer.exceptions``. Otherwise the methods raise runyard's error.
+    If the package has an error class for a case, the methods raise this class, for example ``ThreadNotFoundError`` of
+    ``cubeloop.checkpointer.exceptions``. In all other cases the methods raise runyard's errors.
     """
 
     def __init__(self, client: Client | str, *, tenant: str = "", package: str | None = None, **options: Any) -> None:
@@ -107,7 +107,7 @@ class RunyardCheckpointer:
         return {key: value for key, value in thread.extra.items() if key != STATE} if thread is not None else None
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all messages, or no message. Each message has its own run id.
+        """Store the messages in one transaction. A message has the id of its run, or None if it belongs to no run.
 
         A message that is already stored is skipped (:func:`.cubeloop_messages.stored_id`). A program that does not know the
         outcome of an append can therefore repeat the append. Raises RunAlreadyCompletedError. Raises RunAlreadyClaimedError
@@ -141,7 +141,10 @@ class RunyardCheckpointer:
             await backend.checkpointer.mark_run_complete(thread_id, run_id)
 
     async def snapshot(self, thread_id: str, *, after_run_id: str) -> list[Message]:
-        """Return the messages that a fork after the run would have. Raises ThreadNotFoundError, RunNotCompletedError."""
+        """Return the messages that :meth:`fork` gives to a fork after this run.
+
+        Raises ThreadNotFoundError, RunNotCompletedError.
+        """
         with self._open(thread_id) as backend:
             return self.framework.messages(await backend.checkpointer.snapshot(thread_id, after_run_id=after_run_id))
 
@@ -156,7 +159,10 @@ class RunyardCheckpointer:
             await backend.checkpointer.fork(src_thread_id, new_thread_id, after_run_id=after_run_id, metadata=metadata)
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Store the thread's pending request and its run id. None clears both. The inbox shows the request."""
+        """Store the thread's pending request and its run id. The inbox shows the request.
+
+        If ``request`` is None, clear the pending request and its run id.
+        """
         with self._open(thread_id) as backend:
             ledger = RequestLedger(backend)
             if request is None:

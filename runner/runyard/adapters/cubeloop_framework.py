@@ -1,4 +1,4 @@
-"""The classes of cubeloop that the adapters use. They come from the package ``cubeloop`` or ``cubepi``, its former name."""
+"""The classes of cubeloop that the adapters use. The package was called ``cubepi`` before it was called ``cubeloop``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .cubeloop_messages import decode, encode
 Name: TypeAlias = Literal["cubeloop", "cubepi"]
 
 NAMES: Final[tuple[Name, ...]] = ("cubeloop", "cubepi")
-"""The import packages. The first is the present name."""
+"""The names under which the package can be imported. The first name is the present one."""
 
 _SAME_NAME: Final = (
     ThreadNotFoundError,
@@ -53,7 +53,7 @@ _SAME_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One of the two packages. The modules have the same names in both packages."""
+    """The package ``cubeloop`` or the package ``cubepi``. The modules have the same names in both packages."""
 
     name: Name
 
@@ -128,7 +128,8 @@ class Framework:
 def framework(name: str | None = None) -> Framework:
     """Return the package ``name``.
 
-    Without a name, return the package that the program has imported, or else an installed package.
+    Without a name, return the package that the program has imported. If the program has imported neither package, return an
+    installed package.
 
     Raises InvalidInputError for another name. Without a name, raises InvalidInputError if the program has imported both
     packages, and ExtraMissingError if neither package is installed.
@@ -148,7 +149,10 @@ def framework(name: str | None = None) -> Framework:
 
 
 def dumped(value: Any) -> JsonValue:
-    """Return a structured value of cubeloop, such as an answer, as JSON. Raise InvalidInputError if that is impossible."""
+    """Return a structured value of cubeloop, such as an answer, as JSON.
+
+    Raise InvalidInputError for a value that JSON cannot hold.
+    """
     try:
         made: JsonValue = to_jsonable_python(value, serialize_unknown=False)
     except ValueError as error:

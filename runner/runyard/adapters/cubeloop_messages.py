@@ -1,10 +1,11 @@
-"""Conversion of cubeloop's messages to runyard's, and back. A message of cubeloop is a JSON object here.
+"""Conversion of cubeloop's messages to runyard's, and back. In this module a message of cubeloop is a JSON object.
 
-A :class:`~runyard.models.Message` holds the content that people, other formats and other agents read. The other fields of a
-cubeloop message (ids of the provider, free-text stop reasons, cache tokens, times, details of results) are stored under
-``provider_details["cubeloop"]``, without empty entries. These fields and the content may not be enough to make the message
-again, for example if a part has an unknown type. The whole JSON of the message is then stored there under ``message``. The
-packages ``cubepi`` and ``cubeloop`` share the key. Each package therefore reads the messages of the other package.
+The content of a cubeloop message becomes the content of a :class:`~runyard.models.Message`. The other fields (ids of the
+provider, free-text stop reasons, cache tokens, times, details of results) are stored under ``provider_details["cubeloop"]``,
+without empty entries. If the cubeloop message cannot be made again from its content and these fields,
+``provider_details["cubeloop"]["message"]`` has the whole JSON of the message instead. This happens, for example, if a part has
+an unknown type. The key ``cubeloop`` is also used for messages of the package ``cubepi``. Each package therefore reads the
+messages of the other package.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "error": "error",
     "aborted": "aborted",
 }
-"""cubeloop's stop reasons → runyard's. cubeloop allows any text as a reason. Only provider_details stores all other reasons."""
+"""cubeloop's stop reasons → runyard's. cubeloop allows any text as a reason.
+
+A reason that is not in this table is stored only in provider_details.
+"""
 _ROLES: Final = ("user", "assistant", "tool_result")
 _IN_MESSAGE: Final = ("role", "content", "run_id", "metadata", "usage", "tool_call_id", "tool_name", "is_error")
 """Fields of a cubeloop message that :class:`Message` also has."""
@@ -75,7 +79,7 @@ def decode(messages: Iterable[Message]) -> list[JsonObject]:
 
     A stored message with several tool results becomes several messages, because cubeloop has one result per message. A part
     without an equivalent in cubeloop, such as an image by URL, becomes a text with the type of the part. A system message
-    becomes a user message that is marked as synthetic. Metadata are left out, except those of cubeloop's own messages.
+    becomes a user message that is marked as synthetic. The metadata of a message that did not come from cubeloop are left out.
     """
     made: list[JsonObject] = []
     names: dict[str, str] = {}
@@ -98,7 +102,7 @@ def stored_id(fields: Mapping[str, Any]) -> str:
 
     The messages of cubeloop 0.15 and later have an id. If this id is not a UUID, the stored id is derived from it. The messages
     of cubepi have no id. If such a message has a time or the provider's response id, the stored id is derived from its fields.
-    The same message then gets the same id again. Any other message gets a random id, because a conversation may contain two
+    The same message then gets the same id again. Any other message gets a random id, because a conversation can contain two
     equal messages.
     """
     if given := fields.get("id"):
@@ -253,5 +257,5 @@ def _without_empty(fields: Mapping[str, Any]) -> JsonObject:
 
 
 def _without_media_type(part: Mapping[str, Any]) -> JsonObject:
-    """Return a part. Leave out its media type if the media type is empty."""
+    """Return a part, without its media type if the media type is empty."""
     return {key: value for key, value in part.items() if key != "media_type" or value}

@@ -2,7 +2,7 @@
 
 cubeloop identifies a question by its ``question_id``, which is not unique in the tenant. The store needs a unique request id.
 This module derives the request id from the thread, the run, the question and the time of the question. The row of the request
-holds the answer. Either the agent's program or a human in the inbox gives the answer. A request is answered once (H3).
+holds the answer. The answer comes from the agent's program, or from a human in the inbox. A request is answered once (H3).
 
 cubeloop clears its pending request and its answers when it stores the results of the tool calls. Until then, the thread's
 extra has the ids of the requests under the key STATE. A fork may inherit these ids. The requests and answers belong to one
@@ -78,13 +78,13 @@ class _State:
 
     @property
     def value(self) -> JsonValue:
-        """The value of STATE in the extra. None removes the key."""
+        """The value to write under STATE in the extra. If the value is None, the write removes the key STATE."""
         if self.pending is None and not self.asked:
             return None
         return {"pending": self.pending, "asked": {key: [*entry] for key, entry in self.asked.items()}}
 
     def find(self, run_id: str | None, question_id: str) -> str | None:
-        """Return the id of the request for a question of a run, or None."""
+        """Return the id of the request for a question of the run. Return None for an unknown question."""
         return next((key for key, entry in self.asked.items() if entry == (run_id or "", question_id)), None)
 
 
@@ -136,7 +136,7 @@ class RequestLedger:
         )
 
     async def pending(self, thread_id: str) -> tuple[HitlRequest, str | None] | None:
-        """Return the stored pending request and its run id. The request may already have an answer."""
+        """Return the request that the state names as pending, and its run id. The request may already have an answer."""
         state = _State.of(await self._backend.threads.thread(thread_id))
         if state.pending is None or (row := await self._row(thread_id, state, state.pending)) is None:
             return None
@@ -164,7 +164,8 @@ class RequestLedger:
             if _stripped(answer_of(row)) == _stripped(_decision(answer)):
                 return
             raise HitlAlreadyAnsweredError(
-                f"question {question_id} already has an answer of {row.answered_by or 'an unnamed caller'}, which stays valid",
+                f"{row.answered_by or 'an unnamed caller'} has already answered question {question_id} differently; the "
+                "first answer stays valid, read this answer with load_hitl_answer",
                 request_id=row.request_id,
                 answered_by=row.answered_by,
             )
@@ -192,7 +193,7 @@ class RequestLedger:
         await self._change(thread_id, change)
 
     async def forget(self, thread_id: str, run_id: str) -> None:
-        """Remove every request of an ending run from the state."""
+        """Remove the run's requests from the state, because the run ends."""
 
         def change(state: _State) -> bool:
             state.asked = {k: e for k, e in state.asked.items() if e[0] != run_id}
@@ -225,7 +226,7 @@ class RequestLedger:
     async def _change(self, thread_id: str, change: Callable[[_State], Any]) -> bool:
         """Apply ``change`` to the stored state. Return whether ``change`` returned a true value.
 
-        If another process has changed the thread in between, call ``change`` again, with the present state.
+        If another process has changed the thread after the state was read, read the state and call ``change`` again.
         """
         for _ in range(MAX_TRIES):
             thread = await self._backend.threads.thread(thread_id)
@@ -276,7 +277,10 @@ def to_request(thread_id: str, request: JsonObject, run_id: str | None) -> HitlR
 
 
 def of_request(row: HitlRequest) -> JsonObject | None:
-    """Return the request of cubeloop from which ``row`` was made. Return None for a row of another writer."""
+    """Return the request of cubeloop from which ``row`` was made.
+
+    Return None for a request that did not come from cubeloop.
+    """
     kept = row.payload.get(KEPT)
     return kept if isinstance(kept, dict) and "payload" in kept else None
 

@@ -23,29 +23,31 @@ Reply: TypeAlias = "Message | dict[str, Any] | str | Sequence[Message | dict[str
 MessageFunction: TypeAlias = "Callable[[list[Any]], Reply | Awaitable[Reply]]"
 
 SYNC_THREADS: Final = 64
-"""Maximum number of sync functions that a process executes at once. The runs of waiting functions keep their slots."""
+"""Maximum number of sync functions that a process executes at once. A run keeps its worker's slot while its function waits for
+a thread."""
 
 
 def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_humans: bool = False) -> MessageAgent:
     """Return an agent for an :class:`~runyard.App` that calls a function of messages.
 
-    ``fn(messages)``: a sync or async function of the conversation so far, with the prompt. The function returns a text, a
-    message, or a list of messages. A text becomes an assistant message. A list may begin with all given messages. In this case
-    only the messages after them are stored. The run fails if the list has given messages elsewhere, for example after a system
-    message. Nothing is stored for None and for an empty list. A sync function is executed in one of at most SYNC_THREADS
-    threads of the process. A cancel of the run does not stop this thread. ``format``: the format of JSON objects
-    (``"openai"``, ``"anthropic"``, …) that ``fn`` takes and returns instead of :class:`~runyard.models.Message`.
-    ``asks_humans``: whether ``fn`` may call ``current_run().ask``. A probe of such an agent is refused at once (F9).
+    ``fn(messages)``: a sync or async function. Its argument is the conversation so far, including the prompt. The function
+    returns a text, a message, a list of messages, or None. A text becomes an assistant message. A returned list may begin with
+    all messages of the argument. In this case only the messages after them are stored. The run fails if the list has messages
+    of the argument at another place, for example after a system message. For None and for an empty list, nothing is stored. A
+    sync function is executed in one of at most SYNC_THREADS threads of the process. A cancel of the run does not stop this
+    thread. ``format``: the format of JSON objects (``"openai"``, ``"anthropic"``, …) that ``fn`` takes and returns instead of
+    :class:`~runyard.models.Message`. ``asks_humans``: whether ``fn`` may call ``current_run().ask``. If True, a probe of the
+    agent fails with HitlNotAllowedError, and ``fn`` is not called (F9).
 
     After a crash the function is called again, with the messages that an earlier attempt stored. Use a step
-    (:func:`runyard.step`) for each effect that must not be repeated.
+    (:func:`runyard.step`) for each side effect that must not be repeated.
 
     Raises InvalidInputError for an unknown format, or if ``fn`` cannot be called.
     """
     if format is not None:
         check_format(format)
     if not callable(fn):
-        raise InvalidInputError(f"message_agent takes a function of a list of messages, got {brief(fn)}", field="fn")
+        raise InvalidInputError(f"message_agent needs a function that takes a list of messages, got {brief(fn)}", field="fn")
     return MessageAgent(fn, format, asks_humans)
 
 
@@ -94,7 +96,8 @@ class MessageAgent:
 def _added(returned: list[Any], known: list[Any]) -> list[Any]:
     """Return the messages that a function added to the given messages ``known``.
 
-    Raises InvalidInputError if given messages are not at the beginning. They would be stored a second time.
+    Raises InvalidInputError if the returned list has given messages at another place than its beginning. The run must not
+    store a given message a second time.
     """
     given, size = set(map(id, known)), len(known)
     if known and returned[:size] == known:
@@ -103,9 +106,9 @@ def _added(returned: list[Any], known: list[Any]) -> list[Any]:
         given.update(map(id, returned))
     if any(id(each) in given for each in returned):
         raise InvalidInputError(
-            "the function returned given messages, but not all of them at the beginning of the list; return only the new "
-            "messages, or all given messages and then the new messages. To send the model a system message, put the system "
-            "message into a copy of the list",
+            "the function returned messages of its argument, but the returned list does not begin with all of them; return "
+            "only the new messages, or all messages of the argument and then the new messages. To send the model a system "
+            "message, put the system message into a copy of the list",
             field="message",
         )
     return returned
@@ -121,7 +124,7 @@ async def _called(fn: MessageFunction, messages: list[Any]) -> Any:
 def _threads() -> ThreadPoolExecutor:
     """Return the threads of sync functions.
 
-    The threads of the event loop are not used, because they also resolve host names. If functions occupied all these threads,
-    new connections would have to wait.
+    The default threads of the event loop are not used, because these threads also resolve host names. If functions occupied
+    all default threads, no new connection could be opened.
     """
     return ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="runyard-function")

@@ -1,4 +1,4 @@
-"""Values of frameworks as JSON that the store accepts."""
+"""Conversion of a framework's values to JSON that the store accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..domain.size_limits import JsonObject, JsonValue, check_value
 from ..errors import RunyardError
 
 OMITTED: Final = "runyard_omitted"
-"""The only key in the result of a run whose own result cannot be stored. The value is the reason."""
+"""If the result of a run cannot be stored, an object with only this key is stored instead. The key's value is the reason."""
 
 
 def json_of(value: object) -> Any:
@@ -20,10 +20,9 @@ def json_of(value: object) -> Any:
 
 
 def result_of(value: object) -> JsonValue:
-    """Return ``value`` as the result of a run. An invalid result becomes an object with the key OMITTED.
+    """Return ``value`` as the result of a run. If the value cannot be stored, return an object with the key OMITTED.
 
-    When this function is called, the agent has ended and its messages are stored. An invalid result therefore does not fail
-    the run.
+    An invalid value does not fail the run, because the agent has already ended and its messages are stored.
     """
     try:
         made: JsonValue = json_of(value)

@@ -1,10 +1,10 @@
 """A graph of LangGraph as the agent of an App: ``App(agents={"g": graph})``.
 
 Each run continues the state that is bound to the last message before the run (F13). The checkpoints of one run are called its
-line. Only attempts of the run may write to the line (I2). A superstep ends with a checkpoint. Then the messages of the
-superstep are appended to the thread, and the state is bound to the last of these messages. A later attempt continues at the
-last checkpoint and does not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The answer becomes
-``Command(resume=…)``.
+line. Only attempts of the run may write to the line (I2). At the end of a superstep, LangGraph writes a checkpoint. Then the
+messages of the superstep are appended to the thread, and the state is bound to the last of these messages. A later attempt
+continues at the last checkpoint and does not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The answer
+becomes ``Command(resume=…)``.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def serve(
 ) -> ServedGraph:
     """Return a compiled graph as an agent for an :class:`~runyard.App`. The graph's own checkpointer is not used.
 
-    ``messages``: the channel of the graph with the conversation. ``context``: the graph's runtime context, or a sync or async
-    function that makes the context from a :class:`~runyard.RunContext`. ``asks_humans``: whether the graph may interrupt. The
-    default is True if the graph or a subgraph has ``interrupt_before``. A probe of a graph that may interrupt is refused at
-    once (F9). ``options``: queue, timeout and retries of the agent's runs.
+    ``messages``: the name of the graph's channel that contains the conversation. ``context``: the graph's runtime context, or
+    a sync or async function that makes the context from a :class:`~runyard.RunContext`. ``asks_humans``: whether the graph may
+    interrupt. The default is True if the graph or a subgraph has ``interrupt_before``. If ``asks_humans`` is True, a probe of
+    the agent fails with HitlNotAllowedError, and the graph is not executed (F9). ``options``: queue, timeout and retries of
+    the agent's runs.
 
     Raises InvalidInputError if the graph has no channel ``messages``, or if the graph or a subgraph has ``interrupt_after``.
     """
@@ -170,7 +171,7 @@ class _GraphRun:
         if stopped and not pending:
             raise InvalidInputError(
                 f"the graph stopped before {', '.join(state.next)}, at a breakpoint of a graph that a node makes. LangGraph "
-                "does not list such a graph; use interrupt() in this graph, or make the graph outside of the node",
+                "does not list a graph that a node makes; use interrupt() in this graph, or make the graph outside of the node",
                 field="graph",
             )
         pending.check(await self._ctx.ask_all(pending.questions()))
@@ -195,9 +196,12 @@ class _GraphRun:
                     self._drop_stream()
 
     def _relay(self, piece: object, task: str) -> None:
-        """Send a piece of an answer. If tasks generate answers at the same time, only the first answer is streamed.
+        """Stream a piece of a model's answer.
 
-        If a task begins another answer, its earlier answer did not belong to the conversation. It may be a classification.
+        If several tasks generate answers at the same time, stream only the first answer.
+
+        If a task begins a second answer, discard its first answer. The first answer was not for the conversation, for example
+        a classification.
         """
         if not isinstance(piece, AIMessageChunk) or not (text := text_of(piece.content)):
             return
@@ -212,7 +216,7 @@ class _GraphRun:
             self._ctx.stream_part(text)
 
     def _drop_stream(self) -> None:
-        """Discard a streamed answer that is not in the state."""
+        """Discard the streamed answer, because it is not in the graph's state."""
         if self._streamed is not None:
             self._dropped.add(self._streamed[0])
             self._streamed = None
@@ -252,16 +256,16 @@ class _GraphRun:
 def _candidates(history: Sequence[Message], run_id: str) -> list[str]:
     """Return the ids of the previous run's messages, the newest first.
 
-    The run may continue the state of one of these messages.
+    Some of these messages have a state of the graph bound to them. The run continues one of these states.
     """
     before = [message for message in history if message.run_id not in (None, run_id)]
     return [message.id for message in reversed(before) if message.run_id == before[-1].run_id]
 
 
 def _input(history: Sequence[Message], start: GraphStart | GraphState, run_id: str, thread_id: str) -> list[BaseMessage]:
-    """Return the messages that the state does not contain.
+    """Return the messages that the state does not contain. Raises CheckpointMissingError.
 
-    Raises CheckpointMissingError, and FetchNotAllowedError for a file of a host that is not allowed (M5).
+    Raises FetchNotAllowedError for a file on a host that is not allowed (M5).
     """
     place = next((n for n, message in enumerate(history, 1) if message.id == start.base_id), 0)
     if start.base_id is not None and not place:

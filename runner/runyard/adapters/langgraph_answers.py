@@ -45,13 +45,13 @@ class Answers:
         return copy.deepcopy(answer) if answer is not UNANSWERED else answer
 
     def key(self, waiting: Interrupt, stopped: bool) -> str | None:
-        """Return the key of the question of a pending interrupt.
+        """Return the key of the question that a pending interrupt asks.
 
-        Return None if the question already has an answer for the task.
+        Return None if the question has an answer that the task gets as soon as this attempt executes the task.
 
-        ``stopped``: whether this attempt has executed the task up to the interrupt. If False, the task will be executed with
-        the answers to its questions, and may ask again. Raises InvalidInputError if the question is answered but the task did
-        not get the answer.
+        ``stopped``: whether this attempt has executed the task up to the interrupt. If False, this attempt will execute the
+        task, and the task may ask again. Raises InvalidInputError if the question has an answer that LangGraph did not give to
+        the task.
         """
         task, value = waiting.id, digest(json_of(waiting.value))
         if not stopped:
@@ -72,11 +72,10 @@ class Answers:
 class _TaskAnswers(list[Any]):
     """The list that LangGraph calls the resume values of a task.
 
-    LangGraph gives the n-th value to the n-th ``interrupt()`` of the task, and ignores the question of this call. The id of an
-    interrupt also names a task and a number only, and so does the resume map of a ``Command``. ``interrupt()`` does not pass
-    its question to other code before it returns a value. ``interrupt()`` compares the length of this list with the number of
-    the call. During this comparison, the list reads the question from the frame of ``interrupt()``. The list has a value at
-    this number only if the question has an answer. Without a value, LangGraph asks the question.
+    LangGraph gives the n-th value to the n-th call of ``interrupt()`` in the task, and does not compare the questions.
+    ``interrupt()`` compares the length of this list with the number of the call. During this comparison, the list reads the
+    question from the frame of ``interrupt()``. The list has a value at this number only if the question has an answer. Without
+    a value, LangGraph asks the question.
     """
 
     def __init__(self, answers: Answers, serde: SerializerProtocol) -> None:

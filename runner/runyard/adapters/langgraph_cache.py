@@ -1,8 +1,8 @@
-"""A cache of the lists of graphs that a process has read or written.
+"""A cache of the list channels of graphs that the process has read or written. The cache has a private copy of each item.
 
-The cache has a private copy of each item. The copies show which items a caller has changed in place. The cache gives an item
-to a reader only if no other object refers to the item. Otherwise the cache makes a new item. The cache does not look for
-references to the parts of an item, such as a dict of a message.
+The cache compares each item with its copy to find items that a caller has changed in place. If no other object refers to an
+item, the cache gives this item to a reader. If another object refers to the item, the reader gets a new item. The cache does
+not look for references to the parts of an item, such as a dict of a message.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ CACHED_ITEMS: Final = 200_000
 """Maximum number of items in all lists of a cache together."""
 
 Key: TypeAlias = tuple[Hashable, int, str, str, str]
-"""Scope of the store, owner, line, namespace and channel."""
+"""The parts of a key: the scope of the store, the owner, the line, the namespace and the channel."""
 
 _UNCHANGEABLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
-"""Types of the values that a copy of a message shares with the message."""
+"""Types whose values cannot change. A message and its copy share values of these types."""
 _REFERENCES: Final = 2
-"""Number of references to an item that only the list uses.
+"""The number of references that Python counts for an item that is only in the list.
 
-They are the list, and the argument of the call that counts references.
+One reference is in the list. The other is the argument of the function that counts references.
 """
 
 
@@ -39,9 +39,9 @@ They are the list, and the argument of the call that counts references.
 class KnownList:
     """The last version of a list that the process read or wrote.
 
-    ``items``: the objects of the list. Other objects may refer to the items. ``copies``: private copies of the items
-    (:func:`copied`). ``parts``: the parts of the items that are compared with ``copies``. The lists ``parts`` and ``copies``
-    can be compared without a Python statement for each item.
+    ``items``: the objects of the list. A caller may still have these objects. ``copies``: private copies of the items
+    (:func:`copied`). ``parts``: the parts of the items that are compared with ``copies``. If ``parts`` equals ``copies``, no
+    item has changed.
     """
 
     items: list[Any]
@@ -78,9 +78,9 @@ class ListCache:
             return known
 
     def take(self, key: Key) -> KnownList | None:
-        """Return the known list of a channel for one reader, or None.
+        """Return the known list of a channel for one reader, or None. The items are equal to the stored items.
 
-        The items are equal to the stored items. No other object refers to them.
+        The reader may change the items, because no other object refers to them.
         """
         with self._lock:
             known = self._lists.get(key)
@@ -100,7 +100,9 @@ class ListCache:
             return KnownList([*items], parts, known.copies, known.stored)
 
     def put(self, key: Key, known: KnownList | None) -> None:
-        """Replace a list. Remove the least recently used lists while the cache has too many items.
+        """Put a list into the cache.
+
+        While the cache has too many items, remove the list that was not used for the longest time.
 
         ``known``: None for a list whose items cannot be copied. The cache does not keep such a list.
         """
@@ -125,12 +127,15 @@ class ListCache:
 
 
 def part_of(item: Any) -> Any:
-    """Return the part of an item that is compared with its copy: of a message, the known and the unknown fields."""
+    """Return the part of an item that is compared with the item's copy.
+
+    The part of a message is its known and unknown fields.
+    """
     return (item.__dict__, item.__pydantic_extra__) if isinstance(item, BaseMessage) else item
 
 
 def copied(items: Iterable[Any]) -> list[Any] | None:
-    """Return the private copies of the parts of items. Return None if an item cannot be copied."""
+    """Copy the part of each item that is compared later. Return None if an item cannot be copied."""
     try:
         return [_copy(part_of(item)) if isinstance(item, BaseMessage) else copy.deepcopy(item) for item in items]
     except Exception:  # a method __deepcopy__ may raise any error, for example of a lock
@@ -157,7 +162,7 @@ def _copy(parts: tuple[dict[str, Any] | None, ...]) -> tuple[dict[str, Any] | No
 def _made(item: Any, copied: Any) -> Any:
     """Return a new object that is equal to the stored item.
 
-    ``copied``: the copy of the stored item. ``item``: the present item, which a caller may have changed.
+    ``copied``: the private copy of the stored item. ``item``: the item in the known list, which a caller may have changed.
     """
     if not isinstance(item, BaseMessage):
         return copy.deepcopy(copied)

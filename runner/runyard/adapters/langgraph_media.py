@@ -1,8 +1,8 @@
 """Conversion of images, sounds and files between messages of LangChain and parts of a thread's messages.
 
-A file is a block. Three forms of blocks exist: LangChain's content blocks, their version 0 (``source_type``), and the blocks
-of a provider. The forms differ in the names of a few fields, and some forms put these fields into an object. The conversion is
-a table of these names.
+LangChain writes a file as a block. A block has one of three forms: LangChain's content block, version 0 of this block
+(``source_type``), or the block of a provider. The forms differ in the names of a few fields. Some forms put these fields into
+an inner object.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ INSIDE: Final[Mapping[str, str]] = {
     "input_audio": "input_audio",
     "file": "file",
 }
-"""Type of the block → the name of the object that contains the file."""
+"""Type of a block → the key of the inner object that contains the file."""
 TYPES: Final = frozenset({*INSIDE, "audio", "video", "text-plain", "media", "input_image", "input_file"})
 """The types of blocks that are files."""
 
 
 def to_block(part: MediaPart) -> dict[str, Any] | None:
-    """Return a file as a content block of LangChain. Return None for a file without URL and data, which no model gets (M5)."""
+    """Return a file as a content block of LangChain. Return None for a file that has neither a URL nor data.
+
+    A file with neither a URL nor data is not sent to a model (M5).
+    """
     if part.url is None and part.data is None:
         return None
     media_type = part.media_type or (USUAL_TYPES[part.type] if part.url is None else None)
@@ -43,7 +46,7 @@ def to_block(part: MediaPart) -> dict[str, Any] | None:
 
 
 def from_block(block: Mapping[str, Any]) -> MediaPart | None:
-    """Return the part for a block, or None if the block is no file.
+    """Return the part for a block. Return None if the block is not a file.
 
     Raises InvalidInputError for a file that has no URL, no data and no id.
     """

@@ -77,7 +77,7 @@ def check_breakpoints(graph: Graph) -> bool:
         if each.interrupt_after_nodes:
             where = f" of the subgraph {path}" if path else ""
             words = f"replace interrupt_after{where} with interrupt() or interrupt_before"
-            raise InvalidInputError(f"{words}; a crash could make the graph skip interrupt_after", field="graph")
+            raise InvalidInputError(f"{words}; after a crash, the graph can skip an interrupt_after", field="graph")
     return any(each.interrupt_before_nodes for each in graphs.values())
 
 
@@ -123,8 +123,8 @@ def _interrupts(state: StateSnapshot) -> list[Interrupt]:
 def _question(waiting: Interrupt) -> Question:
     """Return the payload and the answer schema of a request for an interrupt.
 
-    If the interrupt's value is a dict, the payload is this dict, and its ``answer_schema`` is the schema of answers. Otherwise
-    the schema is the ``response_schema`` of the interrupt.
+    If the interrupt's value is a dict, the payload is this dict. The schema is the ``answer_schema`` in this dict. If the
+    payload has no ``answer_schema``, the schema is the ``response_schema`` of the interrupt.
     """
     value, schema = json_of(waiting.value), getattr(waiting, "response_schema", None)
     if not isinstance(value, dict):

@@ -17,13 +17,13 @@ from .langgraph_values import decode_items, shared_prefix
 T = TypeVar("T")
 
 IN_THREAD_ITEMS: Final = 200
-"""Maximum number of items that are serialised in the event loop. A longer list is serialised in a thread."""
+"""Maximum number of items that are serialized in the event loop. A longer list is serialized in a thread."""
 
 
 async def apart(items: int, work: Callable[[], T]) -> T:
-    """Return ``work()``. ``items``: the number of items that ``work`` serialises.
+    """Return ``work()``. ``items``: the number of items that ``work`` serializes.
 
-    If this number is large, ``work`` is called in a thread.
+    If this number is larger than IN_THREAD_ITEMS, call ``work`` in a thread.
     """
     return await asyncio.to_thread(work) if items > IN_THREAD_ITEMS else work()
 
@@ -38,7 +38,8 @@ async def read(
 ) -> CheckpointTuple | None:
     """Return a stored checkpoint, or None if the checkpoint was deleted during the read.
 
-    ``key``: a function that returns the key of a channel's list in ``cache``, or None to read the list from the store.
+    ``key``: a function that returns the key under which ``cache`` has a channel's list. If the function returns None, the list
+    is read from the store.
     """
     values: dict[str, Any] = {}
     for value in stored.values:

@@ -20,15 +20,16 @@ from .langgraph_cache import ListCache
 from .langgraph_saver import RunyardSaver
 
 INTERRUPT: Final = "__interrupt__"
-"""LangGraph's channel for the last question of a task."""
+"""The name of LangGraph's channel for the last question of a task."""
 RESUME: Final = "__resume__"
-"""LangGraph's channel for the answers that a task has received."""
+"""The name of LangGraph's channel for the answers that a task has received."""
 
 
 class _Patient:
-    """Repeats each call of a store until the store answers. A repetition of a run's calls does no harm.
+    """Repeats each call of a store until the store answers.
 
-    Raises StoreUnansweredError if the store answers no repetition. This error does not count as an error of the agent.
+    The repetition of a call has no further effect. If all tries of a call get no answer, StoreUnansweredError is raised. This
+    error does not count as an error of the agent.
     """
 
     def __init__(self, store: GraphCheckpointStore) -> None:
@@ -49,7 +50,8 @@ class _Patient:
 class RunSaver(RunyardSaver):
     """The saver of one attempt. It reads and writes the line of its run, and ignores thread ids in its arguments.
 
-    ``answers``: the answers of humans, which the checkpoints do not contain. None for a saver that only reads checkpoints.
+    ``answers``: the answers of humans, which the checkpoints do not contain. ``answers`` is None for a saver that only reads
+    checkpoints.
     """
 
     def __init__(self, store: GraphCheckpointStore, line: LineRef, cache: ListCache, answers: Answers | None = None) -> None:
@@ -79,7 +81,7 @@ class RunSaver(RunyardSaver):
 
 
 class ProbeSaver(InMemorySaver):
-    """The saver of a probe. It numbers versions like :class:`RunyardSaver`."""
+    """The saver of a probe. The saver makes version numbers in the same form as :class:`RunyardSaver`."""
 
     def get_next_version(self, current: Any, channel: None) -> str:
         return RunyardSaver.get_next_version(self, current, channel)  # type: ignore[arg-type]
@@ -90,8 +92,8 @@ async def probe_saver(
 ) -> tuple[ProbeSaver, GraphState]:
     """Return a saver in memory, and the state with which it begins.
 
-    The state belongs to the first message in ``candidates`` that has a state. Without candidates the state is empty. Raises
-    CheckpointMissingError if no candidate has a state (F13).
+    Of the messages in ``candidates``, take the first message to which a state is bound, and return this state. If
+    ``candidates`` is empty, return an empty state. Raises CheckpointMissingError if no state is bound to any candidate (F13).
     """
     saver = ProbeSaver()
     if not candidates:

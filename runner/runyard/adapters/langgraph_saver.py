@@ -50,11 +50,11 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     """Checkpoints of LangGraph in a runyard store: ``graph.compile(checkpointer=RunyardSaver(url))``.
 
     ``where``: a URL such as ``postgresql://…``, or a :class:`~runyard.Client` or ``SyncClient`` whose connections the saver
-    shares. ``runyard migrate`` makes the schema at the URL. A saver for a URL connects at its first call in an event loop, and
-    makes synchronous calls in a separate thread. Close such a saver at the end (``with``, ``async with``). A saver for a
-    Client belongs to the Client's event loop, in which the saver must be made. Other threads may call the synchronous methods
-    of this saver, but its event loop may not. ``tenant``: the tenant, for a URL. ``serde``: the serializer, by default
-    LangGraph's. ``cache``: the lists that the saver has read or written. Several savers may share a cache.
+    shares. ``runyard migrate`` makes the schema at the URL. A saver for a URL connects at its first call in each event loop,
+    and makes synchronous calls in a separate thread. Close such a saver at the end (``with``, ``async with``). A saver for a
+    Client must be made in the event loop of the Client. Call the synchronous methods of this saver only from other threads,
+    not in this event loop. ``tenant``: the tenant, for a URL. ``serde``: the serializer, by default LangGraph's. ``cache``:
+    the lists that the saver has read or written. Several savers may share a cache.
 
     The saver stores the changes of a list channel. A superstep writes only the added items of a list, even if the list is long.
     A message that a node changes in place is stored again.
@@ -79,7 +79,9 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     # -- LangGraph's asynchronous methods ------------------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint whose id is in ``config``. Without an id, return the newest of the thread and namespace.
+        """Return the checkpoint whose id is in ``config``.
+
+        Without an id, return the newest checkpoint of the thread and namespace.
 
         Return None if there is no such checkpoint.
         """
@@ -107,7 +109,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     async def aput(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        """Store a checkpoint, with the values of the channels in ``new_versions``. Return its config."""
+        """Store a checkpoint, with the values of the channels in ``new_versions``. Return the config of this checkpoint."""
         return await self._here(self._put(config, checkpoint, metadata, new_versions))
 
     async def aput_writes(
@@ -121,7 +123,10 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         await self._here(self._delete([thread_id]))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints whose metadata contain one of ``run_ids``. Raises CapabilityMissingError (DeltaChannel)."""
+        """Delete the checkpoints whose metadata contain one of ``run_ids``.
+
+        Raises CapabilityMissingError if one of these checkpoints has a DeltaChannel.
+        """
         await self._here(self._delete_for_runs(run_ids))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -129,7 +134,9 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         await self._here(self._copy(source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete checkpoints of threads. ``keep_latest`` keeps the newest checkpoint of each namespace. ``delete`` deletes all.
+        """Delete checkpoints of threads. ``keep_latest`` keeps the newest checkpoint of each namespace.
+
+        ``delete`` deletes all checkpoints.
 
         Raises CapabilityMissingError for ``keep_latest`` on a thread with a DeltaChannel.
         """
@@ -191,7 +198,10 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         self._wait(self._prune(thread_ids, strategy))
 
     def close(self) -> None:
-        """Close the connections for synchronous calls, of a saver for a URL. :meth:`aclose` closes all connections."""
+        """If the saver was made for a URL, close the connections of its synchronous calls.
+
+        :meth:`aclose` closes all connections.
+        """
         self._connections.close()
 
     def __enter__(self) -> Self:
@@ -207,9 +217,9 @@ class RunyardSaver(BaseCheckpointSaver[str]):
         await self.aclose()
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """Return a version after ``current``.
+        """Return the version that follows ``current``.
 
-        Its random part distinguishes it from the versions of the thread's other branches.
+        A random part makes the version different from the versions of the thread's other branches.
         """
         number, width = (current, 12) if isinstance(current, int) else (0, 12)
         if isinstance(current, str):
@@ -274,9 +284,9 @@ class RunyardSaver(BaseCheckpointSaver[str]):
             after = page[-1]
 
     async def decoded(self, stored: StoredCheckpoint, thread_id: str, line: LineRef | None = None) -> CheckpointTuple | None:
-        """Return a stored checkpoint for LangGraph, or None if it was deleted during the read.
+        """Return a stored checkpoint in LangGraph's form. Return None if the checkpoint was deleted during the read.
 
-        ``line``: the line of the checkpoint. The cache finds lists by the line. None: do not use the cache.
+        ``line``: the line of the checkpoint, by which the cache finds lists. If ``line`` is None, the cache is not used.
         """
 
         store = await self._store()

@@ -1,4 +1,6 @@
-"""The stored form of the values of a graph's channels. Lists are stored as appended items. Other values are stored whole.
+"""Conversion of the values in a graph's channels to the form in which they are stored.
+
+If a value is a list, only its new items are stored. Any other value is stored whole.
 
 A state of LangGraph has few large channels. Most large channels are lists that grow at the end, such as ``messages``. Such a
 list is stored as segments of streams (:mod:`runyard.ports.graph_checkpoints`). A cache has the last version of each list that
@@ -32,19 +34,20 @@ MIN_ITEMS: Final = 32
 LIST_KIND: Final = "list"
 
 Item: TypeAlias = tuple[str, bytes]
-"""A serialised item: a kind and bytes."""
+"""A serialized item: the kind of its serialization and the bytes."""
 Stretch: TypeAlias = tuple[int | None, int, int]
-"""Consecutive items of a list, as three places.
+"""Consecutive items of a list that is to be stored, as three numbers.
 
-The first is the place of the first item in the known list (None for new items). The others are the places in the list of the
-first item, and after the last item."""
+The first number is the place of the first item in the known list, or None for new items. The second number is the place of the
+first item in the list to store. The third number is the place after the last item in the list to store.
+"""
 
 
 @dataclass(slots=True)
 class Encoded:
     """A list to store (``value``), and the fields of its :class:`KnownList`.
 
-    The cache gets the KnownList when the list is stored.
+    After the list is stored, the KnownList is put into the cache.
 
     ``copies``: None if an item cannot be copied.
     """
@@ -59,9 +62,9 @@ class Encoded:
 
 
 def is_itemised(value: object) -> bool:
-    """Return whether a value is stored as items.
+    """Return whether a value is stored as items. A list of messages is stored as items.
 
-    Lists of messages are stored as items, and long lists whose values are not only numbers.
+    A list of at least MIN_ITEMS values is stored as items, unless all values are numbers or None.
     """
     if type(value) is not list or not value:
         return False
@@ -125,7 +128,7 @@ def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
 
 
 def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
-    """Return the stretches of a list. Changed items, and items that the known list lacks, are new items."""
+    """Return the stretches of a list. An item that has changed or is not in the known list is a new item."""
     before = len(known.copies)
     if known.begins(items):
         stretches: list[Stretch] = [(0, 0, before), (None, before, len(items))]
@@ -141,7 +144,7 @@ def _name(item: object) -> object:
 
 
 def _joined(places: Sequence[int]) -> list[Stretch]:
-    """Return the stretches of a list. ``places``: the place of each item in the known list, -1 for a new item."""
+    """Return the stretches of a list. ``places``: for each item, its place in the known list, or -1 for a new item."""
     stretches: list[Stretch] = []
     at, length = 0, len(places)
     while at < length:
@@ -159,7 +162,10 @@ def _joined(places: Sequence[int]) -> list[Stretch]:
 
 
 def _segments(stretches: Sequence[Stretch], old: Segments) -> Segments:
-    """Return the segments of a list. The stream NEW_ITEMS has the new items, numbered from 0. ``old``: the known segments."""
+    """Return the segments of a list. The new items are in the stream NEW_ITEMS, numbered from 0.
+
+    ``old``: the segments of the known list.
+    """
     segments: list[int] = []
     new = 0
     for start, first, last in stretches:

@@ -1,7 +1,7 @@
 """An agent of the OpenAI Agents SDK as an agent of an App. The SDK is imported only for such an agent.
 
-The SDK's import package is ``agents``. A program may have its own package with this name. :func:`adapt` therefore examines the
-package ``agents`` that the program has imported, and imports no package itself.
+The SDK is imported as ``agents``, and a program may have its own package with this name. :func:`adapt` therefore imports no
+package. It examines the package ``agents`` that the program has imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..execution.context import RunContext
 
 MAX_TURNS = 10
-"""The SDK's own default number of model requests of a run."""
+"""The SDK's default for the maximum number of model requests of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class ServedAgent:
 
     @property
     def asks_humans(self) -> bool:
-        """Whether a tool of the agent, or of an agent to which it hands off, may need an approval (F9)."""
+        """Whether a tool of the agent may need an approval (F9). Tools of the agents to which the agent hands off are
+        included."""
         from .openai_recording import asks_humans
 
         return asks_humans(self.agent)
@@ -64,12 +65,12 @@ def serve(
 ) -> ServedAgent:
     """Return an agent of the OpenAI Agents SDK as an agent for an :class:`~runyard.App`.
 
-    ``context``: the object that the SDK gives to tools and hooks. A sync or async function may be given instead. It makes the
-    object of an attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: as for the SDK's
-    ``Runner.run``. ``max_turns`` counts the model requests of all attempts of a run. ``stream``: whether the models stream
-    their tokens. If True, the run's events contain each token when it arrives. A streamed request for chat completions also
-    requests the usage. Set ``stream=False`` for a server that refuses this. ``options``: queue, timeout and retries of
-    the agent's runs.
+    ``context``: the object that the SDK gives to tools and hooks. Instead of the object, give a sync or async function that
+    makes the object of each attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: as for
+    the SDK's ``Runner.run``. ``max_turns`` counts the model requests of all attempts of a run. ``stream``: whether the models
+    stream their tokens. If True, the run's events contain each token when it arrives. A streamed request for chat completions
+    has the option ``include_usage``. Set ``stream=False`` for a server that refuses this option. ``options``: queue, timeout
+    and retries of the agent's runs.
 
     Raises InvalidInputError if ``agent`` is not an agent of the SDK.
     """
@@ -89,7 +90,10 @@ def _is_agent(agent: object) -> bool:
 
 
 def _sdk() -> ModuleType | None:
-    """Return the SDK, or None if the program has not imported it. Another package may have the name ``agents``."""
+    """Return the SDK, or None if the program has not imported the SDK.
+
+    A package ``agents`` that is not the SDK does not count.
+    """
     package = sys.modules.get("agents")
     known = all(isinstance(getattr(package, name, None), type) for name in ("Agent", "Runner", "RunConfig", "FunctionTool"))
     return package if known else None

@@ -48,7 +48,9 @@ OUTPUT: Final[TypeAdapter[Any]] = TypeAdapter(ResponseOutputItem)
 
 
 class Attempt:
-    """The record of one attempt. It has the stored answers and results of this attempt and of the run's earlier attempts.
+    """The record of one attempt.
+
+    The record has the stored answers and results of this attempt and of the run's earlier attempts.
 
     ``past``: the items before the run's prompt. ``prompt``: the items of the prompt. ``said``: the text of the last answer.
     """
@@ -91,8 +93,8 @@ class Attempt:
         calls = [call_of(item) for item in interruptions]
         if nested := [call.name for call in calls if call.id not in self._calls]:
             raise InvalidInputError(
-                f"an agent that is used as a tool asks for an approval of {', '.join(nested)}, but a parked run loses this "
-                "question; set needs_approval of the agent's tool instead",
+                f"an agent that is used as a tool asks for an approval of {', '.join(nested)}, but this question is lost "
+                "when the run is suspended; set needs_approval of the tool that calls this agent instead",
                 field="needs_approval",
             )
         answers = await asyncio.gather(*(self._ctx.approve(call) for call in calls), return_exceptions=True)
@@ -159,7 +161,7 @@ class Attempt:
     async def add(self, items: Sequence[Any]) -> None:
         """Store those results in ``items`` that are not stored yet.
 
-        They are results of handoffs, of denied calls, and of the SDK's own tools.
+        These are the results of handoffs, of denied calls, and of the SDK's own tools.
         """
         fresh: list[JsonObject] = []
         for item in openai_items.checked(items):
@@ -219,9 +221,9 @@ class Attempt:
             item.call_id = new_id()
 
     def _count(self, total: ModelUsage) -> None:
-        """Count the usage of agents that are used as tools, and of repeated requests.
+        """Add to the run the usage that no stored answer contains.
 
-        The stored answers do not have this usage.
+        This is the usage of agents that are used as tools, and of repeated requests.
         """
         used = Usage(requests=total.requests, input_tokens=total.input_tokens, output_tokens=total.output_tokens)
         if (hidden := less(used, self._counted)) != Usage():
@@ -230,7 +232,10 @@ class Attempt:
 
     @contextmanager
     def _attempt_errors(self) -> Iterator[None]:
-        """Keep an error of the store, or a control signal, for :meth:`run`. The SDK would wrap it or show it to the model."""
+        """Keep an error of the store, or a control signal, until :meth:`run` raises it.
+
+        The SDK itself would wrap such an error, or show it to the model.
+        """
         try:
             yield
         except (ControlSignal, RunyardError) as error:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .openai_session import Marks, Place
 
 MAIN: Final = "main"
-"""The label for an unlabelled branch from which a session moves to another branch."""
+"""The label that a branch without a label gets when a session moves from this branch to another branch."""
 PREVIEW: Final = 100
-"""Number of characters of a turn's content in a list."""
+"""Number of characters that a list of turns shows of each turn's content."""
 
 
 class BranchCalls(ABC):
@@ -47,9 +47,9 @@ class BranchCalls(ABC):
     async def create_branch_from_message(self, message_id: str, branch_name: str | None = None) -> str:
         """Begin a branch in place of a message, and move the session to the branch. Return the name of the branch.
 
-        The branch has the messages before ``message_id``. The next item takes the place of the message on this branch, for
-        example as an edited question. ``branch_name``: the label of the branch, or None to generate a label. The branch that
-        the session leaves gets the label ``main`` if no branch of the thread has this label.
+        The branch has the messages before ``message_id``. The next item that is added to the session takes the place of the
+        message, for example an edited question. ``branch_name``: the label of the branch, or None to generate a label. The
+        branch that the session leaves gets the label ``main`` if no branch of the thread has this label.
 
         Raises MessageNotFoundError. Raises InvalidInputError for a name that is taken or is not a valid label.
         """
@@ -88,7 +88,7 @@ class BranchCalls(ABC):
     async def create_branch_from_content(self, search_term: str, branch_name: str | None = None) -> str:
         """Begin a branch in place of the first turn whose text contains ``search_term``.
 
-        Raises InvalidInputError without such a turn, and the errors of :meth:`create_branch_from_message`.
+        Raises InvalidInputError if no turn contains the text, and the errors of :meth:`create_branch_from_message`.
         """
         found = await self.find_turns_by_content(search_term)
         if not found:
@@ -96,7 +96,7 @@ class BranchCalls(ABC):
         return await self.create_branch_from_message(found[0]["message_id"], branch_name)
 
     async def switch_to_branch(self, branch_id: str) -> None:
-        """Move the session to the branch with this name. Raises InvalidInputError without such a branch."""
+        """Move the session to the branch with this name. Raises InvalidInputError for an unknown branch."""
         if branch_id not in {branch["branch_id"] for branch in await self.list_branches()}:
             raise InvalidInputError(f"thread {self.session_id} has no branch {branch_id!r}", field="branch_id")
         self.branch = branch_id
@@ -169,7 +169,7 @@ class BranchCalls(ABC):
     async def find_turns_by_content(self, search_term: str, branch_id: str | None = None) -> list[dict[str, Any]]:
         """Return the turns whose text contains ``search_term``. The search ignores case.
 
-        The dicts are as in :meth:`get_conversation_turns`.
+        The returned dicts have the keys of :meth:`get_conversation_turns`.
         """
         term = search_term.casefold()
         return [turn for turn in await self.get_conversation_turns(branch_id) if term in turn["full_content"].casefold()]
@@ -190,7 +190,10 @@ class BranchCalls(ABC):
         return turns
 
     async def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
-        """Return a tuple for each called tool of a turn: the tool's name, the number of calls, the number of the turn."""
+        """Return a tuple for each turn and each tool that the turn called.
+
+        A tuple has the tool's name, the number of calls, and the number of the turn.
+        """
         used: Counter[tuple[str, int]] = Counter()
         number = 0
         for message in await self._path(branch_id):

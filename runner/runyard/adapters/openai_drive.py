@@ -1,9 +1,9 @@
 """Execution of an OpenAI Agents SDK agent as an attempt of a run.
 
-The messages of the run record its answers and results. A model's answer is stored before its tools start. The result of a
-function tool is stored as soon as the tool has returned. A later attempt executes the agent from the prompt again, and the SDK
-asks for the same answers and results. The attempt returns stored answers and results without a model request or a tool call
-(R9). The SDK's own loop makes all other decisions, for example about handoffs, guardrails and approvals.
+The messages of the run record model answers and tool results. A model's answer is stored before its tools start. The result of
+a function tool is stored as soon as the tool has returned. A later attempt executes the agent from the prompt again. The SDK
+then asks for the same answers and results. The attempt gives the SDK the stored answers and results, without a model request
+or a tool call (R9). The SDK's own loop makes all other decisions, for example about handoffs, guardrails and approvals.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def drive(
     """Execute ``agent`` as this attempt of the run. The arguments are as in :func:`.openai_agent.serve`.
 
     A text output is the text of the run's last message. Any other output becomes the run's result, as JSON. Raises the SDK's
-    and the provider's errors. An error that another attempt would raise again has a ``retryable`` of False.
+    and the provider's errors. If another attempt would raise the same error, ``retryable`` of the error is False.
     """
     attempt = Attempt(ctx, await ctx.history(), stream=stream)
     options: dict[str, Any] = {
@@ -54,7 +54,7 @@ async def drive(
 
 
 class RunSession(SessionABC):
-    """The session of one attempt. It has the thread's earlier items. The SDK adds the items of each turn."""
+    """The session of one attempt. At first the session has the thread's earlier items. The SDK adds the items of each turn."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.session_id = "run"

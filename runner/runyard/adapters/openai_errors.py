@@ -1,4 +1,4 @@
-"""Errors of the OpenAI Agents SDK. This module decides whether another attempt may succeed after an error (R7)."""
+"""Errors of the OpenAI Agents SDK. This module determines whether another attempt can succeed after an error (R7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ..execution.provider_outages import is_temporary
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Set ``retryable = False`` on an error of the block that is not temporary. Raise the error again."""
+    """If the ``with`` block raises an error that is not temporary, set ``retryable = False`` on the error.
+
+    Raise the error again.
+    """
     try:
         yield
     except (AgentsException, OpenAIError) as error:

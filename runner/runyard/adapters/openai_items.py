@@ -1,4 +1,4 @@
-"""Conversion between messages and the items of the OpenAI Agents SDK. These are items of OpenAI's Responses API.
+"""Conversion between messages and the items of the OpenAI Agents SDK. An item of the SDK is an item of OpenAI's Responses API.
 
 Some items have no corresponding message, for example items of a type that OpenAI added later. The stored message then has the
 JSON of the item as its text, and the item itself as its ``source``, in the format :data:`ITEM`. This module does not import
@@ -115,7 +115,10 @@ def _allowed(role: Role, part: Part) -> bool:
 
 
 def _kind(item: JsonObject) -> str:
-    """Return the kind of an item. Several items of the kind ``model`` or ``results`` may become one message."""
+    """Return the kind of an item.
+
+    Consecutive items of the kind ``model`` may become one message, and so may items of the kind ``results``.
+    """
     type_ = item.get("type", "message")
     if type_ == "message":
         return "model" if item.get("role") == "assistant" else "caller"

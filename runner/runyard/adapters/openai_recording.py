@@ -1,7 +1,7 @@
-"""Recording of an attempt of an OpenAI Agents SDK agent. The attempt executes copies of the agents, which use its record.
+"""Recording of an attempt of an OpenAI Agents SDK agent. The attempt executes copies of the agents. The copies use the record.
 
-A copy of an agent has the same tools, handoffs and models. A wrapper around each of these calls :class:`Record` first. An
-agent that is used as a tool is not copied. The record has one call and one result for such a tool, but not the model requests
+A copy of an agent has the same tools, handoffs and models, each in a wrapper. The wrapper calls :class:`Record` first. An
+agent that is used as a tool is not copied. The record has the call and the result of such a tool, but not the model requests
 of the tool's agent.
 """
 
@@ -32,11 +32,14 @@ class Record(Protocol):
 
 
 inside: ContextVar[Record | None] = ContextVar("runyard_openai_tool", default=None)
-"""The record of the attempt whose tool the current task executes, or None. Model requests of a tool are not recorded."""
+"""The record of the attempt whose tool the current task executes, or None.
+
+Model requests that a tool makes are not recorded.
+"""
 
 
 class RecordedModel(Model):
-    """A model whose answers are recorded. Inside a tool, requests go to the model without a record."""
+    """A model whose answers are recorded. Requests that a tool makes are not recorded."""
 
     def __init__(self, record: Record, model: Model) -> None:
         self._record, self._model = record, model
@@ -60,7 +63,7 @@ class RecordedModel(Model):
 
 
 class RecordedProvider(ModelProvider):
-    """A provider whose models are recorded."""
+    """A provider of models whose answers are recorded."""
 
     def __init__(self, record: Record, provider: ModelProvider) -> None:
         self._record, self._provider = record, provider
@@ -73,7 +76,7 @@ class RecordedProvider(ModelProvider):
 
 
 class RecordedInvoker:
-    """The ``on_invoke_tool`` of a tool whose calls are recorded. All attributes come from the tool's own invoker."""
+    """The ``on_invoke_tool`` of a tool whose calls are recorded. Its attributes are those of the tool's own invoker."""
 
     def __init__(self, record: Record, tool: FunctionTool) -> None:
         self._record, self._tool, self._invoker = record, tool, tool.on_invoke_tool
@@ -131,7 +134,10 @@ class Copies:
 
 
 def recorded(record: Record, config: RunConfig | None, thread_id: str) -> RunConfig:
-    """Return a copy of a configuration whose models are recorded. Without a ``group_id``, traces are grouped by thread."""
+    """Return a copy of a configuration. The answers of the copy's models are recorded.
+
+    Without a ``group_id``, traces are grouped by thread.
+    """
     made = copy.copy(config) if config is not None else RunConfig()
     made.model_provider = RecordedProvider(record, made.model_provider)
     if isinstance(made.model, Model):
@@ -146,8 +152,8 @@ def asks_humans(agent: Agent[Any]) -> bool:
 
     The tools of agents to which ``agent`` hands off, and of agents that are its tools, are examined as well.
 
-    The function examines neither the tools of MCP servers nor agents that a handoff function chooses. A probe fails when such
-    a tool asks for an approval.
+    The function examines neither the tools of MCP servers nor agents that a handoff function chooses. If such a tool asks for
+    an approval in a probe, the probe fails.
     """
     return any(map(_asks, _all_tools(agent, set())))
 
@@ -167,7 +173,10 @@ def _all_tools(agent: Agent[Any], seen: set[int]) -> Iterable[Tool]:
 
 
 def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
-    """Return the agent of a handoff, or None. The SDK has a weak reference to this agent."""
+    """Return the agent to which a handoff hands off.
+
+    Return None if this agent no longer exists, because the SDK has only a weak reference to the agent.
+    """
     reference = getattr(handoff, "_agent_ref", None)
     found = reference() if callable(reference) else None
     return found if isinstance(found, Agent) else None

@@ -1,9 +1,9 @@
 """RunyardSession: a session of the OpenAI Agents SDK whose items are the messages of a thread.
 
-A thread's messages are never changed or removed. When a session removes items, it moves to an earlier message. The next items
-begin a branch at this message. Until then, a mark in the thread's ``extra`` stores the place of the session. A mark also has
-the id of the last message of its branch. If the branch gets another message, for example from a worker's run, the mark becomes
-invalid.
+A thread's messages are never changed or removed. When items are removed from a session, the session moves to an earlier
+message. The next items begin a branch at this message. Until then, a mark in the thread's ``extra`` stores the place of the
+session. The mark also has the id of the last message of the session's branch. If this branch gets another message, for example
+from a worker's run, the mark becomes invalid.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MARKS: Final = "openai_session"
-"""The key of the marks in a thread's extra. The value maps the names of branches to marks. The head has an empty name."""
+"""The key of the marks in a thread's extra. The value maps the label of each branch to its mark.
+
+For the head, the label is the empty text.
+"""
 PAGE: Final = 100
-"""Number of messages of a page."""
+"""Number of messages that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,11 @@ class Place:
 class RunyardSession(BranchCalls):
     """A session of the OpenAI Agents SDK: ``Runner.run(agent, "hello", session=RunyardSession(client, "t1"))``.
 
-    ``client``: a :class:`~runyard.Client`, or the URL of a store. A client belongs to one event loop. A session for a URL
-    connects at its first call in each event loop, for example in each ``asyncio.run``. :meth:`close` closes the connections of
-    the running loop. ``thread_id``: the thread. The first item creates the thread. ``branch``: the label of a branch, or None
-    for the head. The head is the branch of the last message. ``session_settings``: the settings of the SDK. Their ``limit`` is
-    the default of :meth:`get_items`.
+    ``client``: a :class:`~runyard.Client`, or the URL of a store. A session for a client works only in the client's event
+    loop. A session for a URL connects at its first call in each event loop, for example in each ``asyncio.run``. :meth:`close`
+    closes the connections of the running loop. ``thread_id``: the id of the thread. If the thread is missing, the first added
+    item creates the thread. ``branch``: the label of a branch, or None for the head. The head is the branch of the last
+    message. ``session_settings``: the settings of the SDK. Their ``limit`` is the default of :meth:`get_items`.
 
     :meth:`get_items` returns each item unchanged, even an item without a corresponding message (:mod:`.openai_items`). The
     items of a session come from all messages of the branch, including the messages of workers' runs. A removed item stays in
@@ -111,7 +114,8 @@ class RunyardSession(BranchCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections that the session opened for a URL in the running event loop. A client stays open."""
+        """If the session was made for a URL, close the connections that it opened in the running event loop. A client that the
+        caller passed stays open."""
         if self._connections is not None:
             await self._connections.aclose()
 
@@ -124,11 +128,14 @@ class RunyardSession(BranchCalls):
 
     @property
     def _lock(self) -> asyncio.Lock:
-        """The lock for calls in the running event loop. For calls in other loops and processes, the store detects conflicts."""
+        """The asyncio lock for calls in the running event loop. The store detects conflicts with calls in other loops and
+        processes."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the last ``limit`` items, the oldest first. None means the limit of the settings, or no limit.
+        """Return the last ``limit`` items, the oldest first.
+
+        If ``limit`` is None, the limit of the session's settings applies. If this limit is also None, all items are returned.
 
         Raises the errors of the store.
         """
@@ -169,7 +176,8 @@ class RunyardSession(BranchCalls):
     async def pop_item(self) -> Any:
         """Remove the last item. Return the item, or None if the session has no item.
 
-        The message of the item stays in the thread. Only one caller gets an item. Raises the errors of the store.
+        The message of the item stays in the thread. If several callers remove items at once, each gets a different item.
+        Raises the errors of the store.
         """
         return await _settled(self._pop())
 
@@ -240,7 +248,10 @@ class RunyardSession(BranchCalls):
         return Marks(found if isinstance(found, dict) else {}, thread.updated_at)
 
     async def save_mark(self, marks: Marks, branch: str | None, mark: JsonObject | None) -> bool:
-        """Set or remove the mark of a branch. Return False if the thread has changed after ``marks`` were read."""
+        """Set or remove the mark of a branch.
+
+        If the thread has changed after ``marks`` were read, change nothing and return False.
+        """
         kept = {name: each for name, each in marks.of.items() if name != (branch or "")}
         changed = kept if mark is None else {**kept, (branch or ""): mark}
         client = await self.client()
@@ -251,7 +262,10 @@ class RunyardSession(BranchCalls):
         return True
 
     async def _move(self, place: Place, leaf: str, dropped: int) -> bool:
-        """Move the session to a message. Return False if the thread has changed after ``place`` was read."""
+        """Move the session to a message.
+
+        If the thread has changed after ``place`` was read, change nothing and return False.
+        """
         assert place.marks is not None
         return await self.save_mark(place.marks, self.branch, {"over": place.end, "leaf": leaf, "dropped": dropped})
 
@@ -276,7 +290,7 @@ class RunyardSession(BranchCalls):
             await client.store_message(self.session_id, message)
 
     async def _begin(self, place: Place, messages: list[Message]) -> None:
-        """Store messages at the session's place. They may begin a branch there."""
+        """Store messages at the session's place. The messages begin a branch if the place is not the end of a branch."""
         client = await self.client()
         parent = ROOT_ID if place.leaf is None else place.leaf
         if place.dropped:
@@ -302,7 +316,10 @@ class RunyardSession(BranchCalls):
         return (await client.messages(self.session_id, leaf_id, limit=limit, newest_first=True)).items
 
     async def _items(self, place: Place, limit: int | None) -> list[Any]:
-        """Return the last ``limit`` items. Each message is read once. Without a limit, one call reads all messages."""
+        """Return the last ``limit`` items. No message is read twice.
+
+        Without a limit, one call of the store reads all messages.
+        """
         if place.empty:
             return []
         client = await self.client()
@@ -324,9 +341,9 @@ class RunyardSession(BranchCalls):
 
 
 async def _settled(change: Coroutine[Any, Any, T]) -> T:
-    """Await a change until it ends, even if the caller is cancelled. Then raise the CancelledError.
+    """Wait until a change has ended, even if the caller is cancelled. Then raise the CancelledError.
 
-    If the change were cancelled, a program could not know whether the call has stored its items.
+    If the cancel stopped the change itself, the program could not know whether the items were stored.
     """
     task = asyncio.create_task(change)
     cancelled: asyncio.CancelledError | None = None

@@ -25,8 +25,8 @@ KEPT: Final = "openai_agents"
 def shown(message: Message) -> list[JsonObject]:
     """Return the items of a stored message for a model (M5).
 
-    The items of a message of this adapter are returned unchanged. Only the parts of other messages are converted. A message
-    item whose id is not from the Responses API loses its id, because the Responses API accepts only ids that it made.
+    The items of a message that this adapter made are returned unchanged. For any other message, only its parts are converted.
+    The Responses API accepts only ids that it made itself. Any other id of a message item is therefore left out.
     """
     if KEPT not in (message.provider_details or {}):
         return openai_items.for_model(message)
@@ -45,14 +45,14 @@ def _plain(item: Mapping[str, Any]) -> JsonObject:
 
 
 def kept(message: Message) -> list[JsonObject]:
-    """Return the items of a message of this adapter, unchanged."""
+    """Return the items of a message that this adapter made, unchanged."""
     details = (message.provider_details or {}).get(KEPT)
     items = details.get("items") if isinstance(details, dict) else None
     return items if isinstance(items, list) else openai_items.to_items(message)
 
 
 def answer_message(items: Sequence[JsonObject]) -> Message:
-    """Return the message for an answer. Items without a corresponding part of a message are left out."""
+    """Return the message for an answer. An item that no part of a message can hold is left out."""
     parts = [part for message in openai_items.to_messages(items) if message.role == "assistant" for part in message.content]
     try:
         return from_blob(FORMAT, [*items]) if items else Message.assistant([])
@@ -63,7 +63,7 @@ def answer_message(items: Sequence[JsonObject]) -> Message:
 def beside(message: Message, items: Sequence[JsonObject]) -> JsonObject:
     """Return the data to store with the message.
 
-    The data contains ``items``, unless the message itself can be converted to them.
+    If the message alone cannot be converted back to ``items``, the data contains ``items``.
     """
     return {} if openai_items.to_items(message) == [*items] else {"items": [*items]}
 
@@ -81,12 +81,12 @@ def is_call(item: Mapping[str, Any]) -> bool:
 
 
 def call_id(item: Mapping[str, Any]) -> Any:
-    """Return the id of a call. Calls of some hosted tools have only the id of the item."""
+    """Return the id of a call. If a call of a hosted tool has no call id, return the id of its item."""
     return item.get("call_id") or item.get("id")
 
 
 def result_key(item: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the type and the call of a result, or None for another item."""
+    """Return the type of a result and the id of its call. Return None for an item that is not a result."""
     type_ = str(item.get("type"))
     if type_ == "mcp_approval_response":
         return type_, str(item.get("approval_request_id"))

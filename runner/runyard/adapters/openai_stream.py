@@ -1,4 +1,4 @@
-"""Model requests of an OpenAI Agents SDK agent. The answers are streamed to the run's events."""
+"""Model requests of an OpenAI Agents SDK agent. The answers are streamed as events of the run."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Answer:
 async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], options: dict[str, Any], *, stream: bool) -> Answer:
     """Send a request and stream its answer to the run. Return the answer.
 
-    Without ``stream``, and for a model that cannot stream, request the answer in one piece. Raises the errors of the provider.
-    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. The ``temporary`` of this error
-    is True if the provider failed although the request was valid.
+    If ``stream`` is False or the model cannot stream, request the answer in one piece. Raises the errors of the provider.
+    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. If the provider failed although
+    the request was valid, ``temporary`` of this error is True.
     """
     if not stream:
         return await _whole(ctx, model, args, options)
@@ -114,7 +114,10 @@ def _begin(ctx: RunContext, item: Any) -> None:
 
 
 def _answer(response: Any, done: list[Any]) -> Answer:
-    """Return the answer of a completed response. Some providers send the items only in separate events (``done``)."""
+    """Return the answer of a completed response.
+
+    If a provider left the items out of the response, take the items from the earlier ``done`` events.
+    """
     used = response.usage
     usage = ModelUsage(requests=1)
     if used is not None:
@@ -133,7 +136,7 @@ def _answer(response: Any, done: list[Any]) -> Answer:
 def _bad_end(event: Any) -> ModelBehaviorError:
     """Return the error for an answer that failed or is incomplete.
 
-    The provider's code decides whether the error is temporary.
+    The provider's code shows whether the error is temporary.
     """
     response = getattr(event, "response", None)
     details = getattr(response, "error", None) or getattr(response, "incomplete_details", None)

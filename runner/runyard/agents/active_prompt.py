@@ -1,4 +1,4 @@
-"""The prompt that an in-process Agent executes. The Agent executes one prompt at a time, and can abort it."""
+"""The prompt that an in-process Agent executes. An Agent executes only one prompt at a time. The prompt can be aborted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..domain.requests import HitlRequest
 from ..errors import AgentCancelledError, IncompleteToolCycleError, ThreadBusyError
 
 Attempt: TypeAlias = Callable[[], Coroutine[Any, Any, list[HitlRequest]]]
-"""Executes an attempt and returns the questions for which its run waits."""
+"""A function that executes an attempt. It returns the questions whose answers the run waits for."""
 
 
 @dataclass
 class AgentState:
     """The state of an in-process Agent.
 
-    ``active_run_id``: the id of the run that has begun and has not ended. The id stays set while the run streams and while the
-    run waits for a human. The id also stays set after an error, because the run can then be resumed. The id is None after the
-    run completed, was aborted, or ended with an incomplete tool cycle (R8). ``is_streaming``: whether the agent executes a
-    prompt. ``pending``: the questions to which the active run needs answers. ``messages``: the context of the last run, then
-    the messages of this run itself.
+    ``active_run_id``: the id of the run that has begun and has not ended. The id stays set while the run streams, and while
+    the run waits for a human. The id also stays set after an error, because the run can then be resumed. The id becomes None
+    when the run completes, is aborted, or ends with an incomplete tool cycle (R8). ``is_streaming``: whether the agent
+    executes a prompt. ``pending``: the questions to which the active run needs answers. ``messages``: the context of the last
+    run, then this run's own messages.
     """
 
     active_run_id: str | None = None
@@ -43,7 +43,7 @@ class ActivePrompt:
         self._aborting = False
 
     def check_idle(self) -> None:
-        """Raise ThreadBusyError while a prompt is executed."""
+        """Raise ThreadBusyError if a prompt is being executed."""
         if self._state.is_streaming:
             raise ThreadBusyError(
                 f"run {self._state.active_run_id} of this agent is being executed; await it first",
@@ -65,7 +65,7 @@ class ActivePrompt:
             self._state.is_streaming, self._over, self._task = False, None, None
 
     async def execute(self, run_id: str, attempt: Attempt) -> None:
-        """Execute an attempt of the run within :meth:`begin`, and set the state to its outcome."""
+        """Execute an attempt of the run, and record its outcome in the state. Call this method in a block of :meth:`begin`."""
         if self._aborting:
             self._raise_aborted(run_id)
         self._task = asyncio.create_task(attempt(), name=f"run {run_id}")

@@ -1,4 +1,6 @@
-"""Agent: a model with its tools, for runs in this process or in a worker. It uses any checkpointer."""
+"""Agent: a model with its tools, for runs in this process or in a worker.
+
+In this process, an Agent works with any checkpointer."""
 
 from __future__ import annotations
 
@@ -44,29 +46,28 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools.
 
-    Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If one of the two is
-    missing, the agent's CheckpointedChannel supplies it. A ``thread_id`` without a checkpointer names a thread in the SQLite
-    file ``runyard.db`` of the working directory. The file is made at the first call that needs it, and is open only during
-    calls. Several agents and processes may use it. Without a thread id, the conversation is in memory only, and no file is
-    made.
+    Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If the thread id or
+    the checkpointer is missing, the agent takes it from its CheckpointedChannel. A ``thread_id`` without a checkpointer names
+    a thread in the SQLite file ``runyard.db`` of the working directory. The file is made at the first call that needs it, and
+    is open only during calls. Several agents and processes may use it. Without a thread id, the conversation exists only in
+    memory, and no file is made.
 
     The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the store, the
     thread and the channel.
 
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
-    ``channel``: the store of questions. The default is the store of the conversation.
-    ``output_type``, ``toolsets``, ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of
-    ``ctx.deps`` in tools, or a sync or async function that makes this value from a :class:`RunContext`. ``budget``: one budget
-    or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a complete
-    :class:`pydantic_ai.Agent`. It replaces the arguments that describe an agent.
+    ``channel``: the store of questions. By default, questions are stored with the conversation. ``output_type``, ``toolsets``,
+    ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of ``ctx.deps`` in tools, or a sync
+    or async function that makes this value from a :class:`RunContext`. ``budget``: one budget or several for a run or the
+    thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a complete :class:`pydantic_ai.Agent`, in place
+    of the arguments that describe an agent.
 
     Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
     stored message.
 
     Raises InvalidInputError for ``engine`` with an argument that describes an agent, for different channels of the agent and
-    its tools, and for a channel that is bound to another thread. Raises ExtraMissingError without the extra ``agents``.
-    """
+    its tools, and for a channel that is bound to another thread. Raises ExtraMissingError without the extra ``agents``."""
 
     def __init__(
         self,
@@ -90,7 +91,9 @@ class Agent:
     ) -> None:
         described = any((model, tools, system_prompt, middleware, toolsets, model_settings)) or output_type is not str
         if engine is not None and described:
-            raise InvalidInputError("an engine is complete; give the tools and the middleware to the engine", field="engine")
+            raise InvalidInputError(
+                "the agent has an engine; give the tools and the middleware to the engine instead", field="engine"
+            )
         described_as: dict[str, Any] = {
             "tools": tools,
             "instructions": [system_prompt] if isinstance(system_prompt, str) else list(system_prompt),
@@ -117,7 +120,7 @@ class Agent:
         for bound in self._bound:
             if thread_id not in (None, bound.thread_id):
                 raise InvalidInputError(
-                    f"the channel is bound to thread {bound.thread_id!r} and the agent to {thread_id!r}; bind both to one",
+                    f"the channel is bound to thread {bound.thread_id!r} and the agent to {thread_id!r}; name the same thread",
                     field="channel",
                 )
         self.channel = self._one_channel()
@@ -135,8 +138,8 @@ class Agent:
         """Execute one prompt. Return the run id (R1) after the final assistant message, or when the run waits for a human.
 
         ``run_id``: the run's id, or None for a new id. With a :class:`~runyard.hitl.CheckpointedChannel`, give the run id of
-        the channel (H2). ``message``: the prompt, or None. With None, a new run continues from the last message. If the thread
-        already has messages of the run ``run_id``, the call with None resumes that run instead (R9).
+        the channel (H2). ``message``: the prompt, or None. With None, a new run continues from the last message. But if the
+        thread already has messages of the run ``run_id``, a call with None resumes this run (R9).
 
         While a run waits for a human, ``state.active_run_id`` stays set, and ``state.pending`` has the questions.
         :meth:`respond` continues the run.
@@ -150,7 +153,7 @@ class Agent:
         - NothingToRunError;
         - IncompleteToolCycleError;
         - BackendUnavailableError if ``runyard.db`` cannot be made or written, DataCorruptedError if it is no SQLite file;
-        - the error of the model's provider: the run is then not completed and can be resumed (R7, R8).
+        - the error of the model's provider. After this error, the run is not completed and can be resumed (R7, R8).
         """
         self._check_binding(run_id)
         with self._active.begin():
@@ -179,11 +182,9 @@ class Agent:
         return run_id
 
     async def _claim(self, local_thread: LocalThread, run_id: str) -> None:
-        """Claim the run.
+        """Claim the run. An earlier claim by this object is no error if the thread has no message of the run (R9).
 
-        Also accept an earlier claim by this object, if the thread has no message of the run (R9). The reply to the earlier
-        claim may have been lost.
-        """
+        The reply of the store to the earlier claim may have been lost."""
         again, self._claiming = self._claiming == run_id, run_id
         try:
             await local_thread.claim(run_id)
@@ -198,8 +199,7 @@ class Agent:
 
         ``run_id``: by default the active run. Returns the run id. Raises NothingToRunError if neither an active run nor a
         ``run_id`` exists. Raises RunNotClaimedError if the thread has no message of the run. Raises RunAlreadyCompletedError
-        and the errors of :meth:`prompt`.
-        """
+        and the errors of :meth:`prompt`."""
         run_id = run_id or self.state.active_run_id
         if run_id is None:
             raise NothingToRunError("this agent has no interrupted run; give the run_id of the run to resume", field="run_id")
@@ -212,7 +212,7 @@ class Agent:
         own = [message for message in data.messages if message.run_id == run_id]
         if not own:
             raise RunNotClaimedError(
-                f"thread {local_thread.thread_id!r} has no message of an open run {run_id!r}", run_id=run_id
+                f"thread {local_thread.thread_id!r} has no message of run {run_id!r}; start the run with prompt", run_id=run_id
             )
         if hasattr(local_thread.checkpointer, "snapshot") and await local_thread.completed(run_id):
             raise RunAlreadyCompletedError(f"run {run_id!r} is completed", run_id=run_id)
@@ -225,16 +225,15 @@ class Agent:
 
         A run that asked several questions together continues after the last answer.
 
-        ``request_id``: the question's id, or None for the only pending question. ``response_id``: an id of this response. A
-        repetition of the call has the same ``response_id``. The run keeps its id and its claim (H5). A repeated answer changes
-        nothing, even if another caller gave the first one (H4).
+        ``request_id``: the question's id, or None for the only pending question. ``response_id``: an id of this response. Give
+        the same ``response_id`` when you repeat the call. The run keeps its id and its claim (H5). A repetition of the same
+        answer changes nothing, even if another caller gave the first answer (H4).
 
         With an :class:`~runyard.hitl.InMemoryChannel`, this call returns at once. The call of :meth:`prompt` that asked the
         question continues the run.
 
         Raises HitlAmbiguousError, HitlNoPendingRequestError, HitlStaleAnswerError, HitlAlreadyAnsweredError,
-        HitlInvalidAnswerError, and the errors of :meth:`prompt`. After an invalid answer the question stays pending (H3).
-        """
+        HitlInvalidAnswerError, and the errors of :meth:`prompt`. After an invalid answer the question stays pending (H3)."""
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.answer(request_id, answer).run_id or ""
         with self._active.begin():
@@ -260,7 +259,9 @@ class Agent:
         return run_id
 
     async def pending(self) -> list[HitlRequest]:
-        """Return the pending questions of the agent's thread, the oldest first. Questions of other processes are included."""
+        """Return the pending questions of the agent's thread, the oldest first.
+
+        Questions that other processes asked are included."""
         if isinstance(self.channel, InMemoryChannel):
             return self.channel.pending
         async with self._store.own_thread() as local_thread:
@@ -270,8 +271,7 @@ class Agent:
         """End the run that waits for a human, without an answer and without a model call (H8).
 
         Each open tool call gets the error result "aborted: …". An assistant message then says that the run stopped. The
-        conversation can continue. A second call does nothing.
-        """
+        conversation can continue. A second call does nothing."""
         if isinstance(self.channel, InMemoryChannel):
             for request in self.channel.pending:
                 self.channel.cancel(request.request_id, f"aborted: {reason}")
@@ -287,8 +287,7 @@ class Agent:
     async def abort(self) -> None:
         """Stop the prompt that is being executed, and wait for its end. Do nothing if no prompt is being executed.
 
-        The prompt raises AgentCancelledError. Its run is not completed.
-        """
+        The prompt raises AgentCancelledError. Its run is not completed."""
         await self._active.abort()
 
     async def fork(
@@ -310,8 +309,7 @@ class Agent:
         App) and ``reset_usage``: as in :meth:`runyard.Client.fork`. Returns the id of the new thread.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, InvalidInputError. Raises
-        CapabilityMissingError if the checkpointer cannot fork, or lacks one of the given options (R14).
-        """
+        CapabilityMissingError if the checkpointer cannot fork, or lacks one of the given options (R14)."""
         new = new_id() if new_thread_id is None else check_id(new_thread_id, "new_thread_id")
         options = fork_options(title=title, tags=tags, agent=agent, reset_usage=reset_usage)
         async with self._store.source(src_thread_id) as (checkpointer, source):
@@ -325,16 +323,14 @@ class Agent:
         After an error of the model's provider, the result has the stop reason ``error``.
 
         Raises HitlNotAllowedError (a RuntimeError) if any part of the agent can ask a human. This check happens before the
-        snapshot is read. Raises ThreadNotFoundError, RunNotCompletedError, CapabilityMissingError.
-        """
+        snapshot is read. Raises ThreadNotFoundError, RunNotCompletedError, CapabilityMissingError."""
         async with self._store.source(src_thread_id) as (checkpointer, source):
             return await probe(self, checkpointer, source, after_run_id, _as_message(message, new_id()))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with every event of the runs that this object executes, as soon as the event occurs.
 
-        The events have the types of :meth:`RunHandle.stream`. Returns a function that ends the subscription.
-        """
+        The events have the types of :meth:`RunHandle.stream`. Returns a function that ends the subscription."""
         return self._listeners.subscribe(listener)
 
     @property
@@ -353,13 +349,14 @@ class Agent:
     def _one_channel(self) -> Channel | None:
         """Return the channel for questions.
 
-        Raise InvalidInputError if the agent and its tools have different channels. The listeners of one channel do not see the
-        questions of another.
-        """
+        Raise InvalidInputError if the agent and its tools have different channels, because a listener of one channel would
+        miss the questions of the other channels."""
         first = next(iter(self._channels), None)
         for other in self._channels:
             if type(other) is not type(first) or (isinstance(first, InMemoryChannel) and other is not first):
-                raise InvalidInputError("the agent and its tools have different channels; give them one", field="channel")
+                raise InvalidInputError(
+                    "the agent and its tools have different channels; give them the same channel", field="channel"
+                )
         if first is None and self.thread_id is None:
             return InMemoryChannel()
         return first
@@ -391,4 +388,4 @@ def _as_message(message: str | Message | list[Part], run_id: str) -> Message:
 def _check_something_to_run(messages: Sequence[Message], thread_id: str) -> None:
     last = messages[-1] if messages else None
     if last is None or (last.role == "assistant" and not last.tool_calls):
-        raise NothingToRunError(f"thread {thread_id!r} ends with nothing to answer; give a message", thread_id=thread_id)
+        raise NothingToRunError(f"thread {thread_id!r} has no message to answer; give a message", thread_id=thread_id)

@@ -22,11 +22,13 @@ from ..support import genai_spans, tracing
 
 @dataclass
 class AttemptSpans(Instrumentation):
-    """pydantic-ai's instrumentation without the span for the agent. The span of the attempt takes the place of that span.
+    """pydantic-ai's instrumentation without the span for the agent.
 
-    A worker that dies loses its open spans. The next attempt of the run then makes the lost span of the attempt
-    (:mod:`runyard.execution.attempt_trace`). A lost span for the agent would stay missing, and the spans of models and tools
-    would have no parent.
+    The span of the attempt takes the place of the agent's span.
+
+    A worker that dies loses its open spans. The next attempt of the run then makes the lost span of the attempt again
+    (:mod:`runyard.execution.attempt_trace`). If the spans of models and tools were children of the agent's span, they would
+    have no parent after a crash, because no process can make a lost span of the agent again.
 
     ``served_as``: the name of the agent in its App.
     """

@@ -1,6 +1,6 @@
 """Budgets: limits on the usage of a run or its thread. At a limit, the run fails or asks a human.
 
-``engine.py`` checks the budgets. The adapters of other frameworks have none.
+Only agents of pydantic-ai have budgets. ``engine.py`` checks the budgets.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ GO_ON: Final[JsonObject] = {"type": "boolean"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits on usage, checked before each model request. The request that reaches a limit is still completed.
+    """Limits on usage, checked before each model request. A request during which the usage reaches a limit is still completed.
 
     ``tokens``: number of input and output tokens. ``cost``: US dollars. A request without a known price costs nothing.
     ``steps``: number of model requests. ``seconds``: the time that models and tools took. The time in which the run waits for
     people does not count.
 
-    ``per``: ``run`` limits this run alone. ``thread`` also counts the usage of the thread's completed runs, and of cancelled
-    runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
+    ``per``: ``run`` counts the usage of this run only. ``thread`` also counts the usage of the thread's completed runs, and of
+    cancelled runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
     attempt. ``ask`` asks a human. If the human answers ``true``, the limit is raised by its original amount.
 
     Raises InvalidInputError if no limit is given, and for a limit of 0 or less.
@@ -46,10 +46,10 @@ class Budget:
     def __post_init__(self) -> None:
         limits = [limit for _, limit in self.limits()]
         if not limits or any(limit <= 0 for limit in limits):
-            raise InvalidInputError("a budget has at least one limit, and each limit is more than 0", field="budget")
+            raise InvalidInputError("a budget needs at least one limit, and each limit must be more than 0", field="budget")
         if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
             raise InvalidInputError(
-                f"per is run or thread, on_exceeded is fail or ask; got {brief(self.per)}, {brief(self.on_exceeded)}",
+                f"per must be run or thread, and on_exceeded fail or ask; got {brief(self.per)}, {brief(self.on_exceeded)}",
                 field="budget",
             )
 
@@ -71,7 +71,7 @@ def amounts(used: Usage) -> dict[str, float]:
 
 
 class BudgetGuard:
-    """The guard of the budgets of one attempt. It counts how often each limit was raised."""
+    """Checks the budgets of one attempt. The guard counts how often each limit was raised."""
 
     def __init__(self, context: RunContext, budgets: Sequence[Budget]) -> None:
         self._context = context
@@ -82,8 +82,8 @@ class BudgetGuard:
     async def check(self, used: Usage) -> None:
         """Check whether the run may make another model request. ``used``: the run's usage so far.
 
-        If a budget is used up, ``on_exceeded`` decides. ``ask`` suspends the run, and asks a human. Raises BudgetExceededError
-        for ``fail``, and after an answer other than ``true``.
+        If a budget is used up, apply ``on_exceeded``: ``ask`` suspends the run and asks a human, ``fail`` raises
+        BudgetExceededError. An answer other than ``true`` also raises this error.
         """
         for budget in self._budgets:
             if budget.per == "thread":

@@ -1,4 +1,7 @@
-"""Channels, by which an in-process Agent asks a human. A worker needs no channel, because it stores questions itself."""
+"""Channels, by which an in-process Agent asks a human.
+
+Agents in a worker need no channel, because the worker stores their questions.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ class InMemoryChannel:
 
         For any other question, the waiting call of :meth:`ask` raises HitlCancelledError.
 
-        Raises the same errors about ``request_id`` as :meth:`answer`.
+        For an invalid ``request_id``, raises the errors of :meth:`answer`.
         """
         waiting = self._choose(request_id)
         request, future = waiting.request, self._take(waiting)
@@ -122,7 +125,7 @@ class InMemoryChannel:
             self._waiting.pop(request.request_id, None)
 
     def _take(self, waiting: _Waiting) -> asyncio.Future[JsonValue]:
-        """Remove the question from the pending questions. A second answer is then refused."""
+        """Remove the question from the pending questions, so that :meth:`answer` accepts no second answer."""
         del self._waiting[waiting.request.request_id]
         return waiting.answer
 

@@ -1,7 +1,7 @@
 """The file ``runyard.db`` of the working directory, in which Agents without a checkpointer keep their threads.
 
-The file is open while a call of an Agent uses it. The calls of one event loop share a connection. The last of them closes the
-connection. No connection therefore outlives a call, an event loop or the process.
+The file is open while a call of an Agent uses it. The calls that run at the same time in one event loop share a connection.
+The last of these calls closes the connection. No connection therefore outlives a call, an event loop or the process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DefaultFile(SQLiteCheckpointer):
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Open the file for the block. Make a missing file.
+        """Open the file until the ``with`` block ends. Make the file if it is missing.
 
         Raises BackendUnavailableError if the file cannot be made or written, DataCorruptedError if it is not a SQLite file,
         SchemaMismatch, LockedError, and ExtraMissingError without aiosqlite.

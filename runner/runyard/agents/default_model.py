@@ -11,7 +11,10 @@ DEFAULTS: Final = (
     ("OPENAI_API_KEY", "openai", "openai:gpt-5.4-mini"),
     ("ANTHROPIC_API_KEY", "anthropic", "anthropic:claude-haiku-5-5"),
 )
-"""Each entry: an environment variable with an API key, the SDK of the provider, and the model that is used with the key."""
+"""The providers of default models.
+
+An entry has the environment variable with the provider's API key, the provider's SDK, and the model.
+"""
 
 
 def default_model() -> str | None:

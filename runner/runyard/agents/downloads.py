@@ -1,9 +1,10 @@
-"""Downloads of files in messages. A download is refused unless the operator allows the host (M5).
+"""Downloads of files in messages. Only hosts that the operator allows may be used (M5).
 
 A message may give a file as a URL. Either the model's provider fetches the file, or pydantic-ai downloads it. An unknown
-person may have written the URL, and the download would be sent from inside this process's network. A download is therefore
-refused unless ``RUNYARD_FETCH_HOSTS`` contains the host. In the processes of a worker this rule applies to all code. In other
-programs the rule applies to attempts of runs only. A redirect may lead to an allowed host only.
+person may have written the URL, and pydantic-ai would send the request from inside this process's network. This module
+therefore refuses each download from a host that is not in ``RUNYARD_FETCH_HOSTS``. In the processes of a worker, this rule
+applies to all code. In other programs, the rule applies only to attempts of runs. A redirect is followed only to an allowed
+host.
 
 pydantic-ai itself limits downloads to http and https, to few redirects, and to public addresses. ``RUNYARD_FETCH_PRIVATE``
 allows other addresses.
@@ -30,7 +31,7 @@ FETCH: Final = "safe_download"
 
 _hosts: ContextVar[Collection[str] | None] = ContextVar("runyard_fetch_hosts", default=None)
 _everywhere = False
-"""Whether downloads outside of attempts are refused as well."""
+"""Whether the host of a download is also checked outside of attempts."""
 
 
 def check(messages: Iterable[ModelMessage]) -> None:
@@ -44,7 +45,9 @@ def check(messages: Iterable[ModelMessage]) -> None:
 
 
 def guard_process() -> bool:
-    """Refuse downloads in the whole process. Return False if runyard cannot guard this version of pydantic-ai.
+    """Check the hosts of all downloads in this process, also outside of attempts.
+
+    Return False if runyard cannot guard this version of pydantic-ai.
 
     Call this function in a process that executes runs. An agent may start threads and event loops without the run's context.
     """
@@ -55,7 +58,10 @@ def guard_process() -> bool:
 
 @cache
 def guarded() -> bool:
-    """Make pydantic-ai's downloads check the host. Return False if the functions to replace are not found."""
+    """Make pydantic-ai check the host before each download.
+
+    Return False if this version of pydantic-ai lacks the functions to replace.
+    """
     from pydantic_ai import _ssrf, models
 
     download, fetch = getattr(models, BUDGETED, None), getattr(_ssrf, FETCH, None)

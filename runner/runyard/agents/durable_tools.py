@@ -1,10 +1,10 @@
-"""Capabilities that make a run of pydantic-ai durable. They are added to the agent's own capabilities.
+"""Capabilities that make a run of pydantic-ai durable. These capabilities are added to the agent's own capabilities.
 
 :class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer
-returns that result. The layer turns an exception of a tool into a result that the model sees (R7). If a tool asks a human, the
-layer defers the call, so that parallel tools can finish. :class:`Humans` is the innermost layer. It asks the open questions
-when all tools have finished. A call that an earlier attempt started and did not finish is repeated, unless the metadata of the
-tool have another ``on_unknown``. ``execution/steps.py`` applies this policy.
+returns the stored result. The layer turns an exception of a tool into a result that the model sees (R7). If a tool asks a
+human, the layer defers the call, so that parallel tools can finish. :class:`Humans` is the innermost layer. When all tools
+have finished, this layer asks the open questions. A call that an earlier attempt started and did not finish is repeated,
+unless the metadata of the tool have another ``on_unknown``. ``execution/steps.py`` applies this policy.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from ..support.tracebacks import kept_traceback
 from . import message_codec
 
 OURS: Final = "runyard"
-"""The key of runyard's metadata in deferrals and tools."""
+"""The key of runyard's entry in the metadata of a deferred call and of a tool."""
 CONTROL: Final = (
     *(ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, SkipToolExecution, ToolRetryError, ToolFailedError),
     *(ValidationError, RunCancelled),
 )
 """Exceptions that pydantic-ai itself handles."""
 OF_THE_ATTEMPT: Final = (StoreUnansweredError, StepUnknownError, BudgetExceededError)
-"""Errors that end the attempt or the run, also when a tool raises them."""
+"""Errors that end the attempt or the run, even if a tool raises them."""
 
 OF_THE_PROCESS: Final = (KeyboardInterrupt, GeneratorExit)
 """Exceptions that do not come from the tool. SystemExit and the cancellation of an inner task count as errors of the tool."""
@@ -104,7 +104,7 @@ def results_in(requests: Iterable[ModelRequest]) -> dict[str, Result]:
 
 @dataclass
 class Capability(AbstractCapability[Any]):
-    """A capability made for one run. It does not wrap the run's stream, because the wrapper would be called for each token."""
+    """A capability made for one run. To keep the stream fast, the capability does not process the stream's tokens."""
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -179,7 +179,7 @@ class Recorded(Capability):
         return result
 
     def _failed(self, call: ModelToolCall, error: BaseException) -> ToolFailed:
-        """Log the exception of a tool. Return an exception with which pydantic-ai sends the error to the model."""
+        """Log the exception of a tool. Return an exception that makes pydantic-ai send the error to the model."""
         ids = self.context.thread_id, self.context.run_id, call.tool_name, call.tool_call_id
         trace = kept_traceback(error, self.context.traceback_filter) or "(no traceback)"
         log.warning("tool_failed thread_id=%s run_id=%s tool_name=%s tool_call_id=%s\n%s", *ids, trace)
@@ -201,10 +201,10 @@ class Recorded(Capability):
 class Humans(Capability):
     """Asks humans to approve calls, to answer questions, and to give the results of external calls.
 
-    All questions are asked at once. Until they are answered, the run is suspended. The answers are the results of the calls.
+    All questions are asked at once. The run is suspended until all questions are answered. Each answer becomes the result of
+    its call.
 
-    This layer also emits ``tool.started``. Because this layer is the innermost, no other layer can refuse the call after the
-    event.
+    This layer also emits ``tool.started``. No layer can refuse a call after this event, because this layer is the innermost.
     """
 
     context: RunContext
@@ -269,18 +269,21 @@ class Humans(Capability):
 
 
 def _is_cancelled() -> bool:
-    """Return whether the current task was cancelled. The cancellation of a task that the current task awaits does not count."""
+    """Return whether the current task was cancelled.
+
+    If only a task that the current task awaits was cancelled, return False.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
-    """Return whether a part of ``agent`` can ask a human. A probe of such an agent is refused before it starts (F9).
+    """Return whether a part of ``agent`` can ask a human. If it can, a probe fails before the agent is called (F9).
 
-    The search finds tools that need approval, and tools with ``{"runyard": {"asks_humans": true}}`` in their metadata. It
-    finds toolsets of approvals and of external calls. It finds capabilities that handle deferred calls, or whose attribute
-    ``asks_humans`` is true. The search does not find a tool that calls ``ctx.ask``. A probe fails when such a tool asks a
-    question.
+    The search finds tools that need approval, and tools with ``{"runyard": {"asks_humans": true}}`` in their metadata. The
+    search finds toolsets of approvals and of external calls. The search finds capabilities that handle deferred calls, or
+    whose attribute ``asks_humans`` is true. The search does not find a tool that calls ``ctx.ask``. If such a tool asks a
+    question in a probe, the probe fails.
     """
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

@@ -1,9 +1,9 @@
 """The engine executes a pydantic-ai agent as an attempt of a run. The attempt begins after the last stored message.
 
 **The messages record the progress of the run.** The engine appends a model's answer before its tools start, and each tool's
-result as soon as the tool has returned. A later attempt may find, for example, an assistant message with the calls A, B, C and
-the result of B. That attempt takes the result of B from the messages, and executes A and C. A crash therefore repeats at most
-one model request and no finished tool (R9).
+result as soon as the tool has returned. For example, a later attempt finds an assistant message with the calls A, B and C, and
+the result of B. The later attempt takes the result of B from the messages, and executes A and C. After a crash, at most one
+model request is repeated. A finished tool call is never repeated (R9).
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def serve(
 ) -> Served:
     """Return ``agent`` as an agent for an :class:`~runyard.App`.
 
-    ``deps``: the agent's dependencies, or a sync or async function that makes them from a :class:`~runyard.RunContext`.
-    ``budget``: limits on the usage of a run or a thread. ``usage_limits``: pydantic-ai's limits for one attempt.
-    ``options``: queue, timeout and retries of the agent's runs.
+    ``deps``: the agent's dependencies, or a sync or async function that makes the dependencies from a
+    :class:`~runyard.RunContext`. ``budget``: limits on the usage of a run or a thread. ``usage_limits``: pydantic-ai's limits
+    for one attempt. ``options``: queue, timeout and retries of the agent's runs.
     """
     return Served(agent, deps, budget, usage_limits, options)
 
@@ -104,11 +104,11 @@ async def drive(
     """Execute ``agent`` as this attempt of the run, from the last stored message to the end of the agent.
 
     ``deps``: the agent's dependencies. ``budget``: limits on the usage of the run or its thread. ``usage_limits``:
-    pydantic-ai's limits for this attempt. A text answer is the run's last message. Any other output is also the run's result,
-    as JSON.
+    pydantic-ai's limits for this attempt. If the agent's output is a text, the text is the run's last message. Any other
+    output is also stored as the run's result, as JSON.
 
-    Raises BudgetExceededError, and the agent's errors. An error that another attempt would raise again has a ``retryable`` of
-    False.
+    Raises BudgetExceededError, and the agent's errors. If another attempt would raise the same error, ``retryable`` of the
+    error is False.
     """
     budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
     with judged():
@@ -119,9 +119,9 @@ async def drive(
 class _Tail:
     """The end of a stored history.
 
-    ``answered``: True if the model's last answer in this run still has to be processed. ``messages``: the history. If
-    ``answered``, the history ends with that answer. ``results``: the stored results of the answer's tool calls, by call id.
-    ``used``: the run's usage so far.
+    ``answered``: whether the model's last answer in this run still has to be processed. ``messages``: the history. If
+    ``answered`` is True, the history ends with this answer, before the results of its tool calls. ``results``: the stored
+    results of the answer's tool calls, by call id. ``used``: the run's usage so far.
     """
 
     messages: list[ModelMessage]
@@ -192,7 +192,10 @@ class _Drive:
                 self._ctx.result = to_jsonable_python(run.result.output)
 
     async def _with_system_prompt(self, messages: list[ModelMessage], model: Model[Any] | None) -> list[ModelMessage]:
-        """Return the agent's system prompts and ``messages``. Each attempt adds the prompts. Threads do not store them."""
+        """Return the agent's system prompts, then ``messages``.
+
+        Each attempt adds the system prompts, because threads do not store them.
+        """
         parts = await self._agent.system_prompt_parts(deps=self._deps, model=model, message_history=messages)
         if not parts:
             return messages
@@ -245,9 +248,9 @@ class _Drive:
         return following
 
     def _as_stored(self, parts: Sequence[ModelRequestPart]) -> list[ModelRequestPart]:
-        """Replace refusals in ``parts`` by stored results.
+        """If ``parts`` refuse a tool call that has a stored result, put the stored result in place of the refusal.
 
-        pydantic-ai may refuse a call with a stored result if the agent's tools have changed.
+        pydantic-ai may refuse such a call if the agent's tools have changed after the result was stored.
         """
         merged: list[ModelRequestPart] = []
         for part in parts:
@@ -284,7 +287,7 @@ class _Drive:
     def _shown(self, request: ModelRequest) -> list[Message]:
         """Return the user messages in ``request`` that are not stored yet.
 
-        They are feedback on an answer, and parts from hooks and tools.
+        Such a message is feedback on an answer, or comes from a hook or a tool.
         """
         known = {id(item) for item in self._known}
         parts = [
@@ -306,9 +309,9 @@ class _Drive:
             self._ids.add(part.tool_call_id)
 
     def _account(self, run: AgentRun[Any, Any], message: Message) -> Usage:
-        """Return the message's usage, with the seconds since the last message.
+        """Return the usage of ``message``, with the seconds since the previous message.
 
-        Usage that belongs to no message is added to the run.
+        Usage that belongs to no message is added to the usage of the run.
         """
         assert message.usage is not None
         now = time.monotonic()

@@ -24,6 +24,7 @@ from ..execution.children import Children
 from ..execution.context import RunContext
 from ..execution.control_signals import Suspend, signals_in, unwrap
 from ..execution.end_records import describe
+from ..execution.history_window import page_of
 from ..execution.remainder import Remainder
 from ..execution.steps import current_context
 from ..execution.transcript import completed_events, requested_event
@@ -37,7 +38,10 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 class Listeners:
-    """The subscribers to the events of an Agent's runs. They get each event at once. A worker has an EventWriter instead."""
+    """The subscribers to the events of an Agent's runs. A subscriber gets each event at once.
+
+    A worker has an EventWriter instead.
+    """
 
     def __init__(self) -> None:
         self._listeners: dict[object, Listener] = {}
@@ -64,7 +68,10 @@ class Listeners:
 
 
 def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt: int = 1, kind: RunKind = "external") -> Run:
-    """Return a record of an external run for its agent. No store has this record. ``given``: the prompt, or None."""
+    """Return a Run object that describes an external run to its agent. The object is not stored.
+
+    ``given``: the prompt, or None.
+    """
     now = datetime.now(UTC)
     return Run(
         thread_id=thread_id,
@@ -82,8 +89,8 @@ def external_run(thread_id: str, run_id: str, given: Message | None, *, attempt:
 class LocalAttemptStore:
     """The attempt store of an in-process run.
 
-    ``messages``: the messages from which the run starts, then the run's own messages. ``before``: the number of messages from
-    which the run starts.
+    ``messages``: the messages from which the run starts, then the run's own messages. ``before``: how many of these messages
+    do not belong to the run.
     """
 
     durable = True
@@ -100,6 +107,9 @@ class LocalAttemptStore:
 
     async def context(self) -> list[Message]:
         return [*self.messages]
+
+    async def recent(self, limit: int, before: Message | None = None) -> list[Message]:
+        return page_of(self.messages, limit, before)
 
     async def ledger(self) -> Ledger:
         return await self._local_thread.ledger(self._run_id, self._data)
@@ -253,7 +263,10 @@ class LocalAttempt:
             self.stream.emit(kind, data)
 
     async def _suspend(self) -> list[HitlRequest]:
-        """Store the questions, then emit their events (H1, H11). Return no questions if one is already answered."""
+        """Store the questions, then emit their events (H1, H11). Return the pending questions.
+
+        If any question already has an answer, return an empty list.
+        """
         await self._append(self.left.messages)
         if self.left.extra:
             await self.local_thread.checkpointer.save_extra(self.run.thread_id, self.left.extra)

@@ -1,4 +1,7 @@
-"""A probe in this process: one prompt on a snapshot. The probe is executed like a worker's probe, and is not stored (F9)."""
+"""A probe in this process: one prompt on a snapshot.
+
+The probe is executed in the same way as in a worker, and is not stored (F9).
+"""
 
 from __future__ import annotations
 

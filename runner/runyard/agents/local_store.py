@@ -1,4 +1,4 @@
-"""The store of an in-process Agent: its checkpointer, the checkpointer of its channel, a file, or memory."""
+"""The store of an in-process Agent: the checkpointer of the Agent, the checkpointer of its channel, a file, or memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class LocalStore:
     """The threads of an in-process Agent.
 
-    ``checkpointer``, ``thread_id``: those of the Agent, or None. A thread id without a checkpointer names a thread of the
-    default file. Without a thread id, the Agent has a thread in memory, also if it has a checkpointer.
+    ``checkpointer``, ``thread_id``: the arguments of the Agent, or None. A thread id without a checkpointer names a thread of
+    the default file. Without a thread id, the thread of the Agent is in memory, even if the Agent has a checkpointer.
     """
 
     def __init__(self, checkpointer: Checkpointer | None, thread_id: str | None) -> None:
@@ -30,8 +30,10 @@ class LocalStore:
 
     @asynccontextmanager
     async def own_thread(self) -> AsyncIterator[LocalThread]:
-        """Yield the thread of the Agent. Its file is open within the block. Raises the errors of
-        :meth:`.default_file.DefaultFile.in_use`."""
+        """Yield the thread of the Agent. The thread's file is open until the ``with`` block ends.
+
+        Raises the errors of :meth:`.default_file.DefaultFile.in_use`.
+        """
         if self._local_thread is None:
             own = MemoryCheckpointer() if self._thread_id is None else self._stored()
             self._local_thread = LocalThread(own, self._thread_id or new_id())

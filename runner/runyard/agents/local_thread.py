@@ -50,7 +50,10 @@ def _takes(method: Callable[..., Any], options: Iterable[str]) -> bool:
 
 
 def fork_options(*, title: str | None, tags: Mapping[str, str] | None, agent: str | None, reset_usage: bool) -> ForkOptions:
-    """Return the options that differ from their defaults. A checkpointer may lack the other options."""
+    """Return the options that differ from their defaults.
+
+    An option with its default is left out, because a checkpointer may not have this option.
+    """
     options: ForkOptions = {}
     if title is not None:
         options["title"] = title
@@ -64,7 +67,7 @@ def fork_options(*, title: str | None, tags: Mapping[str, str] | None, agent: st
 
 
 class LocalThread:
-    """One thread of a checkpointer, with the operations that runs of an Agent need."""
+    """One thread of a checkpointer, with the operations that an Agent's runs need."""
 
     def __init__(self, checkpointer: Checkpointer, thread_id: str) -> None:
         self.checkpointer = checkpointer
@@ -122,8 +125,8 @@ class LocalThread:
     async def _count(self, messages: Sequence[Message]) -> None:
         """Record which runs of ``messages`` completed. Examine the newest run first.
 
-        The snapshot after a run has the messages of all runs that completed earlier. One snapshot is therefore enough for
-        several runs. If the checkpointer has no ``snapshot``, every run counts as completed.
+        The snapshot after a run has the messages of all runs that completed earlier. One snapshot can therefore show that
+        several runs completed. If the checkpointer has no ``snapshot``, every run counts as completed.
         """
         if not hasattr(self.checkpointer, "snapshot"):
             self._counted |= {message.run_id for message in messages if message.run_id is not None}
@@ -133,7 +136,7 @@ class LocalThread:
                 await self.completed(run_id)
 
     async def completed(self, run_id: str) -> bool:
-        """Return whether the run completed. The run must have messages."""
+        """Return whether the run completed. Call this method only for a run that has messages."""
         try:
             snapshot = await capability(self.checkpointer, "snapshot")(self.thread_id, after_run_id=run_id)
         except RunNotCompletedError:
@@ -154,7 +157,7 @@ class LocalThread:
         for request in requests:
             if request.answered_by == ANSWERED_AT_DEADLINE and "answer" not in (request.on_deadline or {}):
                 raise HitlTimeoutError(
-                    f"request {request.request_id} was not answered by {request.deadline_at}", request_id=request.request_id
+                    f"request {request.request_id} got no answer before {request.deadline_at}", request_id=request.request_id
                 )
         steps = _part(data.extra, "steps").get(run_id) or {}
         assert isinstance(steps, dict)
@@ -173,7 +176,7 @@ class LocalThread:
 
 
 async def _forget(checkpointer: Checkpointer, thread_id: str, run_id: str) -> None:
-    """Delete the run's steps and requests from extra."""
+    """Delete the run's steps and requests from the thread's extra."""
     data = await checkpointer.load(thread_id) or CheckpointData()
     for part in ("steps", "requests"):
         if run_id in (kept := _part(data.extra, part)):
@@ -267,7 +270,7 @@ class ExtraRequests:
 
 
 def _overdue(request: HitlRequest) -> HitlRequest:
-    """Return the request. If its deadline has passed, the returned request has the default answer (H7)."""
+    """Return the request. If the deadline of the request has passed, the returned request has the default answer (H7)."""
     if request.answered_at is not None or request.deadline_at is None or request.deadline_at > datetime.now(UTC):
         return request
     choice = request.on_deadline or {}

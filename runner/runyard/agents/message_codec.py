@@ -1,8 +1,9 @@
 """Conversion of runyard's messages to pydantic-ai's, and back.
 
 A :class:`~runyard.models.Message` holds the content that people and other formats need: text, thinking, images, tool calls and
-results. pydantic-ai has further data: ids and signatures of a provider, built-in tools, other media, and feedback that makes
-the model repeat a call. This data is stored under ``provider_details["pydantic_ai"]``, without empty entries::
+results. A message of pydantic-ai has further data: ids and signatures of a provider, built-in tools, other media, and feedback
+that makes the model repeat a call. This further data is stored under ``provider_details["pydantic_ai"]``, without empty
+entries::
 
     {"parts": [{"provider_name": "anthropic"}, {}, {"part_kind": "compaction", …}], "response": {"model_name": "…"}}
 
@@ -54,7 +55,7 @@ from .message_content import FILES, shown
 KEPT: Final = "pydantic_ai"
 """The key of pydantic-ai's data in a message's provider_details."""
 RECORD: Final = "content_file_digests"
-"""The key under which pydantic-ai lists the files of a result."""
+"""The key under which pydantic-ai lists the files in a tool's result."""
 STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "stop": "stop",
     "length": "max_tokens",
@@ -64,9 +65,10 @@ STOP_REASONS: Final[Mapping[str, StopReason]] = {
 }
 FINISH_REASONS: Final = {reason: finish for finish, reason in STOP_REASONS.items()}
 SLICE_BYTES: Final = 2**18
-"""Number of bytes of JSON that are validated in one call. A larger message is validated in a call of its own."""
+"""Approximate number of bytes of JSON that one call validates. If a single message is larger, the call validates more
+bytes."""
 OF_THE_RUN: Final = ("parts", "usage", "timestamp", "kind", "run_id", "conversation_id", "finish_reason", "workspace_ref")
-"""Fields of a response that are not copied.
+"""Fields of a response that are not stored under KEPT.
 
 Either :class:`Message` has a field for the value, or the value is useful in one attempt only.
 """
@@ -76,7 +78,7 @@ async def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
     """Return ``messages`` as messages of pydantic-ai.
 
     Each assistant message becomes one response. All messages between two responses become one request. A long history is
-    converted in slices, each by one C call. Between two slices, the event loop and other threads can work.
+    converted in slices, so that the event loop and other threads can work between two slices.
     """
     made: list[ModelMessage] = []
     for text, returned in _slices(messages):
@@ -87,10 +89,10 @@ async def to_model(messages: Sequence[Message]) -> list[ModelMessage]:
 
 
 def _slices(messages: Sequence[Message]) -> Iterator[tuple[bytes, dict[int, list[dict[str, Any]]]]]:
-    """Yield slices of about SLICE_BYTES. A slice is a JSON list of pydantic-ai messages, and the tool results that are not in
-    the list.
+    """Yield slices of about SLICE_BYTES. A slice has two parts.
 
-    The tool results are keyed by the index of their message in the list. Each value has all parts of the message.
+    The first part is a JSON list of pydantic-ai messages, without the content of some tool results. The second part maps the
+    index of each message with tool results to all parts of the message.
     """
     texts: list[bytes] = []
     returned: dict[int, list[dict[str, Any]]] = {}
@@ -164,7 +166,10 @@ def from_request(request: ModelRequest) -> list[Message]:
 
 
 def tool_message(request: ModelRequest) -> Message:
-    """Return one message with a tool's result and the user content that the tool adds. One message stores both together."""
+    """Return one message with a tool's result and the user content that the tool adds.
+
+    The result and the content are therefore stored together.
+    """
     dumped = _dumped([request])[0]["parts"]
     parts, kept = _held(dumped[:1], {part["tool_call_id"]: part["tool_name"] for part in dumped if "tool_name" in part})
     if len(dumped) > 1:
@@ -248,7 +253,8 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
     """Return ``part`` in a form that pydantic-ai can read.
 
-    If a result has no files, drop its content. The JSON of this content could look like files.
+    If ``part`` is a tool result without files, drop its content, because pydantic-ai could take the JSON of the content for
+    files.
     """
     if part["part_kind"] != "tool-return":
         return part
@@ -277,7 +283,7 @@ def _parts(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[list[Part], list[Any]]:
-    """Convert parts of pydantic-ai. Return the message parts, and the list of the data that message parts cannot hold."""
+    """Convert parts of pydantic-ai to parts of a message. Return these parts, and a list of the data that they cannot hold."""
     parts: list[Part] = []
     kept: list[dict[str, Any]] = []
     for part in dumped:
@@ -292,7 +298,10 @@ def _held(dumped: Sequence[dict[str, Any]], names: Mapping[str, str]) -> tuple[l
 
 
 def _content(part: dict[str, Any]) -> tuple[str, list[Part]]:
-    """Return the role and the parts for one part of pydantic-ai. The list is empty if a message cannot hold the part."""
+    """Return the role of the message, and the list of message parts, for one part of pydantic-ai.
+
+    The list is empty if a message cannot hold the part.
+    """
     match part:
         case {"part_kind": "text", "content": str(text)}:
             return "assistant", [TextPart(text=text)]
@@ -352,7 +361,8 @@ def _parsed(args: str) -> Any:
 def _same(dumped: Any, held: Any) -> bool:
     """Return whether ``held`` has the same content as ``dumped``.
 
-    Arguments may be JSON as text. Fields of a file that are derived from its other fields are not compared.
+    An object and its JSON text count as the same arguments of a call. Fields of a file that are derived from other fields are
+    not compared.
     """
     if dumped == held:
         return True

@@ -1,6 +1,6 @@
-"""Conversion of a message's content for pydantic-ai. Only this module passes a caller's data to pydantic-ai's constructors.
+"""Conversion of a message's content for pydantic-ai. Only this module passes data of a caller to pydantic-ai.
 
-The conversion lists every field that it passes on (M5). Runyard's own types have checked the values of these fields.
+The module passes on only the fields that its code names (M5). The types of runyard have checked the values of these fields.
 Three kinds of parts are skipped: files with neither a URL nor valid data, files in a provider's file store, and parts that a
 model does not accept in the message's role, such as a tool call of the user.
 """
@@ -27,18 +27,26 @@ from ..domain.messages import (
 from ..formats.media import USUAL_TYPES
 
 FILES: Final = "has_files"
-"""The mark of a tool result that holds files of pydantic-ai. The content of a result without this mark is plain JSON."""
+"""The mark of a tool result whose content includes files of pydantic-ai.
+
+The content of a result without this mark is plain JSON.
+"""
 URL_KINDS: Final[Mapping[str, str]] = {
     "image": "image-url",
     "audio": "audio-url",
     "video": "video-url",
 }
-"""The kind that pydantic-ai gives to a file at a URL. The key is the type of the part. For a file part, the key is the first
-half of its media type. All other files are documents."""
+"""The kind that pydantic-ai gives to a file at a URL. The key is the type of the message part with the file.
+
+For a file part, the key is the first half of its media type. For pydantic-ai, any other file is a document.
+"""
 
 
 def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the parts of ``content`` for pydantic-ai. A user's content is one part. ``names``: names of tools by call id."""
+    """Yield the parts of ``content`` for pydantic-ai. The content of a user's message becomes one part.
+
+    ``names``: names of tools by call id.
+    """
     if role == "user":
         yield {"part_kind": "user-prompt", "content": _prompt(content)}
         return
@@ -71,7 +79,7 @@ def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Itera
 
 
 def _returned(part: ToolResultPart) -> dict[str, Any]:
-    """Return the content of a tool result. Only files that this function converts count as files of pydantic-ai."""
+    """Return the content of a tool result. pydantic-ai gets a file only if this function made it from a part of the result."""
     if not part.has_parts:
         return {"content": part.content}
     content = _prompt(part.parts)

@@ -1,4 +1,4 @@
-"""Errors of models. This module decides whether another attempt may succeed after an error (R7)."""
+"""Errors of models. This module determines whether another attempt can succeed after an error (R7)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..execution.provider_outages import passes
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Mark an error of pydantic-ai that the block raises, and raise the error again.
+    """If the ``with`` block raises an error of pydantic-ai, mark the error and raise it again.
 
-    The mark is ``temporary = True`` if another attempt may succeed, else ``retryable = False``.
+    If another attempt may succeed, the mark is ``temporary = True``. Otherwise the mark is ``retryable = False``.
     """
     try:
         yield
@@ -37,8 +37,8 @@ def judged() -> Iterator[None]:
 def worth_another(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    Rate limits, failures of the provider and lost connections are temporary. If the provider or pydantic-ai refuses a request
-    for another reason, it would refuse the request again.
+    Rate limits, failures of the provider and lost connections are temporary. After any other error, another attempt would fail
+    in the same way.
     """
     if isinstance(error, FallbackExceptionGroup):
         return any(worth_another(inner) for inner in error.exceptions)

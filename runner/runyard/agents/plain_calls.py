@@ -44,7 +44,7 @@ class ModelAnswer(Generic[Output]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest(Generic[Output]):
-    """The arguments of one model request, as in :meth:`RunContext.model`."""
+    """The arguments of one model request. :meth:`RunContext.model` describes them."""
 
     model: Model[Any] | str
     messages: Sequence[Message]
@@ -114,7 +114,10 @@ async def model(ctx: RunContext, request: ModelRequest[Output], key: str | None)
 
 
 async def tool(ctx: RunContext, fn: Callable[..., Any], call: ToolCallPart, key: str, on_unknown: OnUnknown) -> Any:
-    """Execute ``call`` with ``fn`` as the step ``key``, and emit events at its start and end."""
+    """Execute the tool call ``call`` by the function ``fn``, as the step ``key``.
+
+    Emit events at the start and the end of the call.
+    """
 
     async def execute() -> Any:
         await ctx.emit({"call_id": call.id, "name": call.name, "arguments": call.arguments}, type="tool.started")

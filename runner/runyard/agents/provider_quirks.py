@@ -1,7 +1,9 @@
-"""Adaptation of a conversation to the next model. Earlier messages may come from another provider or from a caller.
+"""Adaptation of a conversation to the model that answers next.
 
-pydantic-ai translates messages between providers. A provider refuses some of the translated messages. This module changes
-those messages.
+Earlier messages may come from another provider or from a caller.
+
+pydantic-ai translates the messages of one provider for another. A provider refuses some translated messages. This module
+changes such messages, so that the provider accepts them.
 """
 
 from __future__ import annotations
@@ -37,9 +39,12 @@ from .downloads import check
 from .durable_tools import Capability
 
 OPENING: Final = "(The assistant speaks first.)"
-"""User text before a conversation that begins with the assistant. Anthropic and Google require a user message first."""
+"""A user message that is put before a conversation whose first message is the assistant's.
+
+Anthropic and Google require a user message first.
+"""
 _NOT_ANTHROPICS: Final = re.compile(r"[^a-zA-Z0-9_-]")
-"""A character that Anthropic refuses in the id of a tool call."""
+"""The pattern of a character that Anthropic refuses in the id of a tool call."""
 
 
 def unwrapped(model: Model[Any]) -> Model[Any]:
@@ -51,7 +56,7 @@ def unwrapped(model: Model[Any]) -> Model[Any]:
 
 @dataclass
 class Fitted(Capability):
-    """Adapts the messages of each model request to the model. The stored messages stay as they are.
+    """Adapts the messages of each model request to the model. The stored messages are not changed.
 
     Raises FetchNotAllowedError if a file in the messages would be downloaded from a host that is not allowed.
     """
@@ -92,8 +97,8 @@ def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessag
 
     A call with the id of an earlier call gets a new id. The result of the call gets the same new id.
 
-    Gemini's calls may have no id, so that stored ids may repeat. Anthropic refuses repeated ids, and ids with characters other
-    than letters, digits, ``_`` and ``-``.
+    Gemini can return calls without ids, so that two stored calls can have the same id. Anthropic refuses such repeated ids.
+    Anthropic also refuses an id with a character other than letters, digits, ``_`` and ``-``.
     """
     used: set[str] = set()
     waiting: dict[str, deque[str]] = {}
@@ -123,7 +128,7 @@ def _own_id(given: str, used: set[str], claude: bool) -> str:
 
 
 def _is_shown(part: ModelRequestPart) -> bool:
-    """Return whether the part is user content. A request must have the results of the model's calls before user content."""
+    """Return whether the part is user content. In a request, user content must come after the results of the model's calls."""
     return part.part_kind in ("user-prompt", "retry-feedback")
 
 
@@ -132,7 +137,7 @@ def _speaks(message: ModelMessage) -> bool:
 
 
 def _is(model: Model[Any], provider: str, name: str) -> bool:
-    """Return whether ``model`` is of the class ``name``. If so, the provider's module is already imported."""
+    """Return whether ``model`` is an instance of the class ``name``, without an import of the provider's module."""
     module = sys.modules.get(f"pydantic_ai.models.{provider}")
     return module is not None and isinstance(model, getattr(module, name))
 
@@ -140,8 +145,8 @@ def _is(model: Model[Any], provider: str, name: str) -> bool:
 def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
     """Return whether the part is an empty text. Models write such parts before tool calls.
 
-    Google refuses an empty text. Anthropic also refuses a text of white space. For a part with details or an id of the same
-    provider, the result is False, because that provider accepts the part.
+    Google refuses an empty text. Anthropic also refuses a text of white space. Return False for an empty part with details or
+    an id of the next model's provider, because the provider accepts this part.
     """
     if not isinstance(part, TextPart) or (part.provider_name == system and (part.provider_details or part.id)):
         return False
@@ -151,6 +156,6 @@ def _says_nothing(part: ModelResponsePart, system: str, claude: bool) -> bool:
 def _without_item(part: ModelResponsePart) -> ModelResponsePart:
     """Drop the id of a reasoning item of the Responses API.
 
-    For Chat Completions, pydantic-ai uses the id as the name of a field.
+    For Chat Completions, pydantic-ai would use this id as the name of a field.
     """
     return replace(part, id=None) if isinstance(part, ThinkingPart) and (part.id or "").startswith("rs_") else part

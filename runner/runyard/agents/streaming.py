@@ -1,7 +1,7 @@
 """Streaming of a model's answer from pydantic-ai to the run's events.
 
-This module passes on every piece at once. ``events/writer.py`` decides which pieces share an event, and when events are
-written.
+This module passes each piece of the answer to the run at once. ``events/writer.py`` joins pieces to events, and chooses when
+events are written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Calls = dict[int, tuple[str, str]]
 async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
     """Send an answer to the run's stream.
 
-    The loop is executed for each token. To be fast, the loop makes only those objects that are sent.
+    For speed, the loop makes no object for a token except the object that is sent.
     """
     speak = ctx.stream_part
     calls: Calls = {}
@@ -49,7 +49,7 @@ async def relay(ctx: RunContext, events: AsyncIterable[Any]) -> None:
 
 
 def begin(ctx: RunContext, index: int, part: object, calls: Calls) -> None:
-    """Stream the beginning of a part. The beginning may be the whole part."""
+    """Stream the first piece of a part. This piece may be the whole part."""
     match part:
         case TextPart(content=text) if text:
             ctx.stream_part(text)

@@ -25,12 +25,12 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 
 
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
-    """Delete the streams, submit the jobs, announce the cancels and write the events of ``effects``.
+    """Delete the streams, submit the jobs, send the cancel hints and write the events of ``effects``.
 
-    The streams are deleted first, because later calls do not delete them.
+    The streams are deleted first. If the time ends before a stream is deleted, no later call deletes this stream.
 
-    ``patience``: seconds for all calls together. If a call fails, logs a warning and returns False. An error of Redis is not
-    raised, because it delays runs but loses none.
+    ``patience``: seconds for all calls together. If a call fails, log a warning and return False. An error of Redis is logged
+    and not raised, because it only delays runs.
     """
     if not effects:
         return True
@@ -79,11 +79,14 @@ async def _attempt(name: str, call: Callable[[], Awaitable[None]], effects: Effe
 
 
 def _warn(event: str, effects: Effects, **fields: object) -> None:
-    """Log a failed effect, with the counts of all ``effects``. The reconciler submits the jobs that Redis did not get."""
+    """Log that an effect failed, with the number of ``effects`` of each kind.
+
+    The reconciler submits the jobs that Redis did not get.
+    """
     import structlog  # this import takes as long as the other imports of a client together
 
     jobs, events, hints = len(effects.submissions), len(effects.events), len(effects.cancels)
-    counts = {"jobs_to_submit": jobs, "events_to_write": events, "cancels_to_announce": hints}
+    counts = {"jobs_to_submit": jobs, "events_to_write": events, "cancel_hints_to_send": hints}
     refs = [*(job.ref for job in effects.submissions), *(event.ref for event in effects.events), *effects.cancels]
     first = {"first_thread_key": refs[0].thread_key, "first_run_id": refs[0].run_id} if refs else {}
     structlog.get_logger("runyard.effects").warning(event, **fields, **counts, **first)

@@ -19,7 +19,7 @@ from ..ports.stores import Backend
 from .apply_effects import apply_effects
 
 MAX_PAGE_SIZE: Final = 1000
-"""Maximum of the argument ``limit`` of the calls."""
+"""Maximum value of the argument ``limit`` of the calls that return pages."""
 
 
 class Calls:
@@ -48,7 +48,7 @@ def as_message(message: str | Message | None) -> Message | None:
 
 
 def options(**fields: Any) -> RunOptions:
-    """Return RunOptions with ``fields``. Raise InvalidInputError with the name of the field for a value out of range."""
+    """Return RunOptions with ``fields``. Raise InvalidInputError, with the name of the field, if a value is out of range."""
     default = DEFAULT_OPTIONS.__dict__
     if all(value is default[name] or value == default[name] for name, value in fields.items()):
         return DEFAULT_OPTIONS
@@ -60,18 +60,25 @@ def options(**fields: Any) -> RunOptions:
 
 
 def check_delay(delay: float | None, run_at: datetime | None) -> float | None:
-    """Return ``delay`` (seconds). Raise InvalidInputError if it is out of range or given beside ``run_at``."""
+    """Return ``delay`` (seconds). Raise InvalidInputError if ``delay`` is out of range, or if ``run_at`` is given too."""
     if delay is None:
         return None
     if run_at is not None:
         raise InvalidInputError("give run_at or delay, not both", field="delay")
-    if not 0 <= delay < 10 * 365 * 86400:
-        raise InvalidInputError(f"delay is a number of seconds, from 0 to ten years; got {delay}", field="delay")
+    try:
+        fits = 0 <= delay < 10 * 365 * 86400
+    except TypeError:
+        fits = False
+    if not fits:
+        raise InvalidInputError(f"delay is a number of seconds, from 0 to ten years; got {brief(delay)}", field="delay")
     return delay
 
 
 def check_priority(priority: Priority) -> Priority:
-    """Return ``priority``. Raise InvalidInputError for an unknown priority, because no worker would claim such a run."""
+    """Return ``priority``.
+
+    Raise InvalidInputError for an unknown priority, because no worker claims a run with an unknown priority.
+    """
     if priority not in PRIORITIES:
         raise InvalidInputError(f"priority is one of {', '.join(PRIORITIES)}, got {brief(priority)}", field="priority")
     return priority

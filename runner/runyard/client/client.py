@@ -1,7 +1,8 @@
 """The client enqueues runs, answers requests, forks and reads threads. One client has one connection pool.
 
-Every call commits in the store first. Then it applies the effects of the commit to Redis. A failure of Redis does not change
-the outcome of the call (:mod:`runyard.client.apply_effects`). The other modules of :mod:`runyard.client` define the calls.
+Every call commits in the store first. Then the call applies the effects of the commit to Redis. A failure of Redis does not
+change the outcome of the call (:mod:`runyard.client.apply_effects`). The other modules of :mod:`runyard.client` define the
+calls.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ConnectOptions(TypedDict, total=False):
 
     - ``redis``: the URL of Redis.
     - ``min_pool_size``, ``max_pool_size``: the number of connections to Postgres.
-    - ``listen_url``: the URL of a direct connection to Postgres. It is needed if ``url`` is the URL of a PgBouncer.
+    - ``listen_url``: the URL of a direct connection to Postgres. Give this URL if ``url`` is the URL of a PgBouncer.
     - ``statement_cache_size``: 0 if ``url`` is the URL of a PgBouncer in transaction mode.
     - ``command_timeout``: the maximum time of a call, in seconds.
     - ``stream_limits``: the limits of event streams. Use the same limits in all processes.
@@ -48,7 +49,7 @@ class ConnectOptions(TypedDict, total=False):
 
     - ``api_key``: the key that determines the tenant.
     - ``timeout``: the time to wait for a reply, in seconds.
-    - ``patience``: the time for which a request is repeated, in seconds.
+    - ``patience``: the time for which a failing request is repeated, in seconds.
     - ``transport``: a transport of httpx, for proxies and certificates.
     """
 
@@ -79,7 +80,7 @@ class Client(
     OperatorCalls,
     KeyCalls,
 ):
-    """A connection to a deployment. :meth:`connect` opens it. :meth:`close` or the end of ``async with`` closes it."""
+    """A connection to a deployment. :meth:`connect` opens it. :meth:`close` and the end of ``async with`` close it."""
 
     def __init__(self, backend: Backend, *, app_version: str | None = None, namespace: str | None = None) -> None:
         self.backend = backend
@@ -98,12 +99,13 @@ class Client(
     ) -> Connecting:
         """Connect to ``url``: ``client = await Client.connect(url)`` or ``async with Client.connect(url) as client``.
 
-        ``url``: the URL of Postgres, of the HTTP API or of another backend. Without ``url``, the client searches the
-        environment, then a ``runyard dev`` of this folder, then ``.env``. It connects to the first deployment that it finds
-        (:mod:`runyard.support.location`). ``tenant``: the tenant of every call. ``namespace``: the namespace of the agents in
-        arguments and of the default agent, as in :class:`runyard.App`. The default is RUNYARD_NAMESPACE. ``app_version``: the
-        version that each run of the client records at its enqueue. ``options``: see :class:`ConnectOptions`. With a ``url`` of
-        Postgres and no ``redis``, the client cannot submit jobs. The reconciler then submits the jobs some seconds later.
+        ``url``: the URL of Postgres, of the HTTP API or of another backend. Without ``url``, the client looks for a deployment
+        in the environment, then for a ``runyard dev`` of this folder, then in ``.env``. The client connects to the first
+        deployment that it finds (:mod:`runyard.support.location`). ``tenant``: the tenant of every call. ``namespace``: the
+        namespace of the agents in arguments and of the default agent, as in :class:`runyard.App`. The default is
+        RUNYARD_NAMESPACE. ``app_version``: the version that each run of the client records at its enqueue. ``options``: see
+        :class:`ConnectOptions`. With a ``url`` of Postgres and no ``redis``, the client cannot submit jobs. The reconciler
+        then submits the jobs some seconds later.
 
         Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is found.
         Raises BackendUnavailableError, LoginRefusedError, SchemaUninitialized, SchemaMismatch.
@@ -125,7 +127,7 @@ class Client(
         return SyncClient(url, tenant=tenant, namespace=namespace, app_version=app_version, **options)
 
     async def close(self) -> None:
-        """Close every connection. Runs continue."""
+        """Close all connections of the client. Runs continue."""
         await self.backend.close()
 
     async def __aenter__(self) -> Self:

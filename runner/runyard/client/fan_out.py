@@ -1,9 +1,10 @@
-"""Fan-out: try several messages on the same snapshot, follow the progress, and read the answers."""
+"""Calls that try several messages on the same snapshot, follow the progress of such a fan-out, and read its answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from time import monotonic
 from typing import Final, get_args
 
 from pydantic import TypeAdapter
@@ -19,9 +20,11 @@ from ..errors import InvalidInputError, TooManyCandidatesError
 from ..ports.commands import AcceptRequest, Cut, FanOut, ForkRequest
 from ..ports.queries import PageRequest
 from ..ports.results import Page
+from ..support.turns import turn
+from .accepting import accept_request
 from .arguments import check_webhook_url, options
 from .run_handle import RunHandle, RunResult
-from .runs import RunCalls, accept_request
+from .runs import RunCalls
 
 MAX_PARALLEL: Final = 8
 """Default number of candidates that run at once."""
@@ -45,16 +48,17 @@ class FanOutCalls(RunCalls):
         timeout: float | None = None,
         wait: float | None = None,
     ) -> ForkManyResult:
-        """Try each of ``messages``, at most 1,000, on the same snapshot of ``src``, as one job (F11).
+        """Try each of ``messages``, at most 1,000, on the same snapshot of ``src``, in one fork job (F11).
 
         The result has every answer. :meth:`candidates` reads the answers of a large fan-out in pages. ``threads``: if True,
-        each candidate is a run on its own fork of ``src``. The fork stays, and the run may ask humans. If False, each
-        candidate is a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and
-        cancels the others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The
-        judge reads the snapshot and a message with the candidates. The judge names its choice by the number of the candidate,
-        counted from 0: in ``ctx.result``, or as its answer. ``max_parallel``: the number of candidates that run at once, at
-        most 100. ``run_id``: the job's id. A repetition with the same id gets the same result. ``timeout``: seconds for each
-        candidate, and for the judge. ``wait``: seconds until the call raises TimeoutError. The job continues after this error.
+        each candidate is a run on its own fork of ``src``. The fork stays, and the run may ask humans. If False, each candidate
+        is a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and cancels
+        the others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The judge reads
+        the snapshot and a message with the candidates. The judge chooses a candidate by its number, counted from 0. The judge
+        sets this number as ``ctx.result``, or answers with the number. ``max_parallel``: the number of candidates that run at
+        once, at most 100. ``run_id``: the run id of the fork job. A repetition with the same id gets the same result.
+        ``timeout``: maximum seconds for each candidate, and for the judge. ``wait``: seconds until the call raises
+        TimeoutError. The fork job continues after this error.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, TooManyCandidatesError, InvalidInputError,
         ResultExpiredError.
@@ -95,17 +99,17 @@ class FanOutCalls(RunCalls):
         timeout: float | None = None,
         webhook: str | None = None,
     ) -> RunHandle:
-        """Enqueue the job of :meth:`fork_many` without waiting for it.
+        """Enqueue the fork job of :meth:`fork_many` without waiting for its end.
 
-        The handle's :meth:`~RunHandle.progress` and :meth:`~RunHandle.candidates` follow the job. A call of :meth:`fork_many`
-        with the same arguments returns its result. A cancel of the job stops its probes, but not the runs of candidates on
-        their threads. ``webhook``: a URL that receives the job's end.
+        :meth:`~RunHandle.progress` and :meth:`~RunHandle.candidates` of the returned handle follow the fork job. A later call
+        of :meth:`fork_many` with the same arguments returns the result of the fork job. A cancel of the fork job stops its
+        probes, but not the runs of candidates on their threads. ``webhook``: a URL that receives the end of the fork job.
 
         Raises ThreadNotFoundError, RunNotCompletedError, RunConflictError, TooManyCandidatesError, InvalidInputError.
         """
         job = check_id(run_id, "run_id") if run_id is not None else new_id()
         fan = FanOut(
-            messages=_checked(messages),
+            messages=await _checked(messages),
             max_parallel=max_parallel,
             stop=stop,
             judge=self._agent(judge),
@@ -125,9 +129,9 @@ class FanOutCalls(RunCalls):
         )
 
     async def fan_out_progress(self, thread_id: str, run_id: str) -> FanOutProgress:
-        """Return the numbers of a fan-out's candidates by status, and the usage so far (F14).
+        """Return the number of a fan-out's candidates in each status, and the usage so far (F14).
 
-        ``thread_id``: the id of the source. ``run_id``: the id of the job, which may be live or ended.
+        ``thread_id``: the id of the source. ``run_id``: the id of the fork job, live or ended.
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, ResultExpiredError.
         """
@@ -136,18 +140,18 @@ class FanOutCalls(RunCalls):
     async def candidates(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Candidate]:
         """Return a page of the candidates of a fan-out, in the order of the messages (F15).
 
-        ``limit``: at most 1,000. A page ends at about 8 MiB, so that it may have fewer candidates. Only a page whose ``next``
-        is None is the last. The answer of a probe is never cut. The messages of a candidate with a thread are cut to the size
-        of a page, and :attr:`Candidate.omitted` says so.
+        ``limit``: at most 1,000. A page ends at about 8 MiB, and can therefore have fewer candidates than ``limit``. The last
+        page is the page whose ``next`` is None. The answer of a probe is always complete. If the messages of a candidate with
+        a thread do not fit into a page, only the last of them are returned, and :attr:`Candidate.omitted` says so.
 
-        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out or for another ``limit``,
-        InvalidCursorError, ResultExpiredError.
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out or for a ``limit`` out of
+        range, InvalidCursorError, ResultExpiredError.
         """
         page = PageRequest(limit=limit, cursor=cursor, most=MAX_CANDIDATES)
         return await self.backend.fan_outs.candidates(thread_id, run_id, page)
 
     async def _whole(self, candidate: Candidate) -> Candidate:
-        """Return the candidate with the messages that its page omits."""
+        """Return the candidate with all its messages, including the messages that its page omits."""
         if "messages" not in candidate.omitted or candidate.thread_id is None:
             return candidate
         run = await self.run(candidate.thread_id, first_prompt_id(candidate.thread_id))
@@ -156,7 +160,10 @@ class FanOutCalls(RunCalls):
 
 
 def choice_of(result: RunResult) -> tuple[int | None, ForkOnceResult | None]:
-    """Return the winner and the verdict of a fan-out that stopped. Raises the error of a job that did not complete."""
+    """Return the winner and the verdict of a fan-out that has ended.
+
+    If the fork job did not complete, raise the error of the fork job.
+    """
     value = result.raise_for_status().value
     assert isinstance(value, dict)
     winner, verdict = value.get("winner"), value.get("verdict")
@@ -164,7 +171,7 @@ def choice_of(result: RunResult) -> tuple[int | None, ForkOnceResult | None]:
     return (winner if isinstance(winner, int) else None), said
 
 
-def _checked(messages: Sequence[str | Message]) -> list[Message]:
+async def _checked(messages: Sequence[str | Message]) -> list[Message]:
     if isinstance(messages, str) or not messages:
         raise InvalidInputError("messages is a list with one message for each candidate", field="messages")
     if len(messages) > MAX_CANDIDATES:
@@ -173,7 +180,12 @@ def _checked(messages: Sequence[str | Message]) -> list[Message]:
             most=MAX_CANDIDATES,
             given=len(messages),
         )
-    return [Message.user(message) if isinstance(message, str) else check_message(message) for message in messages]
+    checked: list[Message] = []
+    since = monotonic()
+    for message in messages:
+        checked.append(Message.user(message) if isinstance(message, str) else check_message(message))
+        since = await turn(since)
+    return checked
 
 
 def _check(fan: FanOut) -> None:

@@ -23,10 +23,9 @@ class FeedCalls(Calls):
 
         Without a cursor, begin at the oldest stored entry.
 
-        Store the entries and ``next`` together, and continue from ``next``. A reader that does this reads each entry at least
-        once. A new entry always has a place after the entries that were already read. ``next`` is always set, also at the
-        present end of the feed. An entry is visible only after the end of all transactions that were open when the entry was
-        written.
+        To read each entry at least once, store the entries and ``next`` together, and continue from ``next``. A new entry
+        always has a place after the entries that were already read. ``next`` is always set, even if no more entries exist yet.
+        An entry becomes visible when all transactions that were open at its write have ended.
 
         Raises InvalidInputError, InvalidCursorError, and CursorExpiredError if entries after the cursor were pruned.
         """

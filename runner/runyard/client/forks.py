@@ -19,19 +19,20 @@ from ..domain.validation import check_id, new_id
 from ..errors import InvalidInputError
 from ..ports.commands import AcceptRequest, Cut, ForkRequest
 from ..ports.results import Forked
+from .accepting import accept_request
 from .arguments import as_message, check_webhook_url, options
 from .run_handle import RunHandle
-from .runs import RunCalls, accept_request
+from .runs import RunCalls
 from .traced_calls import fork_span, link_source
 
 
 class ForkCalls(RunCalls):
-    """Fork a thread at once or as a job, or probe a thread."""
+    """Fork a thread at once or by a fork job, or probe a thread."""
 
     async def fork(
         self,
         src: str,
-        new: str | None = None,
+        new_thread_id: str | None = None,
         after_run_id: str | None = None,
         *,
         at_message_id: str | None = None,
@@ -48,22 +49,23 @@ class ForkCalls(RunCalls):
     ) -> Thread:
         """Make a new thread that starts from a snapshot of ``src``, in constant time for any length of ``src`` (F1 to F8).
 
-        ``new``: the id of the new thread, or None for a generated id. One argument gives the cut: ``after_run_id``, or
-        ``at_message_id`` or ``at_seq``, the last message that the fork sees. By default the cut is after the last completed
-        run. ``repair``: close open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may be
-        nested one level less deep than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to
-        enqueue on the new thread. ``run_id``: the run id of this prompt. If None, the id is derived from ``new``, so that a
+        ``new_thread_id``: the id of the new thread, or None for a generated id. ``after_run_id``, ``at_message_id``,
+        ``at_seq``: the cut, given by at most one of these arguments. The first is the id of a run. The other two are the id or
+        the number of the last message that the fork sees. By default the cut is after the last completed run. ``repair``: close
+        open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may be nested one level less
+        deep than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread.
+        ``run_id``: the run id of this prompt. If ``run_id`` is None, the id is derived from the id of the new thread, so that a
         repetition of the call finds the same run. ``wait``: if True, and the run of the cut has not ended, wait until this run
         completes, then fork. ``title``, ``tags``, ``agent``: the values of the new thread. The default of ``agent`` is the
         agent of ``src``. ``reset_usage``: start the new thread's usage totals at zero. If False, the totals start at the usage
-        of the runs that are completely part of the fork. The call is then slower, because it reads the usage of all these
-        runs.
+        of the runs that are completely part of the fork. The call is then slower, because it reads the usage of all these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
-        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`. In this case the fork exists already.
+        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`. After an error of :meth:`enqueue`, the
+        new thread exists already.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
-        request = fork_request(src, new, cut, metadata, title, tags, self._agent(agent), reset_usage)
+        request = fork_request(src, new_thread_id, cut, metadata, title, tags, self._agent(agent), reset_usage)
         prompt, run_id = as_message(message), prompt_id(request.new, message, run_id, "run_id")
         if wait:
             job = await self._accept_fork(request, None)
@@ -76,7 +78,7 @@ class ForkCalls(RunCalls):
     async def enqueue_fork(
         self,
         src: str,
-        new: str | None = None,
+        new_thread_id: str | None = None,
         run_id: str | None = None,
         *,
         after_run_id: str | None = None,
@@ -92,20 +94,20 @@ class ForkCalls(RunCalls):
         message: str | Message | None = None,
         prompt_run_id: str | None = None,
     ) -> RunHandle:
-        """Fork as a job that waits until the run of the cut completes (F5). The completion of this run starts the job.
+        """Enqueue a fork job that waits until the run of the cut completes (F5). The completion of this run starts the job.
 
-        ``run_id``: the job's id. Without ``new``, the id of the new thread is derived from ``run_id``. ``webhook``: a URL that
-        receives the job's end. ``message``: the first prompt of the new thread. The job enqueues this prompt.
-        ``prompt_run_id``: the run id of this prompt. If None, the id is derived from the id of the new thread. The other
-        arguments are as in :meth:`fork`. The ``value`` of the job's result is ``{"thread_id": new}``. With a prompt, the
-        ``value`` also has ``"run_id"``.
+        ``run_id``: the job's id. Without ``new_thread_id``, the id of the new thread is derived from ``run_id``. ``webhook``:
+        a URL that receives the job's end. ``message``: the first prompt of the new thread. The job enqueues this prompt.
+        ``prompt_run_id``: the run id of this prompt. If ``prompt_run_id`` is None, the id is derived from the id of the new
+        thread. The other arguments are as in :meth:`fork`. The ``value`` of the job's result is ``{"thread_id":
+        new_thread_id}``. With a prompt, the ``value`` also has ``"run_id"``.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, RunConflictError, InvalidInputError.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
-        if new is None and run_id is not None:
-            new = forked_thread_id(src, run_id)
-        request = fork_request(src, new, cut, metadata, title, tags, self._agent(agent), reset_usage)
+        if new_thread_id is None and run_id is not None:
+            new_thread_id = forked_thread_id(src, run_id)
+        request = fork_request(src, new_thread_id, cut, metadata, title, tags, self._agent(agent), reset_usage)
         request = replace(request, prompt_run_id=prompt_id(request.new, message, prompt_run_id, "prompt_run_id"))
         return await self._accept_fork(request, run_id, webhook, message)
 
@@ -122,9 +124,9 @@ class ForkCalls(RunCalls):
     ) -> ForkOnceResult:
         """Return the answer to ``message`` on a snapshot of ``src``, and write to no thread (F9).
 
-        ``run_id``: the job's id. A repetition with the same id gets the same answer. ``timeout``: seconds for the probe.
-        ``wait``: seconds until the call raises TimeoutError. The probe continues after this error. Side effects of tools are
-        real.
+        ``run_id``: the run id of the fork job. A repetition with the same id gets the same answer. ``timeout``: maximum seconds
+        for the probe. ``wait``: seconds until the call raises TimeoutError. The probe continues after this error. The tools
+        that the probe calls have their real side effects.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, ResultExpiredError.
         """
@@ -165,7 +167,10 @@ class ForkCalls(RunCalls):
 async def make_fork(
     calls: ForkCalls, request: ForkRequest, message: str | Message | None = None, run_id: str | None = None
 ) -> tuple[Forked, RunHandle | None]:
-    """Fork by ``request`` and enqueue ``message`` as first prompt. Return the fork, and the prompt's run or None."""
+    """Fork according to ``request``, and enqueue ``message`` as the first prompt. Return the fork and the prompt's run.
+
+    Without a message, the run is None.
+    """
     from ..support import metrics  # prometheus-client takes half of a client's import time
 
     with fork_span(calls.backend, request) as span:
@@ -177,7 +182,10 @@ async def make_fork(
 
 
 async def prompt_fork(calls: ForkCalls, new: str, message: str | Message | None, run_id: str | None) -> RunHandle | None:
-    """Enqueue ``message`` as the first prompt of the fork ``new``. Do nothing for None. ``run_id``: see :func:`prompt_id`."""
+    """Enqueue ``message`` as the first prompt of the fork ``new``. Do nothing if ``message`` is None.
+
+    ``run_id``: see :func:`prompt_id`.
+    """
     if message is None:
         return None
     return await calls.enqueue(new, message, prompt_id(new, message, run_id, "run_id"))
@@ -213,7 +221,7 @@ def fork_request(
 ) -> ForkRequest:
     """Return the request that the arguments of a fork describe. Raise InvalidInputError for more than one cut."""
     if sum(point is not None for point in (cut.after_run_id, cut.at_message_id, cut.at_seq)) > 1:
-        raise InvalidInputError("give one of after_run_id, at_message_id and at_seq as the cut", field="after_run_id")
+        raise InvalidInputError("give only one of after_run_id, at_message_id and at_seq as the cut", field="after_run_id")
     return ForkRequest(
         src=src,
         new=new_id() if new is None else new,

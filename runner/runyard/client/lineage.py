@@ -24,12 +24,12 @@ class LineageCalls(RunCalls):
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
         """Return the thread, at most ``limit`` ancestors and at most ``limit`` children. Large values are left out.
 
-        The list of ancestors also ends at about 4 MiB. The next page must begin at a thread that is not deleted. If some
-        ancestors are deleted, the list may therefore have more than ``limit`` ancestors. The lineage ends after a thousand
-        deleted ancestors. To read further ancestors, call this method with the thread id ``next_ancestor``. To read further
-        children, call :meth:`threads` with this thread as the parent and the cursor ``next_children``.
+        The list of ancestors also ends at about 4 MiB. If some ancestors are deleted, the list may have more than ``limit``
+        ancestors, because the next page must begin at a thread that is not deleted. The lineage ends after a thousand deleted
+        ancestors. To read further ancestors, call this method with the thread id ``next_ancestor``. To read further children,
+        call :meth:`threads` with this thread as the parent and the cursor ``next_children``.
 
-        ``child_runs`` of the result: the result of :meth:`child_runs` with the same limit.
+        The ``child_runs`` of the result are the result of :meth:`child_runs` with the same limit.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -58,10 +58,13 @@ class LineageCalls(RunCalls):
             return ChildRuns()
 
     async def diff(self, thread_id: str, other_thread_id: str, *, limit: int = 200) -> ThreadDiff:
-        """Compare the heads of two threads. Return the messages of each thread after the last message that both show.
+        """Compare the heads of two threads.
 
-        ``limit``: the maximum number of messages per side, 1 to 1000. A side also ends at about 4 MiB. Both threads are read
-        backwards from the newest message. The cost therefore does not depend on the number of shared messages.
+        Return the messages of each thread after the last message that the two heads share.
+
+        ``limit``: the maximum number of returned messages of each thread, 1 to 1000. The messages of a thread also end at
+        about 4 MiB. Both threads are read backwards from the newest message. The cost therefore does not depend on the number
+        of shared messages.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """
@@ -85,9 +88,9 @@ class LineageCalls(RunCalls):
             )
 
     async def _line(self, thread_id: str) -> list[tuple[str, datetime]]:
-        """Return the ids and times of the thread and its ancestors, the nearest first.
+        """Return the ids and creation times of the thread and its ancestors, the nearest first.
 
-        The time distinguishes a thread from a deleted thread with the same id.
+        The creation time distinguishes a thread from a deleted thread with the same id.
         """
         line = [await self.thread(thread_id), *(await self.backend.threads.ancestors(thread_id, MAX_PAGE_SIZE)).items]
         return [(thread.thread_id, thread.created_at) for thread in line]
@@ -95,10 +98,11 @@ class LineageCalls(RunCalls):
 
 @dataclass
 class Side:
-    """One thread's messages, read backwards from the newest.
+    """The messages of one of the two compared threads, read backwards from the newest.
 
-    ``seen``: the messages that the other side does not show. ``most``: the maximum number of these messages. ``left``: the
-    number of bytes that ``seen`` may still grow by. ``at``: the current message, or None before the first step and at the end.
+    ``seen``: the messages that the other thread does not have. ``most``: the maximum number of these messages. ``left``: the
+    number of bytes by which ``seen`` may still grow. ``at``: the current message, or None before the first step and at the
+    end.
     """
 
     path: AsyncIterator[Message]
@@ -120,10 +124,10 @@ class Side:
 
 
 async def last_common(ours: Side, theirs: Side) -> Message | None:
-    """Return the last message that both sides show, or None.
+    """Return the last message that both threads have, or None.
 
-    A shared message has the same ``seq`` on both sides. The messages that a thread adds to its inherited messages have higher
-    numbers.
+    A shared message has the same ``seq`` in both threads. A message that is not inherited has a higher ``seq`` than the
+    inherited messages of its thread.
     """
     await ours.step()
     await theirs.step()

@@ -42,14 +42,14 @@ class OperatorCalls(Calls):
     async def drain_worker(self, worker_id: str) -> None:
         """Drain a worker. The worker claims no further runs, finishes its runs without a time limit, and exits.
 
-        The worker reads the request within a second. Raises WorkerDeadError.
+        The worker sees the request within a second. Raises WorkerDeadError.
         """
         await self.backend.workers.drain(worker_id)
 
     async def queues(self, *, known: bool = False, limit: int = 100, cursor: str | None = None) -> Page[QueueInfo]:
         """Return a page of the states of queues, ordered by name. A queue is listed if it has runs, is paused or is served.
 
-        ``known``: leave out queues that are named by runs only, and are neither served nor paused. Raises InvalidInputError,
+        ``known``: if True, leave out a queue that no worker serves and that is not paused. Raises InvalidInputError,
         InvalidCursorError.
         """
         return await self.backend.queues.queues(PageRequest(limit=limit, cursor=cursor), known=known)
@@ -77,10 +77,12 @@ class KeyCalls(Calls):
         lifetime: float | None = None,
         until: datetime | None = None,
     ) -> tuple[ApiKey, str]:
-        """Create a key for this client's tenant. Return the key and its text. The store does not keep the text.
+        """Create a key for this client's tenant. Return the key's record and the text of the key.
 
-        ``name``: a name that people recognize, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for
-        no expiry. ``until``: the latest time of the expiry, or None.
+        The store does not keep this text.
+
+        ``name``: a name that people recognize, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for no
+        expiry. ``until``: a time at which the key expires at the latest, or None.
 
         Raises InvalidInputError, for example if the tenant has MAX_VALID_KEYS valid keys.
         """
@@ -101,7 +103,7 @@ class KeyCalls(Calls):
         return made, str(secret)
 
     async def keys(self) -> list[ApiKey]:
-        """Return the tenant's valid keys, and the newest MAX_ENDED_KEYS expired or revoked keys. The oldest come first."""
+        """Return the tenant's valid keys, and the newest MAX_ENDED_KEYS expired or revoked keys. The oldest key comes first."""
         return await self.backend.keys.keys()
 
     async def revoke_key(self, key_id: str) -> bool:
@@ -122,11 +124,11 @@ class LimitCalls(Calls):
     async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
         """Allow at most ``most`` runs, bytes or seconds. This replaces an earlier limit of the same ``name`` and ``subject``.
 
-        ``name``: the limit. At ``queued``, ``queued_per_tenant`` and ``queued_per_lane``, the store refuses a further run with
-        QueueFullError. ``queued_seconds``: a run that has not started this many seconds after its due time fails with
-        ``run_expired``. ``message_bytes``: the store refuses a larger message with MessageTooLargeError. At
-        ``running_per_agent`` and ``running_per_tenant``, a further run waits for a permit. ``subject``: the agent or the
-        tenant of the limit, or None for every agent or tenant without its own limit.
+        ``name``: the name of the limit. When ``queued``, ``queued_per_tenant`` or ``queued_per_lane`` is reached, the store
+        refuses a further run with QueueFullError. ``queued_seconds``: a run that has not started this many seconds after its
+        due time fails with ``run_expired``. ``message_bytes``: the store refuses a larger message with MessageTooLargeError.
+        When ``running_per_agent`` or ``running_per_tenant`` is reached, a further run waits for a permit. ``subject``: the
+        agent or the tenant of the limit, or None for every agent or tenant without its own limit.
 
         Raises InvalidInputError.
         """

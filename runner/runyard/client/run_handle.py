@@ -1,7 +1,7 @@
 """The handle of a run, and the result of a run.
 
-The handle reads the run, waits for it, streams its events and cancels it. The handle waits by following the run's events.
-:mod:`runyard.events.run_stream` handles lost and delayed events.
+A handle reads the run, waits for the run, streams its events and cancels the run. To wait for a run, the handle follows the
+run's events. :mod:`runyard.events.run_stream` handles lost and delayed events.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 class RunResult:
     """The result of a run that has ended or is suspended.
 
-    ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the
-    names of the incomplete lists (``messages``, ``requests``). A list is incomplete if the caller limited the number of bytes.
+    ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
+    of the incomplete lists: ``messages``, ``requests`` or both. A list is incomplete if all its entries have more bytes than
+    the caller allowed.
     """
 
     run: Run
@@ -63,7 +64,8 @@ class RunResult:
     def text(self) -> str:
         """The text of the last assistant message of a completed run. The text is empty if the run wrote no such message.
 
-        If the run did not complete, its last text is not an answer, and the errors of :meth:`raise_for_status` are raised.
+        If the run did not complete, this property raises the errors of :meth:`raise_for_status`, because the last text of such
+        a run is not an answer.
         """
         return self.raise_for_status().last_text
 
@@ -76,10 +78,9 @@ class RunResult:
         return next((message.text for message in reversed(self.messages) if message.role == "assistant"), "")
 
     def raise_for_status(self) -> RunResult:
-        """Return self if the run completed.
+        """Return self if the run completed. Raises the run's error if this error is one of :mod:`runyard.errors`.
 
-        Raises the run's error if it is an error of :mod:`runyard.errors`. Otherwise raises RunNotCompletedError with the status
-        and the error.
+        For any other error, raises RunNotCompletedError with the run's status and error.
         """
         if self.ok:
             return self
@@ -128,7 +129,7 @@ class RunHandle:
         return await self._client.explain(self.thread_id, self.run_id)
 
     async def cancel(self, *, keep: bool = False) -> Run:
-        """Cancel the run durably (R10). ``keep``: the messages of the run stay in the context of later runs."""
+        """Cancel the run durably (R10). ``keep``: whether the messages of the run stay in the context of later runs."""
         return await self._client.cancel(self.thread_id, self.run_id, keep=keep)
 
     async def progress(self) -> FanOutProgress:
@@ -145,11 +146,11 @@ class RunHandle:
         return self._client.stream(self.thread_id, self.run_id, last_event_id)
 
     async def result(self, timeout: float | None = None, most: int | None = None) -> RunResult:
-        """Wait until the run has ended or is suspended. Return its result, also if the run failed.
+        """Wait until the run has ended or is suspended. Return the result of the run, even if the run failed.
 
-        ``timeout``: seconds to wait. 0 checks once. None waits without a limit. ``most``: the approximate maximum number of
-        bytes of the messages. The same maximum applies to the requests. None returns all of them. If the run is suspended,
-        answer its requests, and call this method again.
+        ``timeout``: seconds to wait. For 0, the call checks once. For None, the call waits without a limit. ``most``: the
+        approximate maximum number of bytes of the messages. The same maximum applies to the requests. If ``most`` is None, all
+        messages and requests are returned. If the run is suspended, answer its requests, and call this method again.
 
         Raises TimeoutError. The run continues after this error. Raises RunNotFoundError, also for an inherited run whose thread
         was deleted. Raises ResultExpiredError for a fork job whose result has been deleted.

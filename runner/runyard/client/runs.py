@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from ..domain.agent_names import wanted
 from ..domain.events import Event, ThreadEvent
 from ..domain.messages import Message
 from ..domain.requests import HitlRequest
-from ..domain.runs import DEFAULT_OPTIONS, AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run, run_fits
+from ..domain.runs import AttemptInfo, MultitaskStrategy, Priority, RetryPolicy, Run, run_fits
 from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import RunStatus
-from ..domain.validation import ROOT_ID, check_aware, check_id, new_id
+from ..domain.validation import ROOT_ID, check_id, new_id
 from ..domain.waits import Signal
-from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError
+from ..errors import HitlRequestNotFoundError, InvalidInputError, MessageNotFoundError, RunNotFoundError, RunyardError
 from ..events.run_outcome import path_to_root
-from ..ports.commands import AcceptRequest
 from ..ports.queries import PageRequest, RunFilter
 from ..ports.results import Page
-from ..support import tracing
-from .apply_effects import apply_effects
-from .arguments import as_message, check_delay, check_priority, check_webhook_url, options
-from .host_connections import opened
+from .accepting import accept_prompts, accept_request
+from .prompts import Prompt, accept_request_of
 from .run_handle import RunHandle, RunResult
 from .threads import ThreadCalls
-from .traced_calls import accept_span, record_answer
+from .traced_calls import record_answer
 
 T = TypeVar("T")
 
 MAX_SEARCHED: Final = 1000
-"""Maximum number of runs that one page examines for a queue, an error or a text."""
+"""Maximum number of runs that are examined for one page if the runs are filtered by queue, error or text."""
 
 
 class RunCalls(ThreadCalls):
@@ -63,48 +59,60 @@ class RunCalls(ThreadCalls):
     ) -> RunHandle:
         """Accept a prompt on ``thread_id`` and return at once (R1 to R4, R11). An unknown thread is created.
 
-        ``message``: the user's text, or a Message. None continues from the last message. The run fails with ``invalid_input``
-        if another message of the thread has the Message's id. ``run_id``: the run's id, or None for a uuid7. A repetition with
-        the same id and the same content returns the same run. The repetition may have another ``queue``, ``priority``,
-        ``run_at``, ``delay``, ``timeout``, ``max_attempts``, ``retry``, ``metadata`` or ``webhook``. The values of the first
-        call apply. ``agent``: the name of an agent that a worker serves. If None, the run gets the agent of the thread. If the
-        thread has no agent, the run and the thread get the default agent of the client's namespace. ``queue``: by default the
-        agent's queue. ``parent_id``: the id of the message after which the run branches, or ROOT_ID for a new tree.
-        ``parallel``: execute the run on a new branch with its own lane. ``run_at`` (a time with a time zone) or ``delay``
-        (seconds): when the run becomes due. ``timeout``: seconds per attempt. ``max_attempts``: the number of errors after
-        which the run fails. Crashes, releases and questions do not count as errors. By default, temporary errors of a model's
-        provider are retried for about two minutes. Any other error fails the run. ``retry``: the backoff between attempts.
-        ``multitask_strategy``: what happens if the lane is busy (R3). ``expires_in``: seconds after the due time. A run that
-        has not started in this time fails with ``run_expired``. ``webhook``: a URL that receives the run's end.
-        ``connection``: an open database connection of the caller, from asyncpg, psycopg 3, SQLAlchemy or Django. The run
-        becomes visible when the caller commits. ``metadata``: a JSON object within the bounds of
-        :mod:`runyard.domain.size_limits`.
+        ``message``: the user's text, or a Message. If ``message`` is None, the run continues from the last message. The run
+        fails with ``invalid_input`` if another message of the thread has the same id as the Message. ``run_id``: the run's id,
+        or None for a uuid7. A repetition with the same id and the same content returns the same run. The repetition may have
+        another ``queue``, ``priority``, ``run_at``, ``delay``, ``timeout``, ``max_attempts``, ``retry``, ``metadata`` or
+        ``webhook``. The values of the first call apply. ``agent``: the name of an agent that a worker serves. If None, the run
+        gets the agent of the thread. If the thread has no agent, the run and the thread get the default agent of the client's
+        namespace. ``queue``: by default the agent's queue. ``parent_id``: the id of the message after which the run branches,
+        or ROOT_ID for a new tree. ``parallel``: execute the run on a new branch with its own lane. ``run_at`` (a time with a
+        time zone) or ``delay`` (seconds): when the run becomes due. ``timeout``: maximum seconds for each attempt.
+        ``max_attempts``: the number of errors after which the run fails. Crashes, releases and questions do not count as
+        errors. By default, temporary errors of a model's provider are retried for about two minutes. Any other error fails the
+        run. ``retry``: the backoff between attempts. ``multitask_strategy``: what happens if the lane is busy (R3).
+        ``expires_in``: a number of seconds. The run fails with ``run_expired`` if it has not started this many seconds after
+        its due time. ``webhook``: a URL that receives the run's end. ``connection``: an open database connection of the caller,
+        from asyncpg, psycopg 3, SQLAlchemy or Django. The run is accepted when the caller commits the transaction of this
+        connection. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
         """
-        request = AcceptRequest(
+        prompt = Prompt(
             thread_id=thread_id,
-            run_id=new_id() if run_id is None else run_id,
-            agent=wanted(self.namespace, agent),
+            message=message,
+            run_id=run_id,
+            agent=agent,
             queue=queue,
-            input=as_message(message),
             parent_id=parent_id,
-            priority=check_priority(priority),
-            run_at=check_aware(run_at),
-            delay=check_delay(delay, run_at),
-            options=options(
-                timeout=timeout,
-                max_attempts=max_attempts,
-                retry=retry or DEFAULT_OPTIONS.retry,
-                multitask_strategy=multitask_strategy,
-                parallel=parallel,
-                webhook=check_webhook_url(webhook),
-                expires_in=expires_in,
-            ),
-            metadata=metadata or {},
+            parallel=parallel,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            timeout=timeout,
+            max_attempts=max_attempts,
+            retry=retry,
+            multitask_strategy=multitask_strategy,
+            metadata=metadata,
+            webhook=webhook,
+            expires_in=expires_in,
         )
-        return await accept_request(self, request, connection)
+        return await accept_request(self, accept_request_of(prompt, self.namespace), connection)
+
+    async def enqueue_many(self, prompts: Iterable[Prompt]) -> list[RunHandle | RunyardError]:
+        """Accept many prompts, of any threads, and return one outcome per prompt, in order (R1 to R4, R11).
+
+        The outcome is the handle of the run, or the error that :meth:`enqueue` would raise. A refused prompt does not affect
+        the others. Prompts of one thread are accepted in their order. A prompt whose run id was accepted before, with the same
+        content, has a handle with ``created=False``. The ``accepted`` of such a handle lacks large values, as in a list. The
+        store accepts up to a thousand prompts in one call. If an outcome is BackendUnavailableError, the prompt may have been
+        accepted, and the later prompts were not sent. Repeat the call with the same run ids.
+
+        Over HTTP, raises an error that concerns the caller, such as UnauthenticatedError or ForbiddenError. Earlier prompts may
+        then have been accepted.
+        """
+        return await accept_prompts(self, list(prompts))
 
     async def regenerate(
         self,
@@ -118,8 +126,9 @@ class RunCalls(ThreadCalls):
     ) -> RunHandle:
         """Answer a user message again, on a new branch (B5).
 
-        ``message_id``: the id of the answer to replace, or of the user message itself. None means the newest message.
-        ``message``: a new text in place of the user message (edit and resend). ``how``: other arguments of :meth:`enqueue`.
+        ``message_id``: the id of the answer to replace, or of the user message itself. The default is the newest message.
+        ``message``: a message that is sent in place of the user message (edit and resend). ``how``: other arguments of
+        :meth:`enqueue`.
 
         Raises MessageNotFoundError if there is no user message to answer.
         """
@@ -140,14 +149,15 @@ class RunCalls(ThreadCalls):
     ) -> HitlRequest:
         """Answer a pending request. The run then continues (H3 to H5). Return the request with its answer.
 
-        ``request_id``: the id of the request. None means the thread's only pending request. If ``request_id`` is given,
-        ``thread_id`` may be None. ``response_id``: the client's id of this response. A repetition with the same id changes
-        nothing. ``answered_by``: the name of the responder. The HTTP API refuses this argument and stores the name of the API
-        key. ``on_behalf_of``: the person for whom the responder answers, such as a user of the backend. The name is stored and
-        not verified.
+        ``request_id``: the id of the request. If ``request_id`` is None, the thread's only pending request is answered. If
+        ``request_id`` is given, ``thread_id`` can be None. ``response_id``: the client's id of this response. A repetition with
+        the same id changes nothing. ``answered_by``: the name of the responder. The HTTP API refuses this argument and stores
+        the name of the API key. ``on_behalf_of``: the person for whom the responder answers, such as a user of the backend. The
+        name is stored and not verified.
 
-        Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError, HitlInvalidAnswerError,
-        HitlAlreadyAnsweredError. Raises InvalidInputError for an answer beyond the bounds of :mod:`runyard.domain.size_limits`.
+        Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError,
+        HitlInvalidAnswerError, HitlAlreadyAnsweredError. Raises InvalidInputError for an answer that exceeds the bounds of
+        :mod:`runyard.domain.size_limits`.
         """
         if thread_id is None and request_id is None:
             raise InvalidInputError("give the thread_id or the request_id of the request to answer", field="thread_id")
@@ -176,7 +186,7 @@ class RunCalls(ThreadCalls):
 
         Raises ThreadNotFoundError. Raises SignalConflictError if the thread has another signal with this id. Raises
         TooManySignalsError if the thread keeps a thousand signals that no run has taken. Raises InvalidInputError for an
-        invalid name or a value beyond the bounds of :mod:`runyard.domain.size_limits`.
+        invalid name, or for a value that exceeds the bounds of :mod:`runyard.domain.size_limits`.
         """
         sent = await self.backend.runs.signal(
             thread_id, name, value, signal_id=new_id() if signal_id is None else signal_id, sent_by=sent_by
@@ -185,7 +195,9 @@ class RunCalls(ThreadCalls):
         return sent.signal
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Run:
-        """Cancel a run durably. After this call the run appends no message (R10). ``keep``: its messages stay in the context.
+        """Cancel a run durably. After this call the run appends no message (R10).
+
+        ``keep``: whether the messages of the run stay in the context of later runs.
 
         Raises RunNotFoundError, RunEndedError.
         """
@@ -194,7 +206,7 @@ class RunCalls(ThreadCalls):
         return changed.run
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Run | None:
-        """Abort the run that waits for a human, and keep its messages. The model of a later run reads the ``reason`` (H8).
+        """Abort the run that waits for a human, and keep its messages. In a later run, the model reads the ``reason`` (H8).
 
         Each open tool call of the run gets the error result ``aborted: <reason>``. An assistant message with the stop reason
         ``aborted`` ends the run. No model is called. ``run_id``: the id of the run, if several runs wait. Returns the run, or
@@ -216,13 +228,13 @@ class RunCalls(ThreadCalls):
         return changed.run
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run that has ended and is in no context.
+        """Delete the content of a run that has ended and whose messages are in no context.
 
         Such a run is failed, dead, cancelled without ``keep``, or a fork job. The content of a run is its messages, input,
-        result, error, metadata, requests and steps. A fork or branch that was cut inside the run keeps the messages that it
-        shows. The run's row stays, with ``deleted_at``. A repeated enqueue with the run's id finds this row and executes
-        nothing. Lists do not show the run. Events of the run stay in streams until they expire. A repetition of the delete
-        changes nothing.
+        result, error, metadata, requests and steps. A fork or a branch that begins at a message of the run keeps all messages
+        of the run that are visible in the fork or branch. The run's row stays, with ``deleted_at``. A repeated enqueue with the
+        run's id finds this row and executes nothing. Lists do not show the run. Events of the run stay in streams until they
+        expire. A repetition of the delete changes nothing.
 
         Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
         """
@@ -233,7 +245,7 @@ class RunCalls(ThreadCalls):
         return RunHandle(self, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run:
-        """Return one run. A fork also has the completed runs that it inherited completely.
+        """Return one run of the thread. The runs of a fork include the completed runs that the fork inherited completely.
 
         The ``thread_id`` of an inherited run is the id of the thread on which it was executed.
 
@@ -258,16 +270,16 @@ class RunCalls(ThreadCalls):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Return runs of one thread or of all threads, the newest first, a page at a time.
+        """Return a page of the runs of one thread or of all threads, the newest first.
 
         ``since`` (inclusive) and ``before`` (exclusive): bounds of the time of acceptance, with a time zone. Large values are
         left out (:attr:`runyard.models.Run.omitted`). A page may have fewer runs than ``limit``. The ``next`` of the last page
         is None.
 
-        ``error``: the code of the run's error. ``text``: a part of the prompt, of the run id or of the thread id. If the
-        prompt is not text, its JSON is searched. Upper and lower case are equal. Prompts that the list leaves out are not
-        searched. ``queue``, ``error`` and ``text`` have no index. For these filters, each page examines a limited number of
-        the runs that the other filters select.
+        ``error``: the code of the run's error. ``text``: a text that occurs in the prompt, the run id or the thread id. If the
+        prompt is not text, its JSON is searched. The search ignores case. A prompt that the list leaves out because of its
+        size is not searched. The filters ``queue``, ``error`` and ``text`` have no index. With one of these filters, only a
+        limited number of runs is examined for each page.
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
@@ -288,7 +300,7 @@ class RunCalls(ThreadCalls):
         return await self.backend.runs.explain(thread_id, run_id)
 
     async def attempts(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AttemptInfo]:
-        """Return the attempts of the run with their outcomes, a page at a time.
+        """Return a page of the attempts of the run, with their outcomes.
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError, InvalidCursorError.
         """
@@ -299,7 +311,7 @@ class RunCalls(ThreadCalls):
     ) -> Page[HitlRequest]:
         """Return the inbox: the pending requests of one thread or of all threads.
 
-        ``pending=False`` includes the answered requests.
+        ``pending=False`` also returns the answered requests.
 
         Raises InvalidInputError, InvalidCursorError, ThreadNotFoundError.
         """
@@ -308,7 +320,7 @@ class RunCalls(ThreadCalls):
         return await self._of_known(thread_id, page)
 
     async def request(self, request_id: str) -> HitlRequest:
-        """Return one request, whether it is pending or not. Raises HitlRequestNotFoundError."""
+        """Return one request, pending or not. Raises HitlRequestNotFoundError."""
         request = await self.backend.runs.request(check_id(request_id, "request_id"))
         if request is None:
             raise HitlRequestNotFoundError(f"there is no request {request_id!r}", request_id=request_id)
@@ -325,7 +337,7 @@ class RunCalls(ThreadCalls):
     ) -> AsyncGenerator[Event]:
         """Yield a run's events after ``last_event_id``, live, until the run ends or is suspended.
 
-        ``found``: the run, if the caller has just read it. With ``found``, the stream does not read the run again. See
+        ``found``: the run, if the caller has just read it, so that the run is not read again. See
         :func:`runyard.events.run_stream.follow_run`. Raises RunNotFoundError.
         """
         return self.backend.streams.follow_run(thread_id, run_id, last_event_id, found=found)
@@ -348,8 +360,9 @@ class RunCalls(ThreadCalls):
     async def result_of(self, run: Run, most: int | None = None) -> RunResult:
         """Return the result of a run that stopped: its messages in order, and its pending requests.
 
-        ``most``: the approximate maximum number of bytes of the messages. The same maximum applies to the requests. A larger
-        result has only the last messages and the oldest requests. Its ``omitted`` names the incomplete lists.
+        ``most``: the approximate maximum number of bytes of the messages. The same maximum applies to the requests. If the
+        messages have more bytes, only the last messages are returned. If the requests have more bytes, only the oldest requests
+        are returned. The result's ``omitted`` names the incomplete lists.
 
         Raises ResultExpiredError if the run was deleted, or if it is a fork job whose result has been deleted.
         """
@@ -365,22 +378,3 @@ class RunCalls(ThreadCalls):
         raise MessageNotFoundError(
             f"thread {thread_id!r} has no user message to answer", thread_id=thread_id, message_id=message_id
         )
-
-
-async def accept_request(client: RunCalls, request: AcceptRequest, connection: Any = None) -> RunHandle:
-    """Accept ``request`` for ``client``, apply its effects, and return a handle of the run.
-
-    ``connection``: the caller's open database connection. Raises the errors of :meth:`RunCalls.enqueue`.
-    """
-    with accept_span(client.backend, request) as span:
-        request.record(app_version=client.app_version, trace_context=tracing.current())
-        accepted = await client.backend.runs.accept(request, connection=opened(connection))
-        if accepted.created:
-            from ..support import metrics  # prometheus-client takes half of a client's import time
-
-            metrics.child(metrics.RUNS_ACCEPTED, request.kind).inc()
-        else:
-            tracing.add_link(span, accepted.run.trace_context, "repeated")
-        await apply_effects(accepted.effects, client.backend)
-    run = accepted.run
-    return RunHandle(client, run.thread_id, run.run_id, created=accepted.created, accepted=run)

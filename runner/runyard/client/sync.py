@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ..domain.events import Event, FeedEntry, ThreadEvent
 from ..domain.messages import Message
+from ..errors import RunyardError
 from ..formats.conversion import Format
 from ..formats.pages import FormattedPage
 from ..ports.results import Page
 from .client import Client, ConnectOptions
 from .host_connections import opened
+from .prompts import Prompt
 from .run_handle import RunHandle
 from .threads import PathPage
 
@@ -37,7 +39,7 @@ class Portal:
         self.thread.start()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Execute ``coroutine`` in the loop and return its result. If the caller is interrupted, the coroutine is cancelled.
+        """Execute ``coroutine`` in the loop and return its result. If the caller is interrupted, cancel the coroutine.
 
         Raises RuntimeError if the loop does not run.
         """
@@ -143,7 +145,10 @@ class SyncRunHandle:
 
 
 class SyncClient:
-    """A blocking client: ``with Client.sync(url) as client:``. It connects at once. See :meth:`Client.connect` for errors."""
+    """A blocking client: ``with Client.sync(url) as client:``. The client connects at once.
+
+    See :meth:`Client.connect` for errors.
+    """
 
     def __init__(
         self,
@@ -162,7 +167,7 @@ class SyncClient:
             raise
 
     def close(self) -> None:
-        """Close every connection and end the thread. Runs continue."""
+        """Close all connections of the client and end its background thread. Runs continue."""
         if self.portal.thread.is_alive():
             self.portal.wait(self.client.close())
             self.portal.close()
@@ -172,6 +177,11 @@ class SyncClient:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def enqueue_many(self, prompts: Iterable[Prompt]) -> list[SyncRunHandle | RunyardError]:
+        """Accept many prompts, and return one outcome per prompt, in order. See :meth:`Client.enqueue_many`."""
+        found = self.portal.wait(self.client.enqueue_many(prompts))
+        return [one if isinstance(one, RunyardError) else SyncRunHandle(self.portal, one) for one in found]
 
     enqueue = _enqueueing(Client.enqueue)
     regenerate = _enqueueing(Client.regenerate)

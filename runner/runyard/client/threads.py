@@ -56,8 +56,8 @@ class ThreadCalls(Calls):
 
         ``thread_id``: the thread's id, or None for a uuid7. A repetition with the same id and the same content returns the
         same thread. ``agent``: the name of the agent for prompts that name no agent. If None, the thread gets the agent of its
-        first run. ``config``: a JSON object that agents read in their RunContext. A fork has a copy of it. ``extra``: a JSON
-        object for your own use. :mod:`runyard.domain.size_limits` has the bounds of both objects.
+        first run. ``config``: a JSON object that agents read in their RunContext. A fork gets a copy of this object.
+        ``extra``: a JSON object for your own use. :mod:`runyard.domain.size_limits` has the bounds of both objects.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -78,17 +78,21 @@ class ThreadCalls(Calls):
         parent_thread_id: str | None = None,
         agent: str | None = None,
         tags: Mapping[str, str] | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Thread]:
-        """Return threads, or the forks of one thread, the oldest first, a page at a time.
+        """Return a page of all threads, or of the forks of one thread, in the order in which they were made.
 
-        ``tags``: return threads with all of these tags. Large values are left out (:attr:`runyard.models.Thread.omitted`). A
-        page may have fewer threads than ``limit``. The ``next`` of the last page is None.
+        ``tags``: return threads with all of these tags. ``newest_first``: begin at the newest thread, not at the oldest. Large
+        values are left out (:attr:`runyard.models.Thread.omitted`). A page may have fewer threads than ``limit``. The ``next``
+        of the last page is None.
 
         Raises InvalidInputError, InvalidCursorError.
         """
-        where = ThreadFilter(parent_thread_id=parent_thread_id, agent=self._agent(agent), tags=tags or {})
+        where = ThreadFilter(
+            parent_thread_id=parent_thread_id, agent=self._agent(agent), tags=tags or {}, newest_first=newest_first
+        )
         return await self.backend.threads.threads(where, PageRequest(limit=limit, cursor=cursor))
 
     async def update_thread(
@@ -107,7 +111,7 @@ class ThreadCalls(Calls):
         ``agent``: the agent for later prompts that name no agent. Queued runs keep their agents. ``tags`` replaces all tags.
         ``extra`` and ``config`` are merged into the stored objects at the top level. A key whose value is None is removed.
         Attempts that begin later read the changed ``config``. ``expected``: the ``updated_at`` of the thread that the caller
-        read. The call is refused if the thread has changed since then.
+        read. If the thread has changed since then, the call raises PreconditionFailedError.
 
         Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` or ``config`` beyond the
         bounds of :mod:`runyard.domain.size_limits`.
@@ -139,8 +143,8 @@ class ThreadCalls(Calls):
     ) -> Page[Message] | FormattedPage:
         """Return the path from the root to the message ``leaf_id``, or a page of this path (B2).
 
-        Without ``leaf_id``, the path leads to the end of the thread's head. It includes the messages of a run that is executed
-        on this branch. The ``run_status`` of each message is the present status of its run.
+        Without ``leaf_id``, the path leads to the end of the thread's head. This path includes the messages of a run that is
+        being executed on the head. The ``run_status`` of each message is the present status of its run.
 
         ``limit``: the maximum number of messages per page, or None for the whole path. With a limit, a page also ends at about
         8 MiB. ``newest_first``: begin at the leaf. ``format``: return JSON objects of this format (``"openai"``,
@@ -166,7 +170,7 @@ class ThreadCalls(Calls):
     async def branches(
         self, thread_id: str, *, labelled: bool = False, limit: int = 100, cursor: str | None = None
     ) -> Page[Branch]:
-        """Return the leaves of the thread's message tree, the oldest first, a page at a time (B3).
+        """Return a page of the leaves of the thread's message tree, the oldest first (B3).
 
         ``head`` marks the leaf of the branch to which a message without a named parent is added. ``trunk`` marks the leaf of
         the thread's first branch. The end of a labelled branch is always listed. ``labelled``: return only the ends of labelled
@@ -179,7 +183,7 @@ class ThreadCalls(Calls):
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
         """Give a branch a label (B9).
 
-        The label follows the branch as it grows. If another branch of the thread has this label, the label moves.
+        The label follows the branch as it grows. If another branch of the thread has this label, that branch loses the label.
 
         ``label``: 1 to 64 printable characters. ``message_id``: a message of the branch, or None for the head. A message that a
         fork inherited belongs to the fork's first branch.
@@ -209,11 +213,12 @@ class ThreadCalls(Calls):
 
         A string becomes a user message. A repetition with the same message id is not stored again.
 
-        ``format``: the format of ``message`` (``"openai"``, ``"anthropic"``, …). With a format, ``message`` is a JSON object,
-        or a list if the format uses several objects for one message. In the same format, :meth:`messages` returns ``message``
-        unchanged (M2). ``parent_id``: the id of the message after which a branch begins, or :data:`runyard.models.ROOT_ID` for
-        another first message. None appends to the head. ``expected_leaf``: the id of the last message that the caller read.
-        The call is refused if the thread has another last message.
+        ``format``: the format of ``message`` (``"openai"``, ``"anthropic"``, …). If a format is given, ``message`` is a JSON
+        object, or a list if the format uses several objects for one message. In the same format, :meth:`messages` returns
+        ``message`` unchanged (M2). ``parent_id``: the id of the message after which a branch begins. If ``parent_id`` is
+        :data:`runyard.models.ROOT_ID`, the message becomes another first message of the thread. If ``parent_id`` is None, the
+        message is appended to the head. ``expected_leaf``: the id of the last message that the caller read. If the branch now
+        ends at another message, the call raises LeafMovedError.
 
         Raises MessageNotFoundError, InvalidInputError, InvalidBlobError for a fault in a JSON object of a format,
         ThreadBusyError, LeafMovedError, MessageTooLargeError.
@@ -229,12 +234,13 @@ class ThreadCalls(Calls):
     ) -> None:
         """Delete a thread. Its forks keep the messages that they show.
 
-        ``cancel``: first cancel the live runs of the thread. ``descendants``: first delete the forks of the thread, and the
-        forks of these forks, one by one. If this call is interrupted, call this method again. ``expected``: the ``updated_at``
-        of the thread that the caller read. The call is refused if the thread has changed since then.
+        ``cancel``: if True, first cancel the live runs of the thread. ``descendants``: if True, first delete the forks of the
+        thread, the forks of these forks, and so on, one by one. If this call is interrupted, call this method again.
+        ``expected``: the ``updated_at`` of the thread that the caller read. If the thread has changed since then, the call
+        raises PreconditionFailedError.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError if both ``expected`` and
-        ``descendants`` are given. Such a call could delete the descendants before the store refuses it.
+        ``descendants`` are given, because the store could refuse such a call after the descendants were deleted.
         """
         if descendants and expected is not None:
             raise InvalidInputError("give expected or descendants, not both", field="expected")
@@ -258,12 +264,12 @@ class ThreadCalls(Calls):
         return found[1:]
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> None:
-        """Delete a thread, and blank its own messages in every fork that shows them.
+        """Delete a thread, and replace its messages by tombstones in every fork that shows them.
 
         The arguments are as in :meth:`delete_thread`.
 
-        The call returns early if a fork stays locked for ten seconds, or if the database stops answering after the deletion.
-        In these cases, a worker erases the remaining messages.
+        The call returns before all messages are erased if another transaction holds the row lock of a fork for ten seconds, or
+        if the database stops answering after the deletion. In these cases, a worker erases the remaining messages later.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """

@@ -1,4 +1,4 @@
-"""Timelines of runs, and the search of a run by the beginning of its id."""
+"""Timelines of runs, and the search for a run by the beginning of its id."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class TimelineCalls(RunCalls):
     async def timeline(self, thread_id: str, run_id: str, *, limit: int = 100, cursor: str | None = None) -> Timeline:
         """Return a page of the timeline of a run: attempts, model requests, tools, steps and HITL requests.
 
-        The run and its totals are on every page. All data come from Postgres. Inputs and results are cut to a few hundred
-        characters (:mod:`runyard.domain.timeline`). Until the run has ended, a later read may return further entries.
+        The run and its totals are on every page. All data come from Postgres. Inputs and results are shortened to a few
+        hundred characters (:mod:`runyard.domain.timeline`). As long as the run has not ended, a later read may return further
+        entries.
 
         Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError, InvalidCursorError.
         """
@@ -27,7 +28,8 @@ class TimelineCalls(RunCalls):
     async def find_run(self, prefix: str) -> Run:
         """Return the run whose id is ``prefix`` or begins with ``prefix``, on any thread of the tenant.
 
-        A run whose id is exactly ``prefix`` comes first. Runs whose content was deleted are not found.
+        If the id of a run is exactly ``prefix``, runs with longer ids are ignored. Runs whose content was deleted are not
+        found.
 
         Raises RunNotFoundError, InvalidInputError, and RunAmbiguousError with the ids of the first runs if several runs match.
         """

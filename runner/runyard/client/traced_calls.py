@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def accept_span(backend: Backend, request: AcceptRequest) -> AbstractContextManager[Span]:
-    """Make the span of the call that accepts ``request``. The attempts of the run are its children."""
+    """Make the span of the call that accepts ``request``. This span becomes the parent of the spans of the run's attempts."""
     if backend.remote or tracing.tracer() is None:
         return nullcontext(tracing.NO_SPAN)
     attributes = {
@@ -32,6 +32,23 @@ def accept_span(backend: Backend, request: AcceptRequest) -> AbstractContextMana
     return tracing.span("accept", "producer", attributes)
 
 
+def accept_many_span(backend: Backend, count: int) -> AbstractContextManager[Span]:
+    """Make the span of the call that accepts ``count`` prompts.
+
+    This span becomes the parent of the spans of all attempts of these runs.
+    """
+    if backend.remote or tracing.tracer() is None:
+        return nullcontext(tracing.NO_SPAN)
+    attributes: dict[str, str | int] = {
+        "runyard.run.kind": "prompt",
+        "messaging.system": "runyard",
+        "messaging.operation.type": "send",
+        "messaging.operation.name": "accept",
+        "messaging.batch.message_count": count,
+    }
+    return tracing.span("accept", "producer", attributes)
+
+
 def fork_span(backend: Backend, request: ForkRequest) -> AbstractContextManager[Span]:
     """Make the span of the call that forks a thread at once."""
     if backend.remote or tracing.tracer() is None:
@@ -41,15 +58,17 @@ def fork_span(backend: Backend, request: ForkRequest) -> AbstractContextManager[
 
 
 async def link_source(backend: Backend, span: Span, thread_id: str, run_id: str | None) -> None:
-    """Link ``span`` to the run of the cut. Do nothing if that run has no trace."""
+    """Link ``span`` to the trace of the run of the cut. Do nothing if this run has no trace."""
     if run_id is not None and span.is_recording():
         tracing.add_link(span, await _trace_of(backend, thread_id, run_id), "fork")
 
 
 async def record_answer(backend: Backend, request: HitlRequest, began: int) -> None:
-    """Record the answer to ``request`` as a span in the trace of its run. Link the span and the caller's span to each other.
+    """Record the answer to ``request`` as a span in the trace of the request's run.
 
-    ``began``: the time of the call in nanoseconds since 1970. Do nothing if the question belongs to no run.
+    Link this span and the caller's span to each other.
+
+    ``began``: the time of the call in nanoseconds since 1970. Do nothing if ``request`` belongs to no run.
     """
     if backend.remote or tracing.tracer() is None or request.thread_id is None or request.run_id is None:
         return

@@ -18,11 +18,11 @@ class UsageCalls(Calls):
         """Return the usage of the tenant's runs that ended between two days, in total and by day.
 
         ``since`` and ``until``: the first and the last day, in UTC. The default of ``until`` is today. The default of ``since``
-        is 29 days before ``until``. A report has at most 366 days. ``agent``: count the runs of this agent only.
+        is 29 days before ``until``. A report covers at most 366 days. ``agent``: count the runs of this agent only.
 
         A run counts on the day of its end, whatever its outcome is. A deleted run still counts. The usage after a redrive
-        counts on the day on which the run ends again. A run is counted within seconds after its end. The totals are complete
-        up to ``counted_until``.
+        counts on the day on which the run ends again. The report includes a run some seconds after its end. The totals are
+        complete up to ``counted_until``.
 
         Raises InvalidInputError.
         """
@@ -32,7 +32,7 @@ class UsageCalls(Calls):
 
 
 def _check_day(name: str, day: object) -> None:
-    """Raise InvalidInputError if ``day`` is not a date. The day of a datetime would depend on the time zone."""
+    """Raise InvalidInputError if ``day`` is not a date. A datetime is refused, because its day depends on the time zone."""
     if day is not None and (isinstance(day, datetime) or not isinstance(day, date) or day.year not in ALLOWED_YEARS):
         words = f"{name} is a day (datetime.date) from the year {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}, got {brief(day)}"
         raise InvalidInputError(words, field=name)

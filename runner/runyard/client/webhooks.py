@@ -25,9 +25,9 @@ from ..ports.results import Page
 from .arguments import MAX_PAGE_SIZE, Calls
 
 DEFAULT_OVERLAP_SECONDS: Final = 86400.0
-"""Default number of seconds after a rotation for which both secrets sign."""
+"""Default number of seconds for which the old secret also signs after a rotation."""
 MAX_OVERLAP_SECONDS: Final = 30 * 86400.0
-"""Maximum number of seconds after a rotation for which both secrets sign."""
+"""Maximum number of seconds for which the old secret also signs after a rotation."""
 
 
 class WebhookCalls(Calls):
@@ -43,14 +43,14 @@ class WebhookCalls(Calls):
     ) -> Webhook:
         """Subscribe ``url`` to the feed's entries from now on. Return the subscription.
 
-        The returned subscription has the ``secret`` that signs the deliveries, if this process has the setting
-        RUNYARD_WEBHOOK_SECRET. :meth:`webhook_secret` returns the secret later.
+        If this process has the setting RUNYARD_WEBHOOK_SECRET, the returned subscription has the ``secret`` that signs the
+        deliveries. To read the secret later, call :meth:`webhook_secret`.
 
-        ``events``: types of feed entries. By default, the types are the ends and the suspension of a run. ``all_tenants``:
-        send entries of every tenant. Only a client without a tenant may set this argument. A worker of the deployment sends
-        the entries (``docs/how-to/webhooks.md``). ``webhook_id``: the client's id of the subscription, by default a new id. A
-        repetition with the same id returns the same subscription. Over HTTP, the server derives the id of the subscription
-        from this id.
+        ``events``: the types of the feed entries to send. By default, these are the types for the end and the suspension of a
+        run. ``all_tenants``: if True, the entries of every tenant are sent. Only a client without a tenant may set this
+        argument. A worker of the deployment sends the entries (``docs/how-to/webhooks.md``). ``webhook_id``: the client's id
+        of the subscription, by default a new id. A repetition with the same id returns the same subscription. Over HTTP, the
+        server derives the id of the subscription from ``webhook_id``.
 
         Raises InvalidInputError, TooManyWebhooksError, WebhookConflictError, and over HTTP ForbiddenError.
         """
@@ -75,9 +75,10 @@ class WebhookCalls(Calls):
     async def webhook_secret(self, webhook_id: str | None = None) -> WebhookSecret | None:
         """Return the secret with which the receiver of a subscription verifies deliveries.
 
-        ``webhook_id``: the id of a subscription. None means the URLs in the tenant's runs (``webhook=`` of an enqueue). The
-        secret is derived from the setting RUNYARD_WEBHOOK_SECRET of this process. Over HTTP, it is derived from the setting of
-        the server. Returns None if there is no such subscription. Raises CapabilityMissingError without this setting.
+        ``webhook_id``: the id of a subscription, or None for the URLs in the tenant's runs (``webhook=`` of an enqueue).
+        The secret is derived from the setting RUNYARD_WEBHOOK_SECRET of this process. Over HTTP, the secret is derived from
+        this setting of the server. Returns None if there is no such subscription. Raises CapabilityMissingError without this
+        setting.
         """
         return self._told(webhook_id, await self.backend.webhooks.key(webhook_id))
 
@@ -87,10 +88,10 @@ class WebhookCalls(Calls):
         """Replace the secret that signs deliveries. Return the new secret.
 
         Later tries of earlier deliveries are also signed with the new secret. ``webhook_id``: as in :meth:`webhook_secret`.
-        ``overlap``: seconds for which the old secret also signs. Receivers must take the new secret in this time. Use 0 if the
-        old secret is known to an attacker. ``rotation_id``: the client's id of the rotation. A repetition of the
-        last rotation with the same id returns the same secret and changes nothing. Returns None if there is no such
-        subscription. Raises InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
+        ``overlap``: seconds for which the old secret also signs. Receivers must change to the new secret in this time. Use 0 if
+        an attacker knows the old secret. ``rotation_id``: the client's id of the rotation. A repetition of the last rotation
+        with the same id returns the same secret and changes nothing. Returns None if there is no such subscription. Raises
+        InvalidInputError. Without the setting RUNYARD_WEBHOOK_SECRET, the call changes nothing and raises
         CapabilityMissingError.
         """
         if not 0 <= overlap <= MAX_OVERLAP_SECONDS:
@@ -137,8 +138,8 @@ class WebhookCalls(Calls):
 
         A client without a tenant also gets the deliveries of the subscriptions to all tenants.
 
-        ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Ended deliveries are kept as long as
-        entries of the feed. Raises InvalidInputError, InvalidCursorError.
+        ``status``: return only ``pending``, ``delivered`` or ``failed`` deliveries. Deliveries that have ended are kept as
+        long as entries of the feed are kept. Raises InvalidInputError, InvalidCursorError.
         """
         if status is not None and status not in DELIVERY_STATUSES:
             raise InvalidInputError(f"status is one of {', '.join(DELIVERY_STATUSES)}, got {brief(status)}", field="status")
@@ -146,7 +147,7 @@ class WebhookCalls(Calls):
         return await self.backend.webhooks.deliveries(status=status, page=page)
 
     async def redeliver_webhook(self, delivery_id: str) -> bool:
-        """Send a failed or delivered delivery again, with the same id and the full number of tries.
+        """Send a delivery with the status ``failed`` or ``delivered`` again, with the same id and the full number of tries.
 
         Return False if there is no such delivery, if the delivery is pending, or if its webhook is removed or disabled.
         """

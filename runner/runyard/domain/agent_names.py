@@ -1,10 +1,10 @@
 """Names of agents.
 
 An agent of an app with a namespace has the name ``namespace/agent``. An agent of an app without a namespace has a name without
-``/``. A name that ends with ``/`` stands for the default agent of its namespace. None stands for the default agent of apps
-without a namespace. When a store accepts a run, it replaces such a name by the name of the default agent. If no worker of the
-namespace was ever registered, the store replaces the name at the first claim. In Postgres, ``functions/agents.sql`` has the
-same rules.
+``/``. A name that ends with ``/`` stands for the default agent of its namespace. The name None stands for the default agent of
+an app without a namespace. When a store accepts a run for a default agent, the store records the name of this agent in the run.
+If no worker of the namespace was ever registered, the store records the name at the first claim instead. In Postgres,
+``functions/agents.sql`` has the same rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_part(value: str, field: str) -> str:
 
 
 def is_agent(name: str | None) -> TypeGuard[str]:
-    """Return whether ``name`` is the name of one agent. The other names stand for a default agent."""
+    """Return whether ``name`` is the name of one agent. If not, ``name`` stands for a default agent."""
     return name is not None and not name.endswith("/")
 
 
@@ -42,14 +42,17 @@ def qualified(namespace: str, name: str) -> str:
 
 
 def wanted(namespace: str, name: str | None) -> str | None:
-    """Return the name of an agent for a request from ``namespace``. For None, return the name of the default agent."""
+    """Return the full name of the agent that a request from ``namespace`` names by ``name``.
+
+    If ``name`` is None, return the name that stands for the default agent.
+    """
     if name is None:
         return f"{namespace}/" if namespace else None
     return qualified(namespace, name)
 
 
 def served_words(name: str | None) -> str:
-    """Return the words that name an agent, or any agent of a namespace, in a message."""
+    """Return the words for ``name`` in a message, such as ``agent NAME`` or ``an agent of namespace NAMESPACE``."""
     if is_agent(name):
         return f"agent {name}"
     namespace = namespace_of(name)

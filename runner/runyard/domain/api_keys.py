@@ -1,7 +1,7 @@
 """API keys: the tenant and the scopes of a user of the HTTP API (A1).
 
-A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes.
-Nobody can therefore guess the secret from the digest.
+A key's text is ``ry_<key id>_<secret>``. The store keeps the id and a digest of the secret. The secret is 32 random bytes, so
+that nobody can find the secret from the digest.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import InvalidInputError
 
 Scope = Literal["read", "write", "respond", "metrics", "admin"]
-"""``read`` allows reads, ``write`` changes, ``respond`` answers to requests, ``metrics`` reads of API processes' metrics.
+"""A scope allows a kind of calls. ``read`` allows reads. ``write`` allows changes. ``respond`` allows answers to requests.
 
-``admin`` allows all of these, and reads of the deployment's workers and queues. A key with ``admin`` and without a tenant also
-allows changes of the workers and queues.
+``metrics`` allows reads of the metrics of API processes. ``admin`` allows all of these calls, and reads of the deployment's
+workers and queues. A key with ``admin`` and without a tenant also allows changes of the workers and queues.
 """
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 MAX_VALID_KEYS: Final = 1000
 """Maximum number of valid keys of a tenant (A2). A valid key is neither revoked nor expired."""
 MAX_ENDED_KEYS: Final = 1000
-"""Maximum number of revoked and expired keys in a list. The newest are listed."""
+"""Maximum number of revoked and expired keys in a list. If there are more, the newest are listed."""
 
 _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 
@@ -35,7 +35,7 @@ _TEXT: Final = re.compile(r"ry_([0-9a-f]{16})_([0-9a-f]{64})")
 class ApiKey(BaseModel):
     """The stored data of a key. ``name``: the name by which people recognize the key.
 
-    Answers that are sent with the key have this name as ``answered_by``.
+    If a user of the key answers a HITL request, this name becomes the request's ``answered_by``.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,7 +56,7 @@ class IssuedKey(ApiKey):
 
 
 def too_many_keys() -> InvalidInputError:
-    """Return the error for a key beyond MAX_VALID_KEYS."""
+    """Return the error for a tenant that already has MAX_VALID_KEYS valid keys."""
     return InvalidInputError(f"the tenant has {MAX_VALID_KEYS} valid keys; revoke one first", field="name")
 
 

@@ -30,7 +30,7 @@ APPROVAL_SCHEMA: Final[JsonObject] = {
 """Schema of the answers to an approval: ``true``, ``false``, or an object that also has a reason or edited arguments."""
 
 DENIED_IN_TIME: Final[JsonObject] = {"answer": {"approved": False, "reason": "nobody decided in time"}}
-"""Default answer to an approval at its deadline. The answer denies the call (H7, H9)."""
+"""The answer that an approval gets at its deadline by default. This answer denies the call (H7, H9)."""
 
 TIMED_OUT: Final[JsonObject] = {"timed_out": True}
 """An answer at a deadline. No human can give this answer, because it fits no schema of answers."""
@@ -40,7 +40,8 @@ TIMED_OUT: Final[JsonObject] = {"timed_out": True}
 class Approval:
     """A human's decision on a tool call.
 
-    ``arguments``: the arguments as edited by the human, by default the model's. ``timed_out``: whether the answer is TIMED_OUT.
+    ``arguments``: the arguments of the call as the human edited them. If the human edited none, these are the model's
+    arguments. ``timed_out``: whether the answer is TIMED_OUT.
     """
 
     approved: bool
@@ -61,7 +62,9 @@ def approval_key(call: ToolCallPart) -> str:
 
 
 def read_approval(answer: JsonValue, call: ToolCallPart) -> Approval:
-    """Return the decision in ``answer``. Only ``true`` approves, alone or as ``approved``.
+    """Return the decision in ``answer``.
+
+    Only the answer ``true``, or an object whose ``approved`` is ``true``, approves the call.
 
     ``answer``: a value that fits APPROVAL_SCHEMA, or TIMED_OUT.
     """

@@ -7,5 +7,5 @@ from typing import Final
 MAX_CRASHES: Final = 3
 """Number of crashes without progress after which a run is dead.
 
-The next attempt of a run with one crash less is executed alone, in a separate process.
+After ``MAX_CRASHES - 1`` such crashes, the next attempt of the run is executed alone in a separate process.
 """

@@ -1,7 +1,8 @@
-"""Ids and digests that are derived from content. A repetition with the same content has the same ids and digests.
+"""Ids and digests that are derived from content. The same content always gives the same ids and digests.
 
-Every version of the code must derive the same values. Otherwise a continued run would ask its questions again, and would send
-other idempotency keys. ``validation.py`` makes the random ids, such as the run id of an enqueue without ``run_id``.
+Every version of the code must derive the same values. If a version derived other values, each run that this version continues
+would ask its questions again and send other idempotency keys. ``validation.py`` makes the random ids, such as the run id of an
+enqueue without ``run_id``.
 """
 
 from __future__ import annotations
@@ -16,28 +17,40 @@ _NAMESPACE: Final = uuid.UUID("5f1c8f0e-6d0b-5c39-9a53-0c5d5d1f7a10")
 
 
 def derived_id(kind: str, *parts: str | int) -> str:
-    """Return the UUID of ``parts``, as text. Equal parts of different kinds of objects have different ids."""
+    """Return the UUID of ``parts``, as text. ``kind``: the kind of the object with this id.
+
+    The same parts with another ``kind`` give another id.
+    """
     return str(uuid.uuid5(_NAMESPACE, json.dumps([kind, *parts])))
 
 
 def request_id(thread_key: int, run_id: str, key: str) -> str:
-    """Return the id of the request ``key`` of a run. It is the same in every attempt and different in every thread (H5, I6)."""
+    """Return the id of the request ``key`` of a run.
+
+    The id is the same in every attempt and different in every thread (H5, I6).
+    """
     return derived_id("request", thread_key, run_id, key)
 
 
 def wait_id(thread_key: int, run_id: str, kind: str, key: str) -> str:
-    """Return the id of the wait ``key`` of a run. It is the same in every attempt and different in every thread."""
+    """Return the id of the wait ``key`` of a run. The id is the same in every attempt and different in every thread."""
     return derived_id("wait", thread_key, run_id, kind, key)
 
 
 def step_idempotency_key(thread_key: int, run_id: str, step: str) -> str:
-    """Return the idempotency key of the step with the key ``step``. It is the same in every attempt of the run."""
+    """Return the idempotency key of the step with the key ``step``.
+
+    The idempotency key is the same in every attempt of the run.
+    """
     # Steps and requests have the same kind. The prefix makes their ids different.
     return derived_id("request", thread_key, run_id, f"step:{step}")
 
 
 def candidate_id(src: str, run_id: str, n: int) -> str:
-    """Return the id of the ``n``-th candidate of the job ``run_id``: a thread id, or the run id of a probe."""
+    """Return the id of the ``n``-th candidate of the fork job ``run_id``.
+
+    This is the id of the candidate's thread, or the run id of a probe.
+    """
     return derived_id("candidate", src, run_id, n)
 
 

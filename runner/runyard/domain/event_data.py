@@ -18,13 +18,13 @@ from .validation import first_problem
 
 
 class _Data(BaseModel):
-    """Base class of event data. Readers ignore unknown fields. A field without a value may be missing."""
+    """Base class of event data. Readers ignore unknown fields. A field without a value can be missing."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class AttemptBegins(_Data):
-    """The start of an attempt. ``attempt``: its number, from 1."""
+    """The start of an attempt. ``attempt``: the number of the attempt, from 1."""
 
     attempt: int
 
@@ -38,8 +38,8 @@ class AttemptFollows(AttemptBegins):
 class AttemptRewinds(AttemptFollows):
     """The start of an attempt after a crash, an error or a release.
 
-    ``takeover``: true if the worker of the previous attempt died, false if that attempt failed or was released. ``error``: the
-    error with which the previous attempt failed.
+    ``takeover``: true if the worker of the previous attempt died, false if the previous attempt failed or was released.
+    ``error``: the error with which the previous attempt failed.
     """
 
     takeover: bool | None = None
@@ -66,7 +66,7 @@ class RunDead(_Data):
 
 
 class RunSuspended(_Data):
-    """The suspension of the run. ``request_ids``: the ids of its pending requests."""
+    """The suspension of the run. ``request_ids``: the ids of the run's pending requests."""
 
     status: Literal["suspended"]
     request_ids: list[str]
@@ -124,8 +124,10 @@ class HitlAnswered(_Data):
 
 
 class CandidateEnded(_Data):
-    """The end of a candidate of a fan-out. ``number``: the index of its message. ``total``: the number of all candidates.
-    ``ended``: the number of candidates that have ended."""
+    """The end of a candidate of a fan-out. ``number``: the index of the candidate's message.
+
+    ``total``: the number of all candidates. ``ended``: the number of candidates that have ended.
+    """
 
     number: int
     status: CandidateStatus

@@ -15,7 +15,7 @@ from .base_models import StrictModel
 from .size_limits import JsonObject
 
 _SEALING = threading.Lock()
-"""The lock for sealing and opening events. Several threads of a synchronous client may have the same event."""
+"""A lock for sealing and opening events, because several threads of a synchronous client may have the same event."""
 
 
 class Event(StrictModel):
@@ -31,7 +31,7 @@ class Event(StrictModel):
 
     @classmethod
     def trusted(cls, id: str | None, type: str, thread_id: str, run_id: str, data: JsonObject) -> Event:
-        """Return an event, and skip the validation of its values."""
+        """Return an event with these values, without a validation of the values."""
         event = cls.__new__(cls)
         for name, value in (
             ("__dict__", {"id": id, "type": type, "thread_id": thread_id, "run_id": run_id, "data": data}),
@@ -43,7 +43,7 @@ class Event(StrictModel):
         return event
 
     def share(self) -> None:
-        """Make :meth:`to_json` keep its result. Call this method if several readers send the event."""
+        """Cache the result of the next :meth:`to_json` for later calls. Call this method if several readers send the event."""
         object.__setattr__(self, "_json", b"")
 
     def to_json(self) -> bytes:
@@ -62,7 +62,7 @@ class Event(StrictModel):
     def seal(self) -> None:
         """Keep the event as JSON only. A later read of its data decodes the JSON again.
 
-        A slow reader keeps a large event in memory for a long time. A value with many small members takes tens of times more
+        Sealing saves memory while a slow reader has a large event: a value with many small members takes tens of times more
         memory than its JSON.
         """
         with _SEALING:
@@ -73,14 +73,15 @@ class Event(StrictModel):
 
 
 _FIELDS: Final = BaseModel.__dict__["__dict__"]
-"""The descriptor of a model's fields. SealedEvent has another ``__dict__``."""
+"""The descriptor by which a model's fields are read and changed, also in a SealedEvent, which defines its own ``__dict__``."""
 
 
 class SealedEvent(Event):
-    """A sealed event. It has its data as JSON only.
+    """A sealed event, which has its data as JSON only.
 
-    Reads of ``id``, ``type``, ``thread_id`` and ``run_id`` leave the event sealed, and so does :meth:`to_json`. Any access to
-    ``data`` changes the event into an :class:`Event` again, in place. Printing, comparing and copying access ``data``.
+    The event stays sealed when ``id``, ``type``, ``thread_id`` or ``run_id`` is read, and when :meth:`to_json` is called. Any
+    access to ``data`` changes the event into an :class:`Event` again, in place. Printing, comparing and copying access
+    ``data``.
     """
 
     __slots__ = ()
@@ -155,8 +156,8 @@ class FeedEntry(StrictModel):
 
     ``parent_thread_id``, ``forked_after_run_id``, ``forked_at_seq``: the source and the cut of a forked thread, for the type
     ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. The
-    path to ``last_message_id`` ends with these messages. The store fills these three fields when the feed is read. They are
-    None if the run has no messages, or if the thread or run was deleted.
+    path to ``last_message_id`` ends with the messages of the run. The store fills these three fields when the feed is read.
+    They are None if the run has no messages, or if the thread or run was deleted.
     """
 
     cursor: str

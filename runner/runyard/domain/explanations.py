@@ -1,4 +1,4 @@
-"""The sentences of ``explain``, which say why a run is not running (R12). Every store uses them."""
+"""The sentences of ``explain``, which say why a run has its present status (R12). Every store uses these sentences."""
 
 from __future__ import annotations
 
@@ -33,10 +33,15 @@ SENTENCES: Final = {
     "orphaned": "lost its worker {worker_id}",
     "ended": "{status} at {finished_at}",
 }
-"""Reason → sentence, with the names of the facts in the sentence.
+"""Reason → sentence. A name in braces stands for the fact with this name.
 
 Facts of every run are ``status``, ``attempt``, ``finished_at`` and ``error``. ``permit`` is the kind and the name of a
 subject, such as ``agent writer``.
+"""
+SILENT_SECONDS: Final = 10.0
+"""If a run's worker has sent no heartbeat for more than this number of seconds, the sentence about the run says so.
+
+A leader declares such a worker dead earlier. The sentence therefore shows that the deployment has no leader.
 """
 TIMES: Final = ("since", "redis_since", "due_at", "at", "finished_at")
 """The facts that are times: a datetime, or a text in the format of ISO 8601."""
@@ -54,14 +59,16 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     ``reason``: a key of SENTENCES. If several keys apply to a run that waits, ``reason`` is the first of them. ``facts``: the
     values in the sentence, and the following facts if they are known.
 
-    - ``wait``: the kind of the wait, for a suspended run that waits for no answer. This kind is then the key of the sentence.
+    - ``wait``: the kind of the wait, for a suspended run that waits for no answer. This kind replaces ``reason`` as the key of
+      the sentence.
     - ``isolated``: whether the attempt runs alone in its process.
     - ``workers``: the versions of the live workers of the run's queue.
     - ``nobody``, for ``orphaned``: the reason why no worker can take the run, or None. The reason is ``no_worker``,
       ``no_agent``, ``no_version`` or ``no_redis``, and its facts are added. If the queue is paused, the facts of ``paused``
       are added.
-    - ``lacking``, for ``next``: the first by id of the queue's live workers that do not serve the run's agent.
-      ``others_lacking``: the number of the others.
+    - ``lacking``, for ``next``: the id of a live worker of the queue that does not serve the run's agent. If several workers do
+      not serve the agent, this is the lowest of their ids, and ``others_lacking`` is the number of the remaining workers.
+    - ``silent_for`` (seconds), for ``running``: the time since the last heartbeat of the run's worker.
     - ``blocked_for`` (seconds) and ``blocked_at`` (file and line): the main loop of the run's worker is blocked. For a queued
       run, the main loops of all workers that could take the run are blocked.
     """
@@ -85,13 +92,16 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
         parts.append("a cancel was requested")
     if reason in ("running", "next") and known.get("blocked_at"):
         parts.append(f"the main loop of the worker has been blocked for {known['blocked_for']:.0f} s at {known['blocked_at']}")
+    if reason == "running" and not known.get("blocked_at") and (known.get("silent_for") or 0) > SILENT_SECONDS:
+        silent = f"the worker has sent no heartbeat for {known['silent_for']:.0f} s"
+        parts.append(f"{silent}, but no leader has declared it dead; does another worker run?")
     nobody = known.get("nobody")
     if reason == "orphaned":
         parts.append(SENTENCES[nobody].format(**known) if nobody else "another worker will take it over")
         if "since" in known:
             parts.append(SENTENCES["paused"].format(**known))
     if run.status == "queued" and run.expires_at and not run.attempt:
-        parts.append(f"it fails if not started by {moment(run.expires_at)}")
+        parts.append(f"the run fails if it has not started by {moment(run.expires_at)}")
     waits = run.status == "queued" or reason == "orphaned"
     if waits and "no_version" not in (reason, nobody) and run.app_version and versions and run.app_version not in versions:
         parts.append(f"accepted by version {run.app_version}, workers run {', '.join(versions)}")

@@ -22,7 +22,8 @@ ENDED_CANDIDATE: Final = frozenset({"completed", "failed", "cancelled"})
 MAX_CANDIDATES: Final = 1_000
 """Maximum number of messages in one fan-out."""
 MAX_PARALLEL_CANDIDATES: Final = 100
-"""Maximum number of candidates of one fan-out that run at once. The worker of a job keeps the context of each running probe."""
+"""Maximum number of candidates of one fan-out that run at once. The worker of the fork job keeps the context of each running
+probe in memory."""
 
 KEY_PREFIX: Final = "candidate:"
 """The beginning of the keys of the steps that record candidates. ``postgres/functions/candidates.sql`` has the same text."""
@@ -33,13 +34,13 @@ JUDGE: Final = "judge"
 class Candidate(StrictModel):
     """One message of a fan-out with its answer.
 
-    ``number``: the index of the message. ``status``: ``queued`` if it was not begun, or waits for a worker. ``parked`` if its
-    run is suspended. ``cancelled`` also for a candidate that was not begun before the job ended, and for one whose thread was
-    deleted. ``thread_id``: the id of the candidate's thread, or None for a probe. ``text``: the text of the last assistant
-    message. ``messages``: the messages that the candidate added. ``stop_reason``: None until the candidate has ended.
-    ``error``: the cause of a failure. ``usage``: of the candidate alone. ``omitted``: ``["messages"]`` if the first messages
-    of a candidate with a thread are left out, because all of them would exceed the size of a page. The answer of a probe is
-    never cut.
+    ``number``: the index of the message. ``status``: the status of the candidate. A candidate that was not begun, or waits for
+    a worker, is ``queued``. A candidate whose run is suspended is ``parked``. A candidate that was not begun before the fork
+    job ended is ``cancelled``. A candidate whose thread was deleted is ``cancelled`` too. ``thread_id``: the id of the
+    candidate's thread, or None for a probe. ``text``: the text of the last assistant message. ``messages``: the messages that
+    the candidate added. ``stop_reason``: None until the candidate has ended. ``error``: the cause of a failure. ``usage``: the
+    usage of this candidate only. ``omitted``: ``["messages"]`` if the first messages of a candidate with a thread are left out,
+    because all messages would exceed the size of a page. The answer of a probe is always complete.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,11 +62,11 @@ class Candidate(StrictModel):
 
 
 class FanOutProgress(StrictModel):
-    """The numbers of a fan-out's candidates by status, and the usage so far.
+    """The number of a fan-out's candidates in each status, and the usage so far. The sum of these numbers is ``total``.
 
-    The numbers of the statuses add up to ``total``. ``usage``: the usage of all probes or candidates' runs, and of the judge.
-    Each is counted once. The usage can grow after the end of the job, while runs of candidates continue on their threads. They
-    continue after a cancel of the job. After ``stop="first"``, they continue until their own cancels have taken effect.
+    ``usage``: the usage of all candidates and of the judge. The usage of each candidate is counted once. The usage can grow
+    after the end of the fork job, while runs of candidates continue on their threads. If the fork job was cancelled, these
+    runs continue to their ends. With ``stop="first"``, these runs continue until they are cancelled.
     """
 
     total: int
@@ -88,8 +89,8 @@ class ForkManyResult:
     """The result of a fan-out (F11).
 
     ``results``: one candidate per message, in the order of the messages. ``winner``: the index in ``results`` of the candidate
-    that the judge or ``stop="first"`` chose, or None if neither chose one. ``verdict``: the answer of the judge, or None if no
-    judge ran. ``usage``: as in :class:`FanOutProgress`.
+    that the judge or ``stop="first"`` chose. ``winner`` is None if no candidate was chosen. ``verdict``: the answer of the
+    judge, or None if no judge ran. ``usage``: as in :class:`FanOutProgress`.
     """
 
     results: list[Candidate]
@@ -99,8 +100,8 @@ class ForkManyResult:
 
 
 class CandidateRecord(NamedTuple):
-    """A job's record of a candidate. ``outcome``: the status with which the candidate ended, or None. ``size``: the number of
-    bytes of ``value``. ``value`` is None if it was not read. ``fence``: the fence of the attempt that wrote the record."""
+    """A fork job's record of a candidate. ``outcome``: the status with which the candidate ended, or None. ``size``: the number
+    of bytes of ``value``. ``value`` is None if it was not read. ``fence``: the fence of the attempt that wrote the record."""
 
     number: int
     fence: int
@@ -111,10 +112,10 @@ class CandidateRecord(NamedTuple):
 
 
 class CandidateRun(NamedTuple):
-    """The run of a candidate on its thread.
+    """The run of a candidate on the candidate's thread.
 
-    ``messages``: the last messages of a run that has ended, or None if they were not read. ``cut``: whether earlier messages
-    are left out.
+    ``messages``: the last messages of the run, or None if the run has not ended or the messages were not read. ``cut``: True if
+    earlier messages are left out.
     """
 
     status: RunStatus
@@ -126,7 +127,10 @@ class CandidateRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FanOutState:
-    """The job of a fan-out. ``usage``: the job's own usage, including the usage of probes and of the judge."""
+    """The fork job of a fan-out. ``usage``: the usage of the fork job, of its probes and of its judge.
+
+    The usage of candidates' runs on threads is not included.
+    """
 
     thread_id: str
     run_id: str
@@ -162,8 +166,9 @@ def outcome_of(stop_reason: StopReason) -> CandidateStatus:
 def recorded_outcome(outcome: CandidateStatus | None, value: JsonObject | None) -> CandidateStatus | None:
     """Return the status with which a candidate ended, or None if its record shows no end.
 
-    ``value``: the value of the record, or None if it was not read. A worker of the previous release records no ``outcome``: it
-    records the answer of a probe with its stop reason, and the start of a run on a thread without one.
+    ``value``: the value of the record, or None if it was not read. A record that a worker of the previous release wrote has no
+    ``outcome``. In such a record, the answer of a probe has a stop reason. The record of a run on a thread shows only the start
+    of the run.
     """
     if outcome is None and value is not None and "stop_reason" in value:
         return outcome_of(value["stop_reason"])
@@ -171,7 +176,7 @@ def recorded_outcome(outcome: CandidateStatus | None, value: JsonObject | None) 
 
 
 def stop_reason_of(status: RunStatus, messages: Sequence[Message]) -> StopReason:
-    """Return the stop reason of a candidate's run that has ended. ``messages``: at least its last message."""
+    """Return the stop reason of a candidate's run that has ended. ``messages``: the run's messages, at least the last one."""
     said = next((message.stop_reason for message in reversed(messages) if message.role == "assistant"), None)
     if status is RunStatus.COMPLETED:
         return said or "stop"
@@ -193,7 +198,7 @@ def status_of(job: FanOutState, record: CandidateRecord | None, run: CandidateRu
 
 
 def usage_of(record: CandidateRecord | None, run: CandidateRun | None) -> Usage:
-    """Return the usage of one candidate. After the deletion of the run's thread, the record has the usage."""
+    """Return the usage of one candidate. If the thread of the candidate's run was deleted, the usage comes from the record."""
     if run is not None:
         return run.usage
     return (record.usage if record is not None else None) or Usage()

@@ -1,7 +1,7 @@
-"""Reads JSON from text of unknown size. The bounds are checked before the text is parsed (A2).
+"""Reads JSON from a text of unknown size. Bounds of the text are checked before the text is parsed (A2).
 
-A text can have millions of values. The conversion of a very long number can take longer than its transfer. :class:`Shape`
-counts the values and the digits of each number piece by piece. The parser bounds the depth.
+A text can have millions of values. To convert a very long number can take longer than to receive it. :class:`Shape` counts the
+values and the digits of each number piece by piece. The parser refuses JSON that is nested too deep.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic_core import from_json
 MAX_DIGITS: Final = 100
 """Maximum number of digits of a number. Parsers of JSON refuse longer numbers, or convert them in more than linear time."""
 PIECE_BYTES: Final = 2**16
-"""Number of bytes that are counted together."""
+"""Number of bytes of a piece that is counted in one step."""
 
 _BEGINNINGS: Final = b",[{"
 """Bytes that precede a value. No such byte precedes the first value of a text."""
@@ -23,7 +23,7 @@ _TOO_LONG: Final = b"0" * (MAX_DIGITS + 1)
 
 
 def read(text: bytes) -> Any:
-    """Parse ``text``. Check its :class:`Shape` first.
+    """Parse ``text``. Call this function only after :class:`Shape` has accepted the text.
 
     Raises ValueError for NaN, infinity, lone surrogates, and bytes that are not JSON.
     """
@@ -33,7 +33,7 @@ def read(text: bytes) -> Any:
 
 
 class Shape:
-    """Counts the values and digits outside of strings. The counts are right up to the first syntax error.
+    """Counts the values, and the digits of numbers, in a JSON text. The counts are right up to the first syntax error.
 
     ``most``: the maximum number of values of a text. ``values``: the number of values so far, without the first value.
     """
@@ -43,9 +43,9 @@ class Shape:
         self.values = 0
         self._in_string = False
         self._escape = b""
-        """A backslash at the end of a piece. It escapes the first byte of the next piece."""
+        """A backslash at the end of the previous piece. This backslash escapes the first byte of the next piece."""
         self._number = b""
-        """The end of a piece, if a number may continue in the next piece."""
+        """The last bytes of the previous piece. A number in these bytes may continue in the next piece."""
         self._quotes = 0
 
     def feed(self, piece: bytes) -> None:

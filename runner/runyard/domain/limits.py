@@ -19,8 +19,9 @@ LIMITS: Final = get_args(LimitName)
 class Limit(StrictModel):
     """A limit of the deployment (R16).
 
-    ``subject``: the tenant or the agent of the limit. None stands for every tenant or agent without its own limit. Only a limit
-    per tenant or per agent has a subject. ``most``: the bound, in runs, seconds or bytes.
+    ``subject``: the tenant or the agent of the limit. If ``subject`` is None, the limit applies to each tenant or agent without
+    its own limit. Only a limit per tenant or per agent has a subject. ``most``: the maximum that the limit allows, in runs,
+    seconds or bytes.
     """
 
     name: LimitName
@@ -30,5 +31,5 @@ class Limit(StrictModel):
     @model_validator(mode="after")
     def _names_what_it_can(self) -> Self:
         if self.subject is not None and not self.name.endswith(("_per_tenant", "_per_agent")):
-            raise ValueError(f"{self.name} has no subject, got {self.subject!r}")
+            raise ValueError(f"the limit {self.name} has no subject, got {self.subject!r}; leave it out")
         return self

@@ -1,4 +1,4 @@
-"""Entries of lists: their size, and the omission of large values."""
+"""Entries of lists: the size of an entry, and the omission of its large values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .threads import Thread
 M = TypeVar("M", Run, Thread)
 
 _EMPTY: Final[dict[str, Any]] = {"input": None, "result": None, "metadata": {}, "extra": {}, "config": {}}
-"""The fields of an entry that may be large → the value that replaces a large value."""
+"""The fields of an entry that can be large → the value that replaces a large value."""
 
 
 def entry(found: M) -> M:

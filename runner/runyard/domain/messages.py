@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
@@ -14,6 +16,8 @@ from .size_limits import JsonObject, JsonValue
 from .states import RunStatus
 from .validation import check_id, new_id
 
+T = TypeVar("T")
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refusal", "error", "aborted", "cancelled"]
@@ -22,8 +26,8 @@ StopReason = Literal["stop", "max_tokens", "tool_calls", "content_filter", "refu
 class Usage(StrictModel):
     """Tokens, cost and time of model calls.
 
-    ``requests``: the number of model requests. ``cost`` is in US dollars. ``seconds``: the time of models and tools. The time
-    of waits for people does not count.
+    ``requests``: the number of model requests. ``cost`` is in US dollars. ``seconds``: the time that models and tools took.
+    The time in which the run waits for people does not count.
     """
 
     requests: int = 0
@@ -42,7 +46,7 @@ class Usage(StrictModel):
         )
 
     def at_least(self, other: Usage) -> Usage:
-        """Return the larger amount of each field."""
+        """Return a usage that has, for each field, the larger of the two amounts."""
         return Usage(**{name: max(getattr(self, name), getattr(other, name)) for name in Usage.model_fields})
 
 
@@ -64,8 +68,8 @@ class ThinkingPart(StrictModel):
     """A model's reasoning.
 
     ``signature``: the provider's signature of the reasoning. Later requests must send this signature unchanged. ``provider``:
-    the name of the provider that signed. ``redacted``: True if the provider encrypted the reasoning. ``signature`` is then the
-    encrypted text.
+    the name of the provider that signed the reasoning. ``redacted``: True if the provider encrypted the reasoning.
+    ``signature`` is then the encrypted text.
     """
 
     type: Literal["thinking"] = "thinking"
@@ -120,7 +124,7 @@ class FilePart(StrictModel):
 
 
 class ToolCallPart(StrictModel):
-    """A tool call of the model. Its result has the same id as ``call_id``."""
+    """A tool call of the model. The ``call_id`` of its result is the ``id`` of this call."""
 
     type: Literal["tool_call"] = "tool_call"
     id: str
@@ -188,7 +192,7 @@ class Message(StrictModel):
     sets ``run_status``, the present status of the message's run.
 
     ``metadata``: a JSON object of the writer. No model sees this object. ``provider_details``: data of the provider that only
-    the model layer reads, for example ids, signatures, calls of built-in tools, and other media. Stores keep the
+    the adapter of the framework reads, for example ids, signatures, calls of built-in tools, and other media. Stores keep the
     ``provider_details`` of messages that an attempt or a checkpointer appends. Stores drop the ``provider_details`` of messages
     that a client sends (M5). ``source``: the original of a message that was stored in the format of a provider. No model sees
     the original.
@@ -228,7 +232,7 @@ class Message(StrictModel):
         return self if self.provider_details is None else self.model_copy(update={"provider_details": None})
 
     def says(self, other: Message) -> bool:
-        """Return whether ``other`` has the same values in all fields that a client can set."""
+        """Return whether ``other`` has the same values as this message in all fields that a client can set."""
         compared = {"role", "content", "stop_reason", "usage", "metadata", "source"}
         return self.model_dump(include=compared) == other.model_dump(include=compared)
 
@@ -251,8 +255,9 @@ class Message(StrictModel):
 def model_name(message: Message) -> str:
     """Return the name of the model that wrote ``message``, or an empty text if the message has no such name.
 
-    Each model layer writes its data under its own key in ``provider_details``. Among these data, the name is
-    ``response.model_name`` for pydantic-ai, ``model_id`` for cubeloop, and ``model`` for the other layers.
+    Each adapter of a framework writes its data under a separate key in ``provider_details``. The name of the model is
+    ``response.model_name`` in the data of pydantic-ai, ``model_id`` in the data of cubeloop, and ``model`` in the data of
+    other frameworks.
     """
     for kept in (message.provider_details or {}).values():
         if isinstance(kept, dict):
@@ -280,7 +285,9 @@ def check_named_once(messages: Iterable[Message]) -> None:
         if check_message(message).run_id is not None:
             check_id(message.run_id, "run_id")
         if runs.setdefault(message.id, message.run_id) != message.run_id:
-            raise InvalidInputError(f"two messages have the id {message.id}; give each an id of its own", message_id=message.id)
+            raise InvalidInputError(
+                f"two messages have the id {message.id}; give one of them another id", message_id=message.id
+            )
 
 
 def check_fields(message: Message) -> None:
@@ -315,19 +322,25 @@ def stored_messages(fields: Iterable[Mapping[str, Any]]) -> list[Message]:
     return _MESSAGES.validate_python(fields, extra="ignore")
 
 
-def by_run(ordered: Iterable[Message]) -> list[Message]:
+def by_run(ordered: Iterable[T], run_of: Callable[[T], str | None] = attrgetter("run_id")) -> list[T]:
     """Return ``ordered``, grouped by run (S5). Each group is at the place of the run's first message.
 
-    Messages without a run keep their places.
+    Messages without a run keep their places. ``run_of``: a function that returns the run id of a message. By default, this is
+    the message's ``run_id``.
     """
-    groups: dict[str, list[Message]] = {}
-    order: list[list[Message]] = []
-    for message in ordered:
-        if message.run_id is not None and message.run_id in groups:
-            groups[message.run_id].append(message)
+    found = list(ordered)
+    runs = [run_id for run_id, _ in groupby(map(run_of, found)) if run_id is not None]
+    if len(set(runs)) == len(runs):
+        return found  # no run is between the messages of another run
+    groups: dict[str, list[T]] = {}
+    order: list[list[T]] = []
+    for message in found:
+        run_id = run_of(message)
+        if run_id is not None and run_id in groups:
+            groups[run_id].append(message)
             continue
         group = [message]
         order.append(group)
-        if message.run_id is not None:
-            groups[message.run_id] = group
+        if run_id is not None:
+            groups[run_id] = group
     return [message for group in order for message in group]

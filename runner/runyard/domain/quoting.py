@@ -1,7 +1,7 @@
 """Quoting of untrusted text for terminals.
 
-Control characters in text make a terminal set its title, fill its clipboard, or overwrite other text. Other characters change
-the direction in which a terminal shows text.
+Control characters in a text can make a terminal change its title, write to the clipboard, or overwrite other text. Other
+characters change the direction in which a terminal shows text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def legible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Replace newlines and all characters that :func:`legible` replaces. Use this where a newline could forge a line."""
+    """Replace newlines and all characters that :func:`legible` replaces.
+
+    Use this function where a newline in the text could look like the start of a real line.
+    """
     return text if text.isprintable() else legible(text).replace("\n", "␊")
 
 

@@ -13,7 +13,7 @@ from .size_limits import JsonObject, JsonValue, check_value
 from .validation import check_id, new_id
 
 ANSWERED_AT_DEADLINE: Final = "deadline"
-"""Value of ``answered_by`` in a request that was answered at its deadline."""
+"""Value of ``answered_by`` in a request that got its default answer at the deadline."""
 
 MAX_PERSON_CHARACTERS: Final = 1000
 """Maximum number of characters of ``answered_by``, ``on_behalf_of`` and ``sent_by``."""
@@ -25,9 +25,9 @@ class HitlRequest(StrictModel):
     ``answer_schema``: JSON schema of the answers. ``deadline_at``: the time at which the wait ends. ``on_deadline``: the
     outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait. The store adds these
     seconds to the time of its own clock to compute ``deadline_at``. The store sets ``thread_id``, ``run_id``, ``agent`` (the
-    agent of the run, or None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, it is the name of the
-    API key. ``on_behalf_of``: the person for whom the responder answered. The name is not verified. ``damaged``: as in
-    ``Run``.
+    agent of the run, or None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, this is the name of
+    the API key. ``on_behalf_of``: the name of the person for whom the responder answered. This name is not verified.
+    ``damaged``: as in ``Run``.
     """
 
     request_id: str = Field(default_factory=new_id)
@@ -50,7 +50,7 @@ class HitlRequest(StrictModel):
 
 
 def check_requests(*requests: HitlRequest) -> None:
-    """Raise :class:`InvalidInputError` if a request has an invalid id or exceeds the bounds of a value."""
+    """Raise :class:`InvalidInputError` if a request has an invalid id, or has a value that exceeds its bounds."""
     for request in requests:
         check_id(request.request_id, "request_id")
         for name in ("payload", "answer_schema", "on_deadline"):
@@ -68,7 +68,7 @@ def check_names(**names: str | None) -> None:
 def check_answer(request: HitlRequest, answer: Any) -> None:
     """Raise HitlInvalidAnswerError if the answer does not fit the request's JSON schema (H3).
 
-    A schema that refers to another schema by a URL fits no answer, because no URL is fetched (M5).
+    No answer fits a schema that refers to another schema by a URL, because runyard fetches no URL (M5).
     """
     if request.answer_schema is not None and (found := misfit(request.answer_schema, answer, "answer")) is not None:
         message, faults = found
@@ -76,9 +76,9 @@ def check_answer(request: HitlRequest, answer: Any) -> None:
 
 
 def misfit(schema: JsonObject, value: Any, what: str) -> tuple[str, list[JsonObject]] | None:
-    """Return the reason why ``value`` does not fit the JSON schema, and the faults. Return None if the value fits.
+    """Return the reason why ``value`` does not fit the JSON schema, and a list of the faults. Return None if the value fits.
 
-    ``what``: a word for the value, used in the reason. No value fits a schema that refers to another schema by a URL.
+    ``what``: the word for the value in the text of the reason. No value fits a schema that refers to another schema by a URL.
     """
     from jsonschema import Draft202012Validator
     from referencing.exceptions import Unresolvable
@@ -88,7 +88,7 @@ def misfit(schema: JsonObject, value: Any, what: str) -> tuple[str, list[JsonObj
     try:
         errors = sorted(validator.iter_errors(value), key=lambda e: e.json_path)
     except Unresolvable as error:
-        return f"no {what} can fit: the schema refers to {error.ref}, which is not fetched; put it into the schema", []
+        return f"no {what} can fit: the schema refers to {error.ref}, which is not fetched; copy its text into the schema", []
     if not errors:
         return None
     faults: list[JsonObject] = [{"path": e.json_path, "message": e.message} for e in errors]

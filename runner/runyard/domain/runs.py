@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, Literal
 
 from pydantic import ConfigDict, Field, SerializationInfo, field_serializer
@@ -24,14 +26,14 @@ VersionPolicy = Literal["run", "wait", "fail"]
 StopAt = Literal["all", "first"]
 
 MultitaskStrategy = Literal["enqueue", "reject", "interrupt", "rollback"]
-"""What a store does with a new run if the run's lane is busy. On Postgres, ``functions/lanes.sql`` applies the strategy."""
+"""What a store does with a new run if a run of its lane is live. On Postgres, ``functions/lanes.sql`` applies the strategy."""
 
 Priority = Literal["high", "normal", "low"]
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 
 MAX_EXPIRY_SECONDS: Final = 10 * 365 * 86400
-"""Maximum of ``expires_in``, in seconds."""
+"""Maximum value of ``expires_in``, in seconds."""
 
 LARGE_VALUE_BYTES: Final = 8192
 """Maximum size of a value in a list, in bytes of JSON. Lists leave out larger values."""
@@ -40,8 +42,8 @@ LARGE_VALUE_BYTES: Final = 8192
 class ErrorInfo(StrictModel):
     """The cause of a failure: a stable ``code``, a sentence as ``message``, and ``details`` as a JSON object.
 
-    ``traceback``: the traceback of an error that the agent raised, for operators. Lists of runs, events and webhooks leave it
-    out. ``details["type"]``: the class of an error that is not from :mod:`runyard.errors`.
+    ``traceback``: the traceback of an error that the agent raised, for operators. Lists of runs, events and webhooks leave the
+    traceback out. ``details["type"]``: the class of an error that is not from :mod:`runyard.errors`.
     """
 
     # The schemas of input and output are equal, because client generators confuse two schemas with the same title.
@@ -54,7 +56,7 @@ class ErrorInfo(StrictModel):
 
     @property
     def headline(self) -> str:
-        """The class of the error, or else its code, and the message."""
+        """The class of the error and its message. If the class is unknown, the code of the error and its message."""
         return f"{self.details.get('type', self.code)}: {self.message}"
 
     def without_traceback(self) -> ErrorInfo:
@@ -62,12 +64,29 @@ class ErrorInfo(StrictModel):
         return self if self.traceback is None else self.model_copy(update={"traceback": None})
 
 
+CODES_WITHOUT_CLASS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "agent_error": (
+            'The agent raised an error that is not from `runyard.errors`. `details["type"]` is the class of the error, and '
+            "`traceback` begins at the first frame of the agent's code."
+        ),
+        "main_loop_blocked": (
+            "The worker of the attempt was declared dead while code of an agent blocked the main loop. The message names the "
+            "file and the line. `traceback` is the stack. Another attempt continues the run."
+        ),
+        "poison": "The run crashed its process too often without progress. The run is dead until it is redriven.",
+    }
+)
+"""The codes of errors that only a run or an attempt has, with their meaning. :mod:`runyard.errors` has the other codes."""
+
+
 class RetryPolicy(StrictModel):
     """Exponential backoff between attempts: ``min(initial * factor ** n, maximum)`` seconds after ``n`` earlier errors.
 
-    ``jitter``: the largest random deviation, up or down, as a fraction of these seconds. ``errors``: other policies, by the
-    name of the error's class or of a base class. The policy of the closest class applies. With None, errors of the class are
-    not retried. Example: ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
+    ``jitter``: the largest random deviation, up or down, as a fraction of these seconds. ``errors``: other policies for some
+    errors, by the name of the error's class or of a base class. If several classes of an error have a policy, the policy of
+    the closest class applies. If the policy is None, errors of the class are not retried. Example:
+    ``RetryPolicy(errors={"RateLimitError": RetryPolicy(initial=30), "ValueError": None})``.
     """
 
     # The schemas of input and output are equal, because client generators confuse two schemas with the same title.
@@ -89,9 +108,9 @@ class RunOptions(StrictModel):
     """The options of a run.
 
     ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. A timeout of an
-    attempt is an error. Crashes, releases and questions do not count as errors. If ``max_attempts`` is None, temporary errors
-    of a provider are retried, and any other error fails the run. ``expires_in``: seconds from the due time to the latest start
-    of the first attempt. ``webhook``: the URL that receives the run's end.
+    attempt counts as an error. Crashes, releases and questions do not count as errors. If ``max_attempts`` is None, temporary
+    errors of a provider are retried, and any other error fails the run. ``expires_in``: the number of seconds after the due
+    time within which the first attempt must start. ``webhook``: the URL that receives the run's end.
     """
 
     model_config = ConfigDict(frozen=True)  # many runs share DEFAULT_OPTIONS
@@ -110,16 +129,16 @@ class RunOptions(StrictModel):
 
 
 DEFAULT_OPTIONS: Final = RunOptions()
-"""The options of a run without options. All such runs share this object, to save time."""
+"""The options of a run that was enqueued without options. All such runs share this object."""
 
 
 class Run(StrictModel):
-    """One run as the store has it: a prompt up to its final answer, or a fork job.
+    """One run as the store has it. A run is the work from a prompt to its final answer, or a fork job.
 
-    ``error_count``: the number of errors since the last suspension or redrive. ``waiting_for``: ``answer`` if a suspended run
-    waits for a human, ``wait`` if it waits only for other things, such as a sleep. ``expires_at``: the time at which the run
-    fails if its first attempt has not started. ``deleted_at``: the time at which the run's content was deleted. ``omitted``:
-    the names of the fields (``input``, ``result``, ``metadata``) that a list leaves empty because they have more than
+    ``error_count``: the number of errors since the last suspension or redrive. ``waiting_for``: ``answer`` if the suspended run
+    waits for a human, or ``wait`` if it waits only for a time, a signal or a child. ``expires_at``: the time at which the run
+    fails if no attempt has started by then. ``deleted_at``: the time at which the run's content was deleted. ``omitted``: the
+    names of the fields (``input``, ``result``, ``metadata``) that a list leaves empty because they have more than
     :data:`LARGE_VALUE_BYTES` bytes. A read of the run by its id returns these fields. ``damaged``: the names of the fields that
     a list leaves empty because their stored value cannot be decoded. A read of the run by its id raises DataCorruptedError,
     unless only its ``input`` is damaged.
@@ -170,18 +189,27 @@ class Run(StrictModel):
 
     @property
     def stopped(self) -> bool:
-        """Whether the run has ended or waits for an answer. No event follows until somebody acts."""
+        """Whether the run has ended or waits for an answer.
+
+        Such a run has no further event before a user acts, or a deadline passes.
+        """
         return self.ended or (self.status is RunStatus.SUSPENDED and self.waiting_for != "wait")
 
     def without_tracebacks(self) -> Run:
-        """Return the run for readers other than operators, without the tracebacks in its error and in the result of a job."""
+        """Return the run without tracebacks, for readers other than operators.
+
+        Tracebacks can be in the run's error, and in the result of a fork job.
+        """
         error = self.error.without_traceback() if self.error is not None else None
         result = _untraced(self.result) if self.kind in ("fork_once", "fork_many") else self.result
         return self.model_copy(update={"error": error, "result": result})
 
 
 def _untraced(found: JsonValue) -> JsonValue:
-    """Return the result of a job, its verdict, or the error in one of them, without the traceback."""
+    """Return ``found`` without tracebacks.
+
+    ``found``: the result of a fork job, the verdict in this result, or an error in one of the two.
+    """
     if not isinstance(found, dict):
         return found
     inner = ("error", "verdict")
@@ -191,10 +219,10 @@ def _untraced(found: JsonValue) -> JsonValue:
 class AttemptInfo(StrictModel):
     """One attempt of a run, in the form that users read.
 
-    ``outcome``: ``running`` while the attempt lasts. The outcome of an attempt that ended the run is the run's status:
-    ``completed``, ``failed``, ``cancelled``, ``dead``. The other outcomes lead to another attempt: ``suspended``, ``retried``
-    (after an error), ``released`` (without an error), ``lost`` (the worker died). ``damaged``: ``["error"]`` if the stored
-    error cannot be decoded.
+    ``outcome``: ``running`` while the attempt lasts. If the attempt ended the run, ``outcome`` is the status of the run:
+    ``completed``, ``failed``, ``cancelled`` or ``dead``. After any other outcome, another attempt follows: ``suspended``,
+    ``retried`` (after an error), ``released`` (without an error), ``lost`` (the worker died). ``damaged``: ``["error"]`` if
+    the stored error cannot be decoded.
     """
 
     fence: int
@@ -207,7 +235,10 @@ class AttemptInfo(StrictModel):
 
 
 def run_fits(run: Run, queue: str | None, error: str | None, text: str | None) -> bool:
-    """Return whether a run has the queue and the error code, and contains the text. A filter that is None fits every run."""
+    """Return whether a run fits the filters: it has the queue and the error code, and contains the text.
+
+    A filter that is None fits every run.
+    """
     if queue is not None and run.queue != queue:
         return False
     if error is not None and (run.error is None or run.error.code != error):
@@ -223,8 +254,8 @@ class ForkOnceResult:
     """The answer of a probe (F9).
 
     ``text``: the text of the last assistant message, or an empty string. ``messages``: the messages that the probe added.
-    ``stop_reason``: the stop reason of the last assistant message, or ``error`` if the agent failed. ``error``: the cause of a
-    failure, or None.
+    ``stop_reason``: the stop reason of the last assistant message. If the agent failed, ``stop_reason`` is ``error``.
+    ``error``: the cause of a failure, or None.
     """
 
     text: str

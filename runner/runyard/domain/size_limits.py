@@ -1,9 +1,11 @@
-"""Bounds of one value that is stored or sent: depth, number of values, size of integers, bytes.
+"""Bounds of one value that is stored or sent.
+
+A bound exists for the depth, the number of values, the size of integers, and the bytes.
 
 ``postgres/functions/size_limits.sql`` has the same limits. ``max_body`` in ``runyard_api/http/settings.py`` bounds a request.
 
-Code that copies, compares, encodes or decodes a value may recurse. Such code may also be one call of a C function, which stops
-all other work of the process. The bounds keep an accepted value from exhausting the stack and from blocking a process.
+Recursive code that copies, compares, encodes or decodes a deep value can exhaust the stack. A C function that processes a
+large value stops all other work of the process. A value within the bounds does neither.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ if TYPE_CHECKING:
     from .messages import Message
 
 MAX_NESTING: Final = 100
-"""Maximum number of levels of objects and lists. The outermost level counts."""
+"""Maximum number of levels of objects and lists inside each other. The outermost level counts."""
 MAX_VALUES: Final = 25_000
 """Maximum number of members of all objects and lists in one value. All parts of a message together are one value."""
 MAX_PARTS: Final = 2_000
-"""Maximum number of parts of one message. The parts of its tool results count.
+"""Maximum number of parts of one message. The parts of the message's tool results count too.
 
 Each part becomes an object in every process that handles the message.
 """
 MAX_RESULT_VALUES: Final = 100_000
 """Maximum number of values in the result of a run or a step. A fan-out's result has the messages of all its candidates."""
 MAX_BITS: Final = 64
-"""Maximum number of bits of an integer, signed or unsigned. Stores and readers of JSON differ on larger integers."""
+"""Maximum number of bits of an integer, signed or unsigned.
+
+Some stores and readers of JSON change or refuse larger integers.
+"""
 MESSAGE_BYTES: Final = 8 * 2**20
-"""Default of the limit ``message_bytes``: maximum number of bytes of one stored message with its inline images."""
+"""Default of the limit ``message_bytes``: the maximum number of bytes of one stored message, including its images."""
 MAX_TRACEBACK_BYTES: Final = 8192
 """Maximum number of bytes of a traceback or of a stack in UTF-8."""
 MAX_TRACEBACK_LINES: Final = 500
@@ -57,7 +62,10 @@ MAX_BYTES: Final[Mapping[str, int]] = {
     "details": 2**18,
     "result": MESSAGE_BYTES,
 }
-"""Name of an argument or field → maximum number of bytes of text in its value. The names of fields in the value count."""
+"""Name of an argument or field → maximum number of bytes of text in its value.
+
+The names of fields inside the value count as text.
+"""
 
 OBJECTS: Final = frozenset(
     {"tags", "metadata", "answer_schema", "extra", "config", "payload", "on_deadline", "details", "schema"}
@@ -71,7 +79,7 @@ _INTEGERS: Final = range(-(2 ** (MAX_BITS - 1)), 2**MAX_BITS)
 def check_value(value: Any, name: str) -> None:
     """Raise InvalidInputError if ``value`` is not JSON, or exceeds the bounds of the field ``name``.
 
-    The error's details have the ``field``, the bound ``most``, and ``got`` if the whole value was counted.
+    The error's ``details`` have the ``field`` and the bound ``most``. If the whole value was counted, ``got`` is its count.
     """
     if value is None:
         return
@@ -121,7 +129,10 @@ def check_content(message: Message) -> None:
 
 
 def _walk(layer: list[Any], name: str, values: int, most: int | None) -> None:
-    """Check the values in ``layer`` and below it, level by level. A value that contains itself exceeds a bound."""
+    """Check the values in ``layer`` and all values inside them, level by level.
+
+    A value that contains itself exceeds a bound.
+    """
     level = count = size = 0
     while layer:
         level += 1
@@ -163,7 +174,7 @@ def _names(names: Iterable[Any], field: str) -> int:
     size = 0
     for name in names:
         if not isinstance(name, str):
-            raise InvalidInputError(f"{field} has the name {brief(name)}, and names in JSON are text; convert it", field=field)
+            raise InvalidInputError(f"{field} has the key {brief(name)}, and keys in JSON are text; convert it", field=field)
         size += len(name) if name.isascii() else _bytes(name)
     return size
 
@@ -193,9 +204,10 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value. Pydantic does not validate the value. :mod:`~runyard.domain.size_limits` checks each incoming value once.
+"""A JSON value.
 
-Pydantic's validation would take as long as all other work on a message.
+Pydantic does not validate the value, because this would take as long as all other work on a message.
+:mod:`~runyard.domain.size_limits` checks each incoming value once.
 """
 
 JsonObject: TypeAlias = dict[str, JsonValue]

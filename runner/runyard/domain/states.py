@@ -1,4 +1,4 @@
-"""The statuses of a run and the verbs that change them, as data.
+"""The statuses of a run, and the verbs that change the status.
 
 TRANSITIONS lists the legal verbs of each status. Stores implement this table. The conformance suite tries every entry.
 """
@@ -69,12 +69,15 @@ TRANSITIONS: Final[dict[tuple[RunStatus | None, Verb], frozenset[RunStatus]]] = 
     (_F, Verb.REDRIVE): frozenset({_Q}),
     (_D, Verb.REDRIVE): frozenset({_Q}),
 }
-"""(status before, verb) → the possible statuses after the verb. A store refuses any other pair without a change."""
+"""(status before the verb, verb) → the possible statuses after the verb.
+
+A store refuses any other pair and changes nothing.
+"""
 
 
 def targets(status: RunStatus | None, verb: Verb) -> frozenset[RunStatus]:
-    """Return the possible statuses after ``verb`` in ``status``, or an empty set for a refused verb.
+    """Return the possible statuses after ``verb`` in ``status``, or an empty set if the verb is refused.
 
-    ``status`` None: no such run.
+    ``status`` is None if there is no such run.
     """
     return TRANSITIONS.get((status, verb), frozenset())

@@ -62,7 +62,10 @@ class PathSegment(StrictModel):
 
 
 def segments(path: Iterable[Sequence[int | None]]) -> list[PathSegment]:
-    """Return the segments of a path. ``path``: pairs of a branch's key and the ``until_seq``, from the root on."""
+    """Return the segments of a path.
+
+    ``path``: for each segment from the root on, the key of its branch and its ``until_seq``.
+    """
     return [PathSegment(segment=str(key), until_seq=until) for key, until in path]
 
 
@@ -71,8 +74,8 @@ class Branch(StrictModel):
 
     ``head``: True for the leaf to which a message without a named parent is added. ``trunk``: True for the leaf of the
     thread's first branch. A leaf can be a message of a run that is still running. ``labels``: the labels of the branches that
-    end here, in order. ``path``: the segments of the path from the root to the leaf. Two paths separate in the last segment
-    that both contain, after the smaller of the two ``until_seq``.
+    end here, in order. ``path``: the segments of the path from the root to the leaf. To find where two paths separate, take
+    the last segment that both paths contain. The paths separate after the smaller ``until_seq`` of this segment.
     """
 
     message_id: str
@@ -97,7 +100,7 @@ class CheckpointData:
 
 
 class ChildRun(BaseModel):
-    """A run that another run started. The other run waits for its end (K3).
+    """A run that another run started (K3). The run that started the child waits until the child has ended.
 
     ``depth``: 1 if a run of the thread started the child, 2 if a child of depth 1 started it, and so on.
     ``started_by_thread_id``, ``started_by_run_id``: the run that started the child.
@@ -120,7 +123,7 @@ class ChildRuns(BaseModel):
     """The children of a thread's runs, the children of these children, and so on.
 
     ``items``: the children, level by level. Within a level, the children of a run are together, in the order of their
-    acceptance. ``truncated``: whether there are more children than the limit.
+    acceptance. ``truncated``: whether children are missing because there are more than the limit.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -132,11 +135,11 @@ class ChildRuns(BaseModel):
 class Lineage(BaseModel):
     """The ancestors of a thread, its forks, and the children of its runs.
 
-    ``ancestors``: the nearest first. A deleted ancestor has ``deleted_at``. A deleted ancestor is left out if no thread shows
-    its messages. The list ends after a thousand deleted ancestors. ``next_ancestor``: the id of the next ancestor, or None at
-    the end. ``children``: the oldest first. ``next_children``: the cursor that continues the list of children, or None at its
-    end. ``child_runs``: the runs that runs of the thread started. These runs are on other threads, which are not forks of this
-    thread.
+    ``ancestors``: the ancestors, the nearest first. A deleted ancestor has ``deleted_at``. A deleted ancestor is left out if
+    no thread shows its messages. The list ends after a thousand deleted ancestors. ``next_ancestor``: the id of the next
+    ancestor, or None at the end. ``children``: the forks of the thread, the oldest first. ``next_children``: the cursor that
+    continues the list of children, or None at its end. ``child_runs``: the runs that runs of the thread started. These runs
+    are on other threads, which are not forks of this thread.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -150,12 +153,13 @@ class Lineage(BaseModel):
 
 
 class ThreadDiff(BaseModel):
-    """The messages of two threads after the last message that both show.
+    """The messages of two threads after the last message that the two threads share.
 
     ``common_ancestor``: the id of the nearest common ancestor, or None. A thread counts as an ancestor of itself. The
-    comparison covers the nearest 1000 ancestors of each thread. ``common_message_id``: the id of the last message that both
-    show, or None if the comparison found no such message. ``ours`` and ``theirs``: the messages of each thread after that
-    message, the oldest first. ``truncated``: the comparison found no common message before one side reached the limit.
+    comparison covers the nearest 1000 ancestors of each thread. ``common_message_id``: the id of the last message that the two
+    threads share, or None if the comparison found no such message. ``ours`` and ``theirs``: the messages of each thread after
+    the shared message, the oldest first. ``truncated``: True if the messages of one thread reached the limit before the
+    comparison found a shared message.
     """
 
     model_config = ConfigDict(extra="forbid")

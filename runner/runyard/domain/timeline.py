@@ -1,6 +1,6 @@
-"""The timeline of a run: its attempts, model requests, tools, steps and HITL requests, with times and short contents.
+"""The timeline of a run: its attempts, model requests, tools, steps, HITL requests and waits, with times and short contents.
 
-A store makes the timeline from the rows of the run. Contents are cut to :data:`SHORT_CHARACTERS` characters.
+A store makes the timeline from the rows of the run. Contents are shortened to :data:`SHORT_CHARACTERS` characters.
 """
 
 from __future__ import annotations
@@ -17,34 +17,43 @@ from .list_entries import entry
 from .messages import Message, ToolCallPart, Usage, model_name
 from .requests import HitlRequest
 from .runs import AttemptInfo, ErrorInfo, Run
+from .waits import Wait
 
-EntryType = Literal["attempt", "message", "model_request", "tool", "step", "request"]
+EntryType = Literal["attempt", "message", "model_request", "tool", "step", "request", "sleep", "signal", "child"]
 
 SHORT_CHARACTERS: Final = 300
 """Maximum number of characters of an input or an output in a timeline."""
 ANSWER_CHARACTERS: Final = 4_000
 """Maximum number of characters of the answer in a timeline."""
 LARGE_RESULT_BYTES: Final = 65_536
-"""Maximum size of a stored result of a step, in bytes, whose beginning is in a timeline."""
+"""Maximum number of bytes of a step's result or a signal's value.
+
+The timeline shows the beginning of a value up to this size, and leaves out a larger value.
+"""
 TIMELINE_BYTES: Final = 2**20
-"""Approximate maximum number of stored bytes that one page of a timeline reads. A larger entry is a page by itself."""
+"""Approximate maximum number of stored bytes that are read for one page of a timeline. A larger entry is alone on its page."""
 
 
 class TimelineEntry(StrictModel):
     """One entry of a run's timeline.
 
-    ``at``: the time by which entries are ordered. ``started_at``: None if unknown. ``ended_at``: None if unknown, or if the
-    entry has not ended. ``seconds``: the time from ``started_at`` to ``ended_at``. ``fence``: the fence of the attempt.
+    ``at``: the time by which entries are ordered. ``started_at``: the start, or None if unknown. ``ended_at``: the end, or
+    None if unknown or not reached. ``seconds``: the time from ``started_at`` to ``ended_at``. ``fence``: the fence of the
+    attempt.
 
     - ``attempt``: ``name`` is the worker, ``status`` the outcome, ``error`` the error with its traceback.
-    - ``model_request``: an answer of a model. Its start is the end of the run's previous entry. ``name`` is the model,
-      ``status`` the stop reason, ``output`` the text and the tool calls, ``usage`` the tokens and the cost.
+    - ``model_request``: an answer of a model. The start of this entry is the end of the run's previous entry. ``name`` is the
+      model, ``status`` the stop reason, ``output`` the text and the tool calls, ``usage`` the tokens and the cost.
     - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
     - ``step``: ``id`` is the step's key. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a
       fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
+    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting`` or ``ended``,
+      ``timeout`` for a signal that did not come in time, or the status of the child. ``input``: the time at which the wait
+      ends at the latest. For a signal, ``name`` is its name and ``output`` its value. For a child, ``id`` is its run and
+      ``name`` its thread.
     - ``message``: any other message of the run. ``name`` is its role, ``output`` its text.
     """
 
@@ -67,12 +76,12 @@ class Timeline(StrictModel):
     """A run and a page of its timeline.
 
     ``run``: the run without large values, as in a list, but with the traceback of its error. ``error``: the error of the run.
-    For the job of a probe or of a fan-out, ``error`` is the error of the probe or of the judge. ``answer``: the beginning of
-    the last message, if an assistant wrote it. ``queued_seconds``: from the due time to the first attempt. ``running_seconds``:
-    the time of the attempts. ``parked_seconds``: the time after suspensions, until the next attempt. ``waiting_seconds``: the
-    time after errors, releases and crashes, until the next attempt. These times grow until the run ends. ``entries``: the page.
-    A message with several tool results has one entry per result. All these entries count as one entry of the page. ``next``:
-    the cursor of the next page, or None.
+    For a fork job that answers a probe or is a fan-out, ``error`` is the error of the probe or of the judge. ``answer``: the
+    beginning of the last message, if an assistant wrote it. ``queued_seconds``: the time from the due time to the first
+    attempt. ``running_seconds``: the time of the attempts. ``parked_seconds``: the time after suspensions, until the next
+    attempt. ``waiting_seconds``: the time after errors, releases and crashes, until the next attempt. These times grow until
+    the run ends. ``entries``: the entries of the page. A message with several tool results has one entry per result, and these
+    entries count as one entry of the page. ``next``: the cursor of the next page, or None.
     """
 
     run: Run
@@ -94,7 +103,7 @@ def listed(run: Run) -> Run:
 def error_of(run: Run) -> ErrorInfo | None:
     """Return the error of a run, or of the probe or the judge in its result.
 
-    The job of a failed probe or judge completes. The result of the job has the error.
+    If a probe or a judge fails, its fork job still completes. In this case the error is in the result of the fork job.
     """
     verdict = run.result.get("verdict") if isinstance(run.result, dict) else None
     return run.error or _error_in(run.result) or _error_in(verdict)
@@ -171,7 +180,10 @@ def of_step(
     done: bool,
     omitted: int | None = None,
 ) -> TimelineEntry:
-    """Return the entry of a step. ``times``: its start and its end. ``omitted``: the bytes of a result that was not read."""
+    """Return the entry of a step. ``times``: the start and the end of the step.
+
+    ``omitted``: the number of bytes of a result that was not read.
+    """
     return _timed(
         TimelineEntry(
             type="step",
@@ -189,7 +201,7 @@ def of_step(
 
 
 def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineEntry:
-    """Return the entry of a request to a human. ``closed``: its run ended without an answer."""
+    """Return the entry of a request to a human. ``closed``: whether the run of the request ended without an answer."""
     answered = request.answered_at is not None
     question = request.payload.get("question")
     return _timed(
@@ -203,6 +215,28 @@ def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineE
             status="answered" if answered else "closed" if closed else "pending",
             input=short(question if isinstance(question, str) else request.payload),
             output=short(request.answer) if answered else None,
+        )
+    )
+
+
+def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None = None) -> TimelineEntry:
+    """Return the entry of a wait that began ``at``. ``child``: the status of the child.
+
+    ``omitted``: the number of bytes of a signal's value that was not read.
+    """
+    taken = wait.signal_id is not None
+    late = wait.kind == "signal" and not taken
+    return _timed(
+        TimelineEntry(
+            type=wait.kind,
+            id=wait.wait_id,
+            at=at,
+            started_at=at,
+            ended_at=wait.ended_at,
+            name=wait.name,
+            status=child or ("waiting" if wait.ended_at is None else "timeout" if late else "ended"),
+            input=f"until {wait.due_at.isoformat(timespec='seconds')}" if wait.due_at and wait.kind != "child" else None,
+            output=f"({omitted} bytes)" if omitted is not None else short(wait.value) if taken else None,
         )
     )
 
@@ -259,7 +293,7 @@ _GAPS: Final = {
     "released": "waiting_seconds",
     "lost": "waiting_seconds",
 }
-"""Outcomes of attempts → the time that follows them."""
+"""The outcome of an attempt → the field of :class:`Timeline` that counts the time until the next attempt."""
 
 
 def _seconds(since: datetime | None, until: datetime | None) -> float:

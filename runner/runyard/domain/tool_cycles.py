@@ -1,6 +1,6 @@
 """Messages that close the open tool calls of a run (R10, F6, H8). Providers refuse conversations with open calls (I7).
 
-``postgres/functions/cuts.sql`` and ``memory/tree.py`` refuse a fork that cuts inside a tool cycle.
+``postgres/functions/cuts.sql`` and ``memory/tree.py`` refuse a fork whose cut is inside a tool cycle.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .quoting import brief
 CANCELLED: Final = "cancelled"
 """Error result for the open calls of a cancelled run whose messages are kept."""
 FORKED: Final = "aborted by fork"
-"""Error result for the open calls at the cut of a fork that repairs them."""
+"""Error result for the tool calls that are open at the cut of a fork with ``repair``."""
 MAX_REASON_CHARACTERS: Final = 2000
 """Maximum number of characters in the reason of an abort."""
 
 
 def aborted(reason: str) -> str:
-    """Return the text for the open calls and the last message of an aborted run.
+    """Return the text of an aborted run's last message and of the error results for its open tool calls.
 
     Raise InvalidInputError for an invalid reason.
     """
@@ -35,7 +35,10 @@ def aborted(reason: str) -> str:
 
 
 def closing(calls: Iterable[str], why: str) -> list[Message]:
-    """Return one tool message with an error result ``why`` for each of ``calls`` (ids). Without calls, return an empty list."""
+    """Return one tool message with an error result for each of ``calls`` (ids). ``why``: the text of the results.
+
+    Without calls, return an empty list.
+    """
     results = [ToolResultPart(call_id=call, content=why, is_error=True) for call in calls]
     return [Message.tool(*results)] if results else []
 
@@ -62,9 +65,11 @@ def open_tool_calls(messages: Iterable[Message]) -> list[str]:
 
 
 def cycles_closed(context: Iterable[Message], own: Iterable[Message]) -> bool:
-    """Return whether each tool call of a run's ``own`` messages is directly followed by its results (R5).
+    """Return whether the results of each tool call of a run directly follow the message with the call (R5).
 
-    The results may also close calls that the ``context`` left open.
+    ``own``: the run's messages.
+
+    Results at the beginning of ``own`` may close calls that are open at the end of ``context``.
     """
     before = set(open_tool_calls(context))
     expected: set[str] = set()

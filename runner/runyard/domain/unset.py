@@ -16,4 +16,4 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""Value of an argument that leaves the field unchanged."""
+"""The value of an argument for a field that is not to be changed."""

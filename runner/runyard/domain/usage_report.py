@@ -33,8 +33,8 @@ class UsageReport(BaseModel):
     """The usage of a tenant's runs that ended between the days ``since`` and ``until``, in UTC. Both days are included.
 
     ``agent``: the agent whose runs are counted, or None for the runs of all agents. ``days``: all days, the oldest first. Days
-    without a run are included. ``counted_until``: the time up to which all ended runs are counted, or None before the first
-    count. Some runs that ended later may also be counted.
+    without a run are included. ``counted_until``: every run that ended before this time is counted. ``counted_until`` is None
+    if no run was counted yet. Some runs that ended later may be counted too.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,7 +63,7 @@ class UsageReport(BaseModel):
 
 
 def first_day(since: date | None, until: date) -> date:
-    """Return the first day of a report. Raise InvalidInputError for a report of 0 or too many days."""
+    """Return the first day of a report. Raise InvalidInputError if the report would have no day or too many days."""
     first = until - timedelta(days=DEFAULT_DAYS - 1) if since is None else since
     days = (until - first).days + 1
     if days < 1:

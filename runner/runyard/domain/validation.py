@@ -27,10 +27,10 @@ MAX_LABELS: Final = 100
 """Maximum number of labels of one thread."""
 
 ROOT_ID: Final = "00000000-0000-0000-0000-000000000000"
-"""The nil UUID. As a ``parent_id`` it is the place before the first message of a thread. No message has this id."""
+"""The nil UUID. As a ``parent_id``, this id names the place before the first message of a thread. No message has this id."""
 
 ALLOWED_YEARS: Final = range(1970, 9000)
-"""Years of the times that clients may send. Every store and every time zone supports them."""
+"""The years of the times that clients may send. Every store and every time zone supports times in these years."""
 _CANONICAL_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FIRST: Final = datetime(ALLOWED_YEARS.start, 1, 1, tzinfo=UTC)
 _END: Final = datetime(ALLOWED_YEARS.stop, 1, 1, tzinfo=UTC)
@@ -50,14 +50,19 @@ def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
     if not (isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {most} printable characters, got {brief(value)}", field=name)
     if value in (".", ".."):
-        raise InvalidInputError(f"{name} cannot be {value!r}, which is a step in paths; choose another", field=name)
+        raise InvalidInputError(f"{name} cannot be {value!r}, which changes the path of a URL; choose another", field=name)
     return str(value)
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, Any]:
-    """Return the path of the first field that pydantic refused (such as ``retry.delay``), the fault, and the refused value."""
+    """Return the path (such as ``retry.delay``) of the first field that pydantic refused, the fault, and the refused value."""
     first = error.errors(include_url=False)[0]
-    return ".".join(map(str, first["loc"])), first["msg"], first["input"]
+    return ".".join(map(str, first["loc"])), words_of(first), first["input"]
+
+
+def words_of(fault: Mapping[str, Any]) -> str:
+    """Return the message of a fault that pydantic found, in words for somebody who does not know our classes."""
+    return "Input should be an object" if fault["type"] == "model_type" else str(fault["msg"]).removeprefix("Value error, ")
 
 
 def check_label(value: Any) -> str:
@@ -106,11 +111,13 @@ def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, s
 def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | None:
     """Return ``moment`` if it is None, or has a time zone and is in ALLOWED_YEARS (UTC). Otherwise raise InvalidInputError.
 
-    Without a zone, a time would be another instant on another host. The allowed years end before the last year of Python. A
-    duration can therefore be added to each allowed time.
+    A time without a time zone is refused, because it would be another instant on another machine. The allowed years end before
+    the last year that Python supports, so that a duration can be added to each allowed time.
     """
     if moment is None:
         return None
+    if not isinstance(moment, datetime):
+        raise InvalidInputError(f"{name} is a datetime with a time zone, got {brief(moment)}", field=name)
     if moment.tzinfo is None:
         raise InvalidInputError(f"{name} needs a time zone, got {moment.isoformat()}; use datetime.now(UTC)", field=name)
     if not _FIRST <= moment < _END:

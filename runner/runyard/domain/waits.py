@@ -23,7 +23,7 @@ MAX_CHILD_DEPTH: Final = 10
 MAX_CHILDREN: Final = 1000
 """Maximum number of children of a run."""
 MAX_OPEN_SIGNALS: Final = 1000
-"""Maximum number of signals of a thread for which no run has waited yet."""
+"""Maximum number of signals of a thread that no run has taken yet."""
 MAX_WAITS: Final = 1000
 """Maximum number of waits of a run at one time."""
 
@@ -38,10 +38,10 @@ Until: TypeAlias = float | timedelta | datetime
 class Wait(StrictModel):
     """A wait of a run for a time, a signal or a child.
 
-    ``wait_id``: the name of the wait in its run, or the run id of the child. ``kind``: a time, a signal or a child. ``name``:
-    the name of the signal, or the thread of the child. ``due_at``: the latest end of the wait. ``timeout``: seconds to wait.
-    The store adds these seconds to the time of its own clock to compute ``due_at``. ``ended_at``: the end of the wait, or
-    None. ``signal_id`` and ``value``: the signal that the wait took.
+    ``wait_id``: the name of the wait in its run, or the run id of the child. ``kind``: whether the run waits for a time, a
+    signal or a child. ``name``: the name of the signal, or the id of the child's thread. ``due_at``: the latest end of the
+    wait. ``timeout``: seconds to wait. The store adds these seconds to the time of its own clock to compute ``due_at``.
+    ``ended_at``: the end of the wait, or None. ``signal_id`` and ``value``: the signal that the wait took.
     """
 
     wait_id: str
@@ -57,8 +57,8 @@ class Wait(StrictModel):
 class Signal(StrictModel):
     """A value that a program sent to a thread under a name.
 
-    ``sent_by``: the name of the sender. Over HTTP, it is the name of the API key. ``run_id``: the run that took the signal, or
-    None if no run has taken it.
+    ``sent_by``: the name of the sender. Over HTTP, this is the name of the API key. ``run_id``: the run that took the signal,
+    or None if no run has taken it.
     """
 
     signal_id: str
@@ -82,7 +82,7 @@ class Signal(StrictModel):
 
 
 def check_signal(name: str, value: JsonValue, signal_id: str, sent_by: str | None) -> None:
-    """Raise InvalidInputError for an invalid name or id, a value beyond its bounds, and a sender's name that is too long."""
+    """Raise InvalidInputError if the name or id is invalid, the value exceeds its bounds, or the sender's name is too long."""
     check_id(name, "name")
     check_id(signal_id, "signal_id")
     check_value(value, "value")
@@ -106,12 +106,12 @@ def check_waits(waits: Iterable[Wait]) -> list[Wait]:
     """Return ``waits`` as a list. Raise InvalidInputError for more than MAX_WAITS waits."""
     found = list(waits)
     if len(found) > MAX_WAITS:
-        raise InvalidInputError(f"a run waits for at most {MAX_WAITS} things at once, got {len(found)}", field="waits")
+        raise InvalidInputError(f"a run has at most {MAX_WAITS} open waits, got {len(found)}", field="waits")
     return found
 
 
 def end_of_wait(until: Until, field: str) -> tuple[datetime | None, float | None]:
-    """Convert ``until`` to ``due_at`` and ``timeout`` of a wait. One of the two is None.
+    """Convert ``until`` to ``due_at`` and ``timeout`` of a wait. Exactly one of these two values is None.
 
     Raises InvalidInputError for a time without a time zone, and for more than MAX_WAIT_SECONDS.
     """

@@ -1,4 +1,4 @@
-"""The secrets that sign webhooks. They are derived from the deployment's secret, and no store keeps them.
+"""The secrets that sign webhooks. These secrets are derived from the deployment's secret, and are not stored.
 
 :mod:`runyard.worker.signed_webhook` signs with these secrets. The derivation is HKDF with SHA-256 (RFC 5869). A receiver with
 the secret of one tenant or subscription cannot sign for another tenant or subscription. A backup of the database contains the
@@ -21,11 +21,13 @@ def expanded(root: bytes, info: bytes) -> bytes:
 
 
 def derived(deployment: str, tenant: str, webhook_id: str | None, versions: Iterable[int]) -> list[str]:
-    """Return the secrets of a subscription, as ``whsec_…``. ``webhook_id`` None: the URLs in a tenant's runs.
+    """Return the secrets of a subscription, as ``whsec_…``. ``webhook_id``: the id of the subscription, or
+    None for the URLs in the runs of ``tenant``.
 
-    ``deployment``: the value of RUNYARD_WEBHOOK_SECRET. During its rotation, the value is a comma-separated list of secrets,
-    the current secret first. ``versions``: version numbers, the current version first. The secret of a subscription does not
-    depend on ``tenant``, because a subscription may cover all tenants.
+    ``deployment``: the value of RUNYARD_WEBHOOK_SECRET. While this secret is
+    being rotated, the value is a comma-separated list of secrets, the current secret first. ``versions``: version numbers, the
+    current version first. The secret of a subscription does not depend on ``tenant``, because a subscription may cover all
+    tenants.
     """
     owner = ("tenant", tenant) if webhook_id is None else ("subscription", webhook_id)
     roots = [base64.b64decode(one.strip().removeprefix("whsec_")) for one in deployment.split(",")]

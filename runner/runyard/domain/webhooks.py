@@ -18,7 +18,7 @@ MAX_URL_LENGTH: Final = 2048
 MAX_WEBHOOKS: Final = 100
 """Maximum number of subscriptions of a tenant, and of subscriptions to all tenants.
 
-The leader reads each of them twice a second.
+The leader reads each subscription twice a second.
 """
 RUN_EVENTS: Final = tuple(type_ for type_ in FEED_TYPES if type_.startswith("run."))
 """Default events of a subscription."""
@@ -27,7 +27,7 @@ DeliveryStatus = Literal["pending", "delivered", "failed"]
 DELIVERY_STATUSES: Final[tuple[DeliveryStatus, ...]] = get_args(DeliveryStatus)
 
 TryOutcome = Literal["delivered", "retried", "failed", "gone"]
-"""``gone``: the receiver answered 410 and wants no more deliveries."""
+"""The outcome of one try. ``gone``: the receiver answered 410 and wants no more deliveries."""
 TRY_OUTCOMES: Final[tuple[TryOutcome, ...]] = get_args(TryOutcome)
 
 
@@ -37,7 +37,8 @@ class Webhook(BaseModel):
     The tenant ``""`` owns the subscriptions to every tenant.
 
     ``disabled_at``: the time at which the receiver answered 410. ``secret``: the secret that signs the deliveries. Only the
-    call that makes the subscription returns the secret. The process of that call needs the setting RUNYARD_WEBHOOK_SECRET.
+    call that makes the subscription returns the secret. The process that makes this call needs the setting
+    RUNYARD_WEBHOOK_SECRET.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,7 +57,10 @@ class Webhook(BaseModel):
         return self.tenant or ""
 
     def check_same(self, webhook: Webhook) -> None:
-        """Raise WebhookConflictError if ``webhook``, a repetition of the request, differs from this subscription."""
+        """Raise WebhookConflictError if ``webhook`` differs from this subscription.
+
+        ``webhook``: the subscription that a request with the same id describes.
+        """
         differs = [name for name in ("tenant", "url", "events") if getattr(self, name) != getattr(webhook, name)]
         if differs:
             raise WebhookConflictError(
@@ -109,7 +113,7 @@ class WebhookSecret(BaseModel):
 class SigningKey:
     """The version number of the secret that signs, and the time until which the previous version also signs.
 
-    ``secret``: the secret itself if the client of the store cannot derive it, else None.
+    ``secret``: the secret itself, or None if the client of the store can derive it.
     """
 
     version: int = 1
@@ -119,7 +123,9 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """A delivery that the dispatcher took. If the lease ends before the outcome is stored, the store offers the delivery again.
+    """A delivery that the dispatcher took. The dispatcher holds a lease on the delivery.
+
+    If the lease ends before the outcome is stored, the delivery is due again.
 
     ``tries``: the number of tries, including this try. ``versions``: the version numbers of the secrets that sign the delivery,
     the current version first. The list is empty if the webhook was removed. ``webhook_id``: None if the URL is the run's
@@ -155,8 +161,8 @@ class WebhookReply:
     """A receiver's answer.
 
     ``status``: the HTTP status, or None without an answer. ``error``: the reason why there is no answer, or None.
-    ``forbidden``: whether the URL's address is not allowed. Retries would then also fail. ``retry_after``: the pause in seconds
-    that the receiver requested, or None.
+    ``forbidden``: True if the address of the URL is not allowed, so that every retry would also fail. ``retry_after``: the
+    pause in seconds that the receiver requested, or None.
     """
 
     status: int | None = None
@@ -169,10 +175,10 @@ class WebhookReply:
 class WebhookPolicy:
     """The settings of the delivery of webhooks.
 
-    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived. During its rotation, it is a
-    comma-separated list of secrets. ``timeout``: seconds for one try. ``tries``: the maximum number of tries of a delivery.
-    ``backoff``: seconds between the first and the second try. Each later pause is three times the previous pause, up to four
-    hours, with a jitter of ± 20 %.
+    ``secret``: the deployment's secret (``whsec_…``), from which the signing secrets are derived. While this secret is being
+    rotated, ``secret`` is a comma-separated list of secrets. ``timeout``: seconds for one try. ``tries``: the maximum number
+    of tries of a delivery. ``backoff``: seconds between the first and the second try. Each later pause is three times the
+    previous pause, up to four hours, with a jitter of ± 20 %.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -190,7 +196,7 @@ def check_url(url: str, name: str) -> str:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isascii()
-    except (ValueError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         fits = False
     if (
         not fits
@@ -209,7 +215,7 @@ def check_room(subscriptions: int) -> None:
     """Raise TooManyWebhooksError if ``subscriptions``, the number of a tenant's subscriptions, has reached its maximum."""
     if subscriptions >= MAX_WEBHOOKS:
         raise TooManyWebhooksError(
-            f"there are {MAX_WEBHOOKS} webhooks, the most that there may be; remove one", limit=MAX_WEBHOOKS
+            f"there are already {MAX_WEBHOOKS} webhooks, which is the maximum; remove one", limit=MAX_WEBHOOKS
         )
 
 
@@ -226,7 +232,7 @@ def check_events(events: Iterable[str] | None) -> list[FeedType]:
 
 
 HIDE_WEBHOOKS: Final = "hide_webhooks"
-"""Key of a serialization context that masks the webhook in a run's options."""
+"""A key of pydantic's serialization context. If the context has this key, the webhook in a run's options is masked."""
 
 
 def masked(url: str) -> str:

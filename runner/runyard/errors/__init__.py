@@ -8,6 +8,7 @@ RunyardError
 │                                       RequestTimeoutError, UnsupportedMediaTypeError: refusals of the HTTP API before it
 │                                       reads the content
 ├── CapabilityMissingError              ExtraMissingError; derived from CheckpointerError
+├── ConfigurationError
 ├── BackendUnavailableError             LoginRefusedError, LockedError, ServerBusyError
 ├── SchemaError                         SchemaUninitialized, SchemaMismatch
 ├── WorkerDeadError, WorkerNotFoundError
@@ -16,6 +17,7 @@ RunyardError
     │                                   PreconditionFailedError
     ├── MessageError                    MessageNotFoundError, LeafMovedError, MessageTooLargeError, FetchNotAllowedError
     ├── RunError                        RunNotFoundError, RunAmbiguousError, RunConflictError, RunNotCompletedError,
+    │                                   CutRunNotFoundError (RunNotCompletedError),
     │                                   RunAlreadyClaimedError, RunAlreadyCompletedError, RunNotClaimedError,
     │                                   NothingToRunError, StaleFenceError,
     │                                   CancelRequestedError, IncompleteToolCycleError, RunEndedError, RunInUseError,
@@ -34,8 +36,8 @@ RunyardError
     └── WebhookNotFoundError, WebhookDeliveryNotFoundError, WebhookConflictError, TooManyWebhooksError
 
 Each class has a stable ``code``. The HTTP API, metrics and the database use this code. ``http_status`` is the status of the
-HTTP API's answer. The keyword arguments of an error are its ``details``: JSON values for a program. An error can be pickled.
-The method ``to_dict`` returns an error as JSON. :func:`from_dict` makes the error again from this JSON.
+HTTP API's answer. The keyword arguments of an error become its ``details``. They are JSON values for use by a program. An
+error can be pickled. The method ``to_dict`` returns an error as JSON. :func:`from_dict` makes the error again from this JSON.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from __future__ import annotations
 from .base import BY_CODE, RunyardError, from_dict
 from .deployment import (
     BackendUnavailableError,
+    ConfigurationError,
     LockedError,
     LoginRefusedError,
     SchemaError,
@@ -88,6 +91,7 @@ from .runs import (
     CancelRequestedError,
     ChildDeadlockError,
     ChildFailedError,
+    CutRunNotFoundError,
     IncompleteToolCycleError,
     NothingToRunError,
     QueueFullError,
@@ -145,7 +149,9 @@ __all__ = [
     "CheckpointerError",
     "ChildDeadlockError",
     "ChildFailedError",
+    "ConfigurationError",
     "CursorExpiredError",
+    "CutRunNotFoundError",
     "DataCorruptedError",
     "ExtraMissingError",
     "FetchNotAllowedError",

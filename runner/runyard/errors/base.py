@@ -6,7 +6,10 @@ from typing import Any, ClassVar
 
 
 class RunyardError(Exception):
-    """The base class of all errors. ``details``: JSON values by name. ``str(error)`` states the fault and the remedy."""
+    """The base class of all errors. ``details``: a map from names to JSON values.
+
+    ``str(error)`` states the fault and the remedy.
+    """
 
     code: ClassVar[str] = "internal_error"
     http_status: ClassVar[int] = 500
@@ -25,7 +28,7 @@ class RunyardError(Exception):
 
 
 BY_CODE: dict[str, type[RunyardError]] = {}
-"""The error classes of runyard by their codes. A class that inherits its code is not listed."""
+"""The error classes of runyard by their codes. A class that has the code of its base class is not listed."""
 
 
 def from_dict(data: dict[str, Any]) -> RunyardError:

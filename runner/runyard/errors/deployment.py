@@ -5,8 +5,17 @@ from __future__ import annotations
 from .base import RunyardError
 
 
+class ConfigurationError(RunyardError):
+    """A setting of this process has no value or an invalid value. The error's text never contains the value.
+
+    ``details["variables"]``: the environment variables to set.
+    """
+
+    code = "configuration_error"
+
+
 class BackendUnavailableError(RunyardError):
-    """Postgres or Redis did not answer. Each write is stored whole or not at all.
+    """Postgres or Redis did not answer. The write of the call was stored completely or not at all.
 
     The call may be repeated with the same ids.
     """
@@ -16,22 +25,22 @@ class BackendUnavailableError(RunyardError):
 
 
 class LoginRefusedError(BackendUnavailableError):
-    """Postgres or Redis refuses the user, the password or the database of the URL. A worker that starts ends with this error.
+    """Postgres or Redis refuses the user, the password or the database of the URL. A starting worker exits with this error.
 
-    A process that already runs waits until the server accepts its login again.
+    A process that has already started waits until the server accepts its login again.
     """
 
     code = "login_refused"
 
 
 class LockedError(BackendUnavailableError):
-    """Another transaction holds a lock that the call needs. Nothing is stored. The call may be repeated."""
+    """Another transaction holds a row lock that the call needs. The call stored nothing. Repeat the call later."""
 
     code = "locked"
 
 
 class ServerBusyError(BackendUnavailableError):
-    """A server of the HTTP API has no free connection and did not read the request. The call may be repeated."""
+    """A process of the HTTP API has no free connection and did not read the request. The call may be repeated."""
 
     code = "server_busy"
 
@@ -56,7 +65,7 @@ class SchemaMismatch(SchemaError):
 
 
 class WorkerDeadError(RunyardError):
-    """This worker was declared dead. It must stop its attempts and register under a new id."""
+    """This worker was declared dead. The worker must stop its attempts and register under a new id."""
 
     code = "worker_dead"
     http_status = 409

@@ -10,7 +10,7 @@ class HitlError(CheckpointerError):
 
 
 class HitlAmbiguousError(HitlError):
-    """Several requests are pending. Give one of ``details["request_ids"]``."""
+    """Several requests are pending. Give the id of one of these requests. ``details["request_ids"]`` has the ids."""
 
     code = "hitl_ambiguous"
 
@@ -23,7 +23,7 @@ class HitlNoPendingRequestError(HitlError):
 
 
 class HitlRequestNotFoundError(HitlError):
-    """There is no such request."""
+    """There is no HITL request with this id."""
 
     code = "hitl_request_not_found"
     http_status = 404
@@ -36,7 +36,7 @@ class HitlStaleAnswerError(HitlError):
 
 
 class HitlInvalidAnswerError(HitlError):
-    """The answer does not fit the request's schema. The request stays pending."""
+    """The answer does not fit the schema of the request. The request still waits for an answer."""
 
     code = "hitl_invalid_answer"
     http_status = 422
@@ -56,7 +56,7 @@ class HitlNotAllowedError(HitlError, RuntimeError):
 
 
 class HitlBindingError(HitlError, ValueError):
-    """The run id of a prompt differs from the run id of its checkpointed channel (H2). ``details`` have both ids."""
+    """The run id of a prompt differs from the run id of its checkpointed channel (H2). ``details`` has the two run ids."""
 
     code = "hitl_binding"
     http_status = 400

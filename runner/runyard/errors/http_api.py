@@ -1,4 +1,4 @@
-"""Refusals of the HTTP API: the caller has no access, or the request is refused before its content is read."""
+"""Errors with which the HTTP API refuses a caller without access, or a request whose content it has not read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class InvalidRequestError(InvalidInputError):
 
 
 class AccessError(RunyardError):
-    """Base class: the HTTP API refuses the caller."""
+    """Base class of errors with which the HTTP API refuses a caller."""
 
     code = "access_denied"
     http_status = 403
@@ -28,13 +28,13 @@ class UnauthenticatedError(AccessError):
 
 
 class ForbiddenError(AccessError):
-    """The API key or token lacks the needed scope, or is valid only for another resource."""
+    """The API key or token lacks the scope that the call needs, or is valid only for another resource."""
 
     code = "forbidden"
 
 
 class RateLimitedError(AccessError):
-    """One API key sends too many requests or has too many open streams, or one address sends too many invalid keys.
+    """The API key sends too many requests or has too many open streams, or the client's address sends too many invalid keys.
 
     ``details["retry_after"]``: seconds to wait.
     """
@@ -44,7 +44,7 @@ class RateLimitedError(AccessError):
 
 
 class RequestError(RunyardError):
-    """Base class: the HTTP API refuses a request before it reads the content."""
+    """Base class of errors with which the HTTP API refuses a request before it processes the content of the request."""
 
     code = "bad_request"
     http_status = 400
@@ -86,7 +86,7 @@ class HeadersTooLargeError(RequestError):
 
 
 class UnsupportedMediaTypeError(RequestError):
-    """The body is not declared as application/json."""
+    """The ``Content-Type`` of the request is not ``application/json``."""
 
     code = "unsupported_media_type"
     http_status = 415

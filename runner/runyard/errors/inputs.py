@@ -6,7 +6,7 @@ from .base import RunyardError
 
 
 class InvalidInputError(RunyardError, ValueError):
-    """An argument has an invalid value. A repetition of the call with this value would fail again."""
+    """An argument has an invalid value. The same call with this value would fail again."""
 
     code = "invalid_input"
     http_status = 400
@@ -32,6 +32,6 @@ class InvalidBlobError(InvalidInputError):
 
 
 class TooManyCandidatesError(InvalidInputError):
-    """A fan-out has more candidates than one job may have. ``details["most"]`` is the limit."""
+    """A fan-out has too many candidates. ``details["most"]`` is the maximum."""
 
     code = "too_many_candidates"

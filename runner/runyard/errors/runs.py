@@ -1,4 +1,4 @@
-"""Errors about runs: refusals of a store, and causes of a failed run."""
+"""Errors about runs. A store raises some of these errors to refuse a call. The others are causes of a failed run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,25 @@ class RunAmbiguousError(RunError):
 
 
 class RunConflictError(RunError):
-    """A different request has this run id. ``details["differs"]`` names the fields that differ."""
+    """Another run, with a different request, has this run id. ``details["differs"]`` names the fields and options that differ.
+
+    ``details["values"]`` has two values for each of these options: the value of the run and the value of the request.
+    """
 
     code = "run_conflict"
 
 
 class RunNotCompletedError(RunError):
-    """The run is unknown, has not ended, or ended without completing. A fork cannot be cut after this run."""
+    """The run has not completed. A fork can be cut only after a completed run."""
 
     code = "run_not_completed"
+
+
+class CutRunNotFoundError(RunNotCompletedError):
+    """The source of a fork has no run with the id of the cut."""
+
+    code = "cut_run_not_found"
+    http_status = 404
 
 
 class RunAlreadyClaimedError(RunError):
@@ -47,25 +57,25 @@ class RunAlreadyCompletedError(RunError):
 
 
 class RunNotClaimedError(RunError):
-    """The run was never claimed."""
+    """The call needs a claimed run, but nobody has claimed this run."""
 
     code = "run_not_claimed"
 
 
 class RunEndedError(RunError):
-    """The run has ended, and its status does not allow the call."""
+    """The run has ended, and the call is not possible in the run's status."""
 
     code = "run_ended"
 
 
 class RunInUseError(RunError):
-    """The run cannot be deleted: it has not ended, it is part of a context, or another run continues from its messages."""
+    """The run cannot be deleted: it has not ended, later runs see its messages, or another run continues from its messages."""
 
     code = "run_in_use"
 
 
 class NothingToRunError(RunError):
-    """The leaf is not a message that needs an answer."""
+    """The last message of the branch needs no answer."""
 
     code = "nothing_to_run"
 
@@ -89,7 +99,7 @@ class IncompleteToolCycleError(RunError):
 
 
 class ResultExpiredError(RunError):
-    """The result is deleted: the retention of a job's result has passed, or the run was deleted."""
+    """The result no longer exists, because the retention of a fork job's result has passed, or because the run was deleted."""
 
     code = "result_expired"
     http_status = 410
@@ -136,13 +146,16 @@ class VersionMismatchError(RunError):
 
 
 class BudgetExceededError(RunError):
-    """The run or its thread has used up a budget. ``details`` have the budget, its limit and the used amount."""
+    """The run or its thread has used up a budget. ``details`` has the budget, its limit and the used amount."""
 
     code = "budget_exceeded"
 
 
 class ChildFailedError(RunError):
-    """A child did not complete, or its thread was deleted. ``details["status"]`` is its status, or None after a deletion."""
+    """A child did not complete, or its thread was deleted.
+
+    ``details["status"]`` is the status of the child, or None if its thread was deleted.
+    """
 
     code = "child_failed"
 
@@ -154,7 +167,7 @@ class ChildDeadlockError(RunError):
 
 
 class TooManyChildrenError(RunError):
-    """A run has too many children, or its child would be too many levels deep."""
+    """The run has too many children, or its child would be at a level that is too deep."""
 
     code = "too_many_children"
 

@@ -6,7 +6,10 @@ from .stores import CheckpointerError
 
 
 class SignalConflictError(CheckpointerError):
-    """The thread has a signal with this id and another name or value. ``details["differs"]`` names the fields that differ."""
+    """The thread already has another signal with this id: its name or value differs.
+
+    ``details["differs"]`` names the fields that differ.
+    """
 
     code = "signal_conflict"
 
@@ -18,7 +21,7 @@ class TooManySignalsError(CheckpointerError):
 
 
 class SignalInvalidError(CheckpointerError):
-    """A run took a signal whose value does not fit the schema of the wait. The signal is used up."""
+    """A run took a signal whose value does not fit the schema of the wait. No other wait can take this signal."""
 
     code = "signal_invalid"
     http_status = 422

@@ -6,14 +6,14 @@ from .base import RunyardError
 
 
 class CheckpointerError(RunyardError):
-    """Base class: a store refuses the call."""
+    """Base class of errors with which a store refuses a call."""
 
     code = "checkpointer_error"
     http_status = 409
 
 
 class CapabilityMissingError(CheckpointerError):
-    """The backend lacks an optional method (R14)."""
+    """The backend does not have the optional method that the call needs (R14)."""
 
     code = "capability_missing"
     http_status = 501
@@ -43,7 +43,7 @@ class ThreadAlreadyExistsError(ThreadError):
 
 
 class ThreadBusyError(ThreadError):
-    """A run of the thread is live, and the call cannot wait for it."""
+    """A run of the thread is live, and the call does not wait for its end."""
 
     code = "thread_busy"
 
@@ -67,7 +67,7 @@ class MessageNotFoundError(MessageError):
 
 
 class LeafMovedError(MessageError):
-    """``expected_leaf`` is not the last message."""
+    """The thread's last message is not the message ``expected_leaf``."""
 
     code = "leaf_moved"
 
@@ -87,7 +87,7 @@ class FetchNotAllowedError(MessageError):
 
 
 class DataCorruptedError(CheckpointerError):
-    """A stored row cannot be decoded, because another program wrote it. ``details`` name the thread and the row."""
+    """A stored row cannot be decoded, because another program wrote it. ``details`` names the thread and the row."""
 
     code = "data_corrupted"
     http_status = 500
@@ -111,7 +111,7 @@ class CheckpointMissingError(CheckpointerError):
 
 
 class CursorExpiredError(CheckpointerError):
-    """Entries of the feed after the cursor were pruned, because their retention has passed."""
+    """Entries of the feed after the cursor were deleted, because their retention has passed."""
 
     code = "cursor_expired"
     http_status = 410

@@ -20,7 +20,10 @@ class WebhookDeliveryNotFoundError(CheckpointerError):
 
 
 class WebhookConflictError(CheckpointerError):
-    """Another webhook has this id. Over HTTP, an earlier request with the same ``Idempotency-Key`` created it."""
+    """Another webhook has this id.
+
+    Over HTTP, an earlier request with the same ``Idempotency-Key`` created the other webhook.
+    """
 
     code = "webhook_conflict"
 

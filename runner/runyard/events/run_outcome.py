@@ -1,4 +1,4 @@
-"""Read the outcome of a run that stopped: the run, its messages, and its pending requests.
+"""Read the outcome of a run that has ended or waits for an answer: the run, its messages, and its pending requests.
 
 ``client/run_handle.py`` raises the error of a run that did not complete.
 """
@@ -20,7 +20,8 @@ from ..ports.queries import PageRequest, PathRequest
 from ..ports.streams import Outcome
 
 if TYPE_CHECKING:
-    from ..ports.stores import RunStore, ThreadStore
+    from ..ports.runs import RunStore
+    from ..ports.stores import ThreadStore
 
 _MESSAGES_PER_PAGE: Final = 50
 
@@ -42,7 +43,7 @@ async def read_outcome(threads: ThreadStore, runs: RunStore, run: Run, max_bytes
 
 
 async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -> Outcome:
-    """Return the outcome ``cut``, and add the messages and requests that it omits."""
+    """Return the complete outcome, with the messages and requests that the outcome ``cut`` omits."""
     messages, requests = cut.messages, cut.requests
     if "messages" in cut.omitted:
         messages = (await _messages_of(threads, cut.run, messages[0].parent_id, None))[0] + messages
@@ -52,7 +53,10 @@ async def complete_outcome(threads: ThreadStore, runs: RunStore, cut: Outcome) -
 
 
 async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None) -> AsyncGenerator[Message]:
-    """Yield the messages from ``leaf_id`` (None: the newest of the thread) to the root. Read one page at a time."""
+    """Yield the messages from ``leaf_id`` to the root. If ``leaf_id`` is None, begin at the newest message of the thread.
+
+    Read page by page.
+    """
     cursor: str | None = None
     while True:
         path = PathRequest(leaf_id=leaf_id, limit=_MESSAGES_PER_PAGE, cursor=cursor, newest_first=True)
@@ -65,7 +69,9 @@ async def path_to_root(threads: ThreadStore, thread_id: str, leaf_id: str | None
 
 
 async def _messages_of(threads: ThreadStore, run: Run, last: str | None, max_bytes: int | None) -> tuple[list[Message], bool]:
-    """Return the run's messages up to ``last``, in order. Return also whether earlier messages are left out for their size.
+    """Return the run's messages up to ``last``, in order.
+
+    Also return whether earlier messages are left out because of their size.
 
     ``last``: the id of the run's last message. All messages of a run are next to each other on one path.
     """
@@ -85,7 +91,10 @@ async def _messages_of(threads: ThreadStore, run: Run, last: str | None, max_byt
 
 
 async def _requests_of(runs: RunStore, run: Run, max_bytes: int | None) -> tuple[list[HitlRequest], bool]:
-    """Return the run's pending requests, the oldest first. Return also whether later requests are left out for their size."""
+    """Return the run's pending requests, the oldest first.
+
+    Also return whether later requests are left out because of their size.
+    """
     found: list[HitlRequest] = []
     left, cursor = max_bytes or 0, None
     while run.status is RunStatus.SUSPENDED:

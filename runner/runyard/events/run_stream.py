@@ -1,8 +1,8 @@
 """Follow one run's events. Recent events are read from Redis. Events that Redis lost are made from Postgres (E1, E2, E4).
 
-The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. ``n`` counts the events of one attempt. With
-these ids, a reader merges both sources and delivers each event once. A missing number means that an event was lost. If no
-event comes for RECHECK_SECONDS, the reader reads the state of the run from Postgres.
+The ids ``<fence>-<n>`` order a run's events. A later attempt has a higher fence. ``n`` counts the events of one attempt. By
+these ids, a reader merges the events from Redis and Postgres, and delivers each event once. If a number is missing, an event
+was lost. If no event comes for RECHECK_SECONDS, the reader reads the state of the run from Postgres.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Position: TypeAlias = tuple[int, int]
 
 START: Final[Position] = (-1, 0)
 RETRY_SECONDS: Final = 0.5
-"""Seconds between two tries to reach Redis. Also the seconds between two tries to find the thread of a scheduled run."""
+"""Seconds between two tries to reach Redis, and between two tries to find the thread of a scheduled run."""
 END_ARRIVAL_SECONDS: Final = 1.0
-"""Seconds that a reader waits until Redis has the last event of a run that has stopped."""
+"""Maximum number of seconds that a reader waits until Redis has the last event of a run that has stopped."""
 RECHECK_SECONDS: Final = 5.0
 """Seconds without an event, after which a reader asks Postgres whether the run has stopped."""
 
 
 def position(event_id: str | None) -> Position | None:
-    """Return the fence and the n of an event id. Return None for None, and for an id of another form."""
+    """Return the fence and the ``n`` of an event id. Return None if ``event_id`` is None or has another form."""
     fence, _, n = (event_id or "").partition("-")
     try:
         return int(fence), int(n)
@@ -46,7 +46,7 @@ def position(event_id: str | None) -> Position | None:
 
 @dataclass
 class Cursor:
-    """The position of one reader. ``at``: the position of the last admitted event."""
+    """The position of one reader. ``at``: the position of the last event that the reader admitted."""
 
     at: Position = START
 
@@ -68,7 +68,7 @@ class Cursor:
         return n > (self.at[1] if fence == self.at[0] else 0) + 1
 
     def turns(self, event: Event) -> bool:
-        """Return whether ``event`` is the first event of the run's second or a later attempt.
+        """Return whether ``event`` is the first event of an attempt, and this attempt is not the run's first.
 
         The previous attempt may have crashed between a commit and the write of the commit's events.
         """
@@ -76,7 +76,7 @@ class Cursor:
         return place is not None and place[0] > self.at[0] and _attempt(event) != 1
 
     def begins_late(self, event: Event) -> bool:
-        """Return whether ``event`` is the first admitted event, and does not belong to the run's first attempt."""
+        """Return whether no event was admitted before ``event``, and ``event`` does not belong to the run's first attempt."""
         attempt = _attempt(event)
         return self.at == START and isinstance(attempt, int) and attempt > 1
 
@@ -95,15 +95,17 @@ def follow_run(
     recheck: float = RECHECK_SECONDS,
     found: Run | None = None,
 ) -> AsyncGenerator[Event]:
-    """Yield the events of one run after ``last_event_id`` (None: all), live, until the run ends or is suspended.
+    """Yield the events of one run after ``last_event_id``, live, until the run ends or is suspended.
 
-    The type of the last event is one of STREAM_ENDS. This event is sent after its transaction has committed. If
-    ``last_event_id`` is the id of this event, no event follows. A ``gap``, which has no id, announces that events were lost.
-    After the gap come the events that can be read from Postgres. If the run has continued after a ``run.suspended`` or
+    If ``last_event_id`` is None, yield all events.
+
+    The type of the last event is one of STREAM_ENDS. The last event is sent after its transaction has committed. If
+    ``last_event_id`` is the id of the last event, no event follows. A ``gap``, which has no id, announces that events were
+    lost. The events that can be read from Postgres follow the gap. If the run has continued after a ``run.suspended`` or
     ``run.failed``, the stream continues too.
 
     ``recheck``: seconds without an event after which the run is read from Postgres. ``found``: the run, if the caller has just
-    read it. The run may be inherited.
+    read it. The run can be inherited.
 
     Raises RunNotFoundError, also for an inherited run whose thread was deleted.
     """
@@ -113,7 +115,7 @@ def follow_run(
 def events_so_far(backend: Backend, thread_id: str, run_id: str, last_event_id: str | None = None) -> AsyncGenerator[Event]:
     """Yield the events that :func:`follow_run` can yield without waiting. Raises RunNotFoundError.
 
-    If the run continues, a later call yields the events after the last event in Redis.
+    As long as the run has not stopped, the iteration ends after the last event in Redis. A later call yields the later events.
     """
     return _Reader(backend, thread_id, run_id, RECHECK_SECONDS).read(last_event_id, None, live=False)
 
@@ -151,9 +153,11 @@ class _Reader:
                     yield event
 
     async def _resume(self, run: Run, ref: RunRef, last_event_id: str) -> bool:
-        """Place the cursor after ``last_event_id``. Return False if Redis lacks this event, because events may then be lost.
+        """Place the cursor after ``last_event_id``. Return False if Redis lacks this event.
 
-        If the run has had no event with this id, the cursor stays at the beginning.
+        In this case, Redis may lack later events too.
+
+        If the run never had an event with this id, the cursor stays at the beginning.
         """
         at = position(last_event_id)
         try:
@@ -165,9 +169,9 @@ class _Reader:
         return held
 
     async def _issued(self, run: Run, ref: RunRef, at: Position) -> bool:
-        """Return whether the run may have had an event ``at``.
+        """Return whether the run may have had an event with the position ``at``.
 
-        If ``at`` is not before the present end of the run, ask Postgres.
+        If ``at`` is not before the last event of the run, ask Postgres.
         """
         if at < (_end(run) if run.stopped else (run.fence or 0, sys.maxsize)):
             return True
@@ -176,7 +180,8 @@ class _Reader:
         return any(position(event.id) == at for event in found)
 
     async def _underway(self, ref: RunRef, run: Run) -> None:
-        """If a run has just stopped, wait a moment until Redis has its last event. Redis then has all earlier events too."""
+        """If the run has just stopped, wait a moment until Redis has the last event of the run. Redis then has all earlier
+        events too."""
         with suppress(TimeoutError, BackendUnavailableError):
             if run.event_id is None or await self.backend.events.holds(ref, run.event_id):
                 return
@@ -211,11 +216,11 @@ class _Reader:
     async def _deliver(self, ref: RunRef, arrival: Event | None) -> AsyncIterator[Event]:
         """Yield the events that were lost before ``arrival``, then ``arrival``.
 
-        ``arrival``: an event, or None after a time without an event. After None, and after an event of STREAM_ENDS, ask
+        ``arrival``: an event, or None after a time without an event. If ``arrival`` is None or an event of STREAM_ENDS, ask
         Postgres whether the run has stopped.
 
-        A gap that the event log reports is not passed on, because Postgres may have the missing events. If events are still
-        missing, the number of the next event shows the loss, unless the next event belongs to another attempt.
+        A gap from the event log is not passed on, because Postgres may have the missing events. If Postgres does not have
+        these events either, the number of the attempt's next event shows the loss.
         """
         if arrival is not None and arrival.id is None:
             self.doubt = True
@@ -235,7 +240,9 @@ class _Reader:
     async def _catch_up(
         self, ref: RunRef, until: Position | None, arrived: Event | None = None, *, to_the_end: bool = True
     ) -> AsyncIterator[Event]:
-        """Yield the events after the cursor up to ``until`` (inclusive, None: all), and a gap for each loss.
+        """Yield the events after the cursor up to and including ``until``, and a gap for each loss.
+
+        If ``until`` is None, yield all later events.
 
         Redis is read one page at a time. Postgres is read where a number is missing, and at the start of each attempt.
         ``to_the_end``: also read Postgres after the last event in Redis. ``arrived``: the event that follows the events in
@@ -261,7 +268,10 @@ class _Reader:
                     yield each
 
     def _admit(self, event: Event) -> Iterator[Event]:
-        """Yield ``event``, unless the reader has seen it. If events may be missing and no gap was sent, yield a gap first."""
+        """Yield ``event``, unless the reader has seen it.
+
+        If events before ``event`` may be missing, and no gap was sent for them, yield a gap first.
+        """
         doubtful = self.doubt and self.cursor.turns(event)
         hole = self.cursor.skips(event) or doubtful or self.cursor.begins_late(event)
         if self.cursor.admit(event):
@@ -271,7 +281,7 @@ class _Reader:
             yield event
 
     async def _proved(self, ref: RunRef, until: Position | None, *, inclusive: bool = True) -> AsyncIterator[Event]:
-        """Yield the events after the cursor, up to ``until``, from Postgres. Read one page at a time."""
+        """Yield the events after the cursor, up to ``until``, from Postgres. Read page by page."""
         after = self._after()
         while page := await self.backend.runs.run_events(ref, after):
             for event in page:
@@ -303,7 +313,7 @@ class _Reader:
         run = await self.backend.runs.run(self.thread_id, self.run_id)
         if run is None:
             raise RunNotFoundError(
-                f"thread {self.thread_id!r} has no run {self.run_id!r}; if it was enqueued in a transaction, commit first",
+                f"thread {self.thread_id!r} has no run {self.run_id!r}; if a transaction enqueued the run, commit it first",
                 thread_id=self.thread_id,
                 run_id=self.run_id,
             )

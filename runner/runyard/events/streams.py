@@ -1,4 +1,4 @@
-"""The Streams port for a process that is connected to the store and the event log."""
+"""The implementation of the Streams port in a process that is connected to the store and the event log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class DirectStreams:
-    """Implements :class:`runyard.ports.streams.Streams`. It reads the stores and the event log of ``backend``."""
+    """Implements :class:`runyard.ports.streams.Streams`.
+
+    The streams are read from the stores and the event log of ``backend``.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -17,19 +17,22 @@ from ..domain.validation import check_id
 from .run_stream import START, position
 
 MAX_CURSOR_BYTES: Final = 6000
-"""Maximum number of bytes of the runs in a cursor, which must fit into a header. Events of other runs may be sent again."""
+"""Maximum number of bytes that the runs in a cursor take, because a cursor must fit into a header.
+
+If a run does not fit into the cursor, its events may be sent again.
+"""
 MAX_NAMED_RUNS: Final = 128
-"""Maximum number of runs in a cursor. Each run may cost a query."""
+"""Maximum number of runs in a cursor. A reader may need a query for each run."""
 MAX_NUMBER: Final = 2**63
-"""An upper bound (exclusive) of fences and of the numbers of events."""
+"""Every fence and every number of an event is less than this number."""
 _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 
 
 class KnownRun(NamedTuple):
     """The state of a run when it was last listed. ``waits``: whether the run was queued or suspended.
 
-    If the run waits, its end will have a higher fence than every event that was passed on before the listing. Otherwise the
-    fence of its end is ``fence`` or higher.
+    If the run was queued or suspended, its end will have a higher fence than every event that was passed on before the
+    listing. Otherwise the fence of its end will be ``fence`` or higher.
     """
 
     accepted_at: datetime
@@ -47,9 +50,9 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: the runs whose end the reader has not seen. It maps a run id to
-    the id of the last event of the run that the reader saw, or to an empty text. ``since``: runs that were accepted at this
-    time or later may be missing in ``open``. None if no run is missing.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose ends the reader has not seen. The key is the run
+    id. The value is the id of the run's last event that the reader saw, or an empty text. ``since``: runs that were accepted
+    at this time or later may be missing in ``open``. ``since`` is None if no run is missing.
     """
 
     top: int = -1
@@ -73,7 +76,7 @@ class ThreadCursor:
         return base64.urlsafe_b64encode(text.encode()).decode()
 
     def _possible(self) -> bool:
-        """Return whether a stream may have issued this cursor."""
+        """Return whether a stream can have issued this cursor."""
         return (
             type(self.top) is int
             and -1 <= self.top < MAX_NUMBER
@@ -86,9 +89,9 @@ class ThreadCursor:
     def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
         """Return this position with at most MAX_NAMED_RUNS open runs, in at most ``room`` bytes.
 
-        A position without some of the runs is an earlier position. Runs that wait are left out first, because a listing back
-        to ``since`` finds them again. If a run that does not wait is left out, ``top`` is set below the fence of its end. With
-        a higher ``top``, the end of the run would count as seen.
+        If runs are left out, the returned position is an earlier position. Runs that wait are left out first, because a
+        listing of the runs accepted after ``since`` finds them again. If a run that does not wait is left out, ``top`` is set
+        below the fence of its end. Otherwise the end of the run would count as seen.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
@@ -114,7 +117,7 @@ class ThreadCursor:
             self.open[event.run_id] = event.id
 
     def left_behind(self, run: Run) -> bool:
-        """Return whether the run ended and the reader saw its end."""
+        """Return whether the run has ended and the reader has seen its end."""
         end = position(run.event_id)
         return run.ended and run.run_id not in self.open and end is not None and end[0] <= self.top
 

@@ -1,13 +1,13 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
-Each of up to MAX_FOLLOWED_RUNS running runs has a task. The task follows the run (:mod:`runyard.events.run_stream`) and passes
-its events on at once. One more task reads the other runs in turn. These are further running runs, runs that wait, and ended
-runs whose end this reader has not seen. The number of tasks and reads is therefore bounded for any cursor
-(:mod:`runyard.events.thread_cursor`).
+Each running run has a task, up to MAX_FOLLOWED_RUNS tasks. The task follows its run (:mod:`runyard.events.run_stream`) and
+passes each event of the run on at once. One more task reads the other runs, one after the other. The other runs are running
+runs without a task, runs that wait, and ended runs whose end this reader has not seen. The number of tasks and reads is
+therefore bounded for any cursor (:mod:`runyard.events.thread_cursor`).
 
-A transaction that changes a thread locks the thread's row until it commits. A later commit on the thread therefore never has a
-lower fence. If an event has a higher fence than all earlier events, the reader lists the thread's runs before it passes the
-event on. The reader therefore misses no run that began before this event.
+A transaction that changes a thread locks the thread's row until it commits. Therefore a commit never has a lower fence than an
+earlier commit on the same thread. If an event has a higher fence than all earlier events, the reader lists the thread's runs
+before it passes this event on. The reader therefore misses no run that began before this event.
 """
 
 from __future__ import annotations
@@ -31,22 +31,27 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 50
 RUN_POLL_SECONDS: Final = 30.0
-"""Seconds without an event, after which the reader lists the runs. The list shows runs that no event announced."""
+"""Seconds without an event, after which the reader lists the thread's runs. The list has runs that no event announced."""
 MAX_FOLLOWED_RUNS: Final = 100
-"""Maximum number of runs that one reader follows at once. The reader reads further running runs in turn."""
+"""Maximum number of runs that one reader follows at once. The reader reads further running runs one after the other."""
 TURN_SECONDS: Final = 1.0
-"""Seconds between two rounds in which the runs without a task are read in turn."""
+"""Seconds between two rounds. In a round, the runs without a task are read one after the other."""
 MAX_RUNS_TAKEN_UP: Final = 500
-"""Maximum number of runs of one kind (running, waiting, ended unseen) in one listing.
+"""Maximum number of runs of one kind in one listing.
 
-If there are more, the reader sends a gap.
+The kinds are running runs, waiting runs, and ended runs whose end was not seen. If there are more runs of a kind, the reader
+sends a gap.
 """
 MAX_UNREAD_EVENTS: Final = 100
-"""Maximum number of events of all runs that wait for a slow reader. At this number, the tasks stop reading for a while."""
+"""Maximum number of events, of all runs together, that wait for a slow reader.
+
+At this number, the tasks pause until the reader takes events.
+"""
 MAX_UNREAD_CHARACTERS: Final = 2**18
 """Maximum number of characters in the events that wait for a slow reader. A single event may have more.
 
-The text of an event counts twice, because the event may also keep its JSON. The JSON of a sealed event counts once.
+The text of an event counts twice, because the event may also keep its JSON. A sealed event has only its JSON, which counts
+once.
 """
 
 
@@ -60,8 +65,8 @@ async def follow_thread(
     The events of one run come in order, each once. ``run.suspended`` and the terminal events do not end the stream. A ``gap``
     with a run id announces that events of this run were lost. A ``gap`` without a run id has one of two causes: ``after`` is
     not a cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since the cursor. In the second
-    case the events of the oldest of these runs are left out. ``look``: seconds without an event after which the reader
-    lists the runs.
+    case, the events of the oldest of these runs are missing in the stream. ``look``: seconds without an event after which the
+    reader lists the runs.
 
     Raises ThreadNotFoundError.
     """
@@ -83,8 +88,8 @@ async def follow_thread(
 async def thread_cursor(backend: Backend, thread_id: str) -> str:
     """Return the cursor of a new reader that has seen no event. Raises ThreadNotFoundError.
 
-    Without a cursor, :func:`follow_thread` begins at this cursor. A reader can store the cursor before it connects. It then
-    misses no event, even if its connection breaks before the first event.
+    Without a cursor, :func:`follow_thread` begins at this cursor. A reader can store the cursor before it connects. The reader
+    then misses no event, even if the connection breaks before the first event.
     """
     reader = _Reader(backend, thread_id, await _key(backend, thread_id), ThreadCursor(), RUN_POLL_SECONDS)
     await reader.begin()
@@ -99,7 +104,10 @@ async def _key(backend: Backend, thread_id: str) -> int:
 
 
 class Unread:
-    """The queue of a reader: events, and requests to list the runs (None). ``put`` waits for room."""
+    """The queue of a reader. An entry is an event, or None as a request to list the runs.
+
+    ``put`` waits while the queue is full.
+    """
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[Event | None, int]] = asyncio.Queue(MAX_UNREAD_EVENTS)
@@ -162,8 +170,8 @@ class _Reader:
     async def begin(self) -> None:
         """Skip the runs that have ended. Put the ids of the other runs into ``place.open``.
 
-        If ``place.open`` lacks an open run, this run began after the last of the ended runs had ended. Its end will therefore
-        have a higher fence than the ends of these runs.
+        If ``place.open`` lacks a run that has not ended, this run began after the last of the ended runs had ended. The end of
+        this run will therefore have a higher fence than the ends of the ended runs.
         """
         ends = [0]
         for status in (None, *ENDED):  # the newest runs may all be waiting
@@ -211,7 +219,7 @@ class _Reader:
         await asyncio.gather(*self.following.values(), *others, return_exceptions=True)
 
     async def _listen(self) -> None:
-        """Request a listing when a run begins, and each time no run begins for ``look`` seconds."""
+        """Request a listing of the runs when a run begins, and whenever no run has begun for ``look`` seconds."""
         while True:
             try:
                 async with aclosing(with_silence(self.backend.events.begins(self.key), self.look)) as begins:
@@ -225,7 +233,7 @@ class _Reader:
     async def _discover(self) -> bool:
         """List the runs whose end this reader has not seen, and read them.
 
-        Return True if this listing is incomplete and the previous listing was complete.
+        Return whether this listing is incomplete and the previous listing was complete.
         """
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
@@ -251,7 +259,10 @@ class _Reader:
         return run.status is not RunStatus.RUNNING and self.passed.get(run.run_id) == run
 
     def _follow(self, run: _Listed) -> bool:
-        """Follow the run if it is running and fewer than MAX_FOLLOWED_RUNS are followed. Return whether the run is followed."""
+        """Follow the run if it is running and fewer than MAX_FOLLOWED_RUNS runs are followed.
+
+        Return whether the run is followed.
+        """
         for run_id in [id for id, task in self.following.items() if task.done()]:
             del self.following[run_id]
         if run.run_id in self.following:
@@ -263,7 +274,7 @@ class _Reader:
         return True
 
     async def _take_turns(self) -> None:
-        """Read the runs that are not followed. If some of them are running, ask for a listing soon."""
+        """Read the runs that are not followed. If any of these runs is running, request a listing after TURN_SECONDS."""
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))
@@ -301,7 +312,7 @@ class _Reader:
         return list(found.values()), whole
 
     async def _list(self, found: dict[str, Run], status: RunStatus | None, *, unseen: bool = False) -> bool:
-        """Add the thread's runs of ``status`` (None: all) to ``found``, the newest first.
+        """Add the thread's runs of ``status`` to ``found``, the newest first. If ``status`` is None, add runs of every status.
 
         ``unseen``: leave out runs whose end was seen, and stop at such runs. Return False if there are more than
         MAX_RUNS_TAKEN_UP runs.
@@ -343,7 +354,10 @@ class _Reader:
 
 
 class _Listed(NamedTuple):
-    """The fields of a listed run. If the run has new events, at least one of these fields has changed."""
+    """The fields by which the reader notices new events of a listed run.
+
+    With new events, at least one of these fields changes.
+    """
 
     run_id: str
     status: RunStatus
@@ -358,6 +372,6 @@ class _Listed(NamedTuple):
 def _urgency(run: Run) -> tuple[bool, int]:
     """Return the sort key: running runs first, then the other runs by the fences of their ends.
 
-    In this order, the cursor of each event still covers the runs that the reader has not read yet.
+    In this order, the cursor of each passed event is valid for the runs that the reader has not read yet.
     """
     return run.status is not RunStatus.RUNNING, KnownRun.of(run).fence

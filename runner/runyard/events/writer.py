@@ -1,9 +1,9 @@
-"""Write events. An attempt numbers and joins its events. A worker sends the events of all its attempts in one call.
+"""Write the events of attempts to the event log. A worker sends the events of all its attempts in one call.
 
 An :class:`EventEmitter` numbers the events of one attempt, ``"<fence>-<n>"``. The numbers have no gaps, because a missing
-number means to a reader that an event was lost. Before a write to the store commits, it reserves the numbers of its events
-(:meth:`EventEmitter.reserve`). These events and all later events are sent when the outcome of the commit is known. The
-:class:`EventWriter` sends the events of a worker.
+number means to a reader that an event was lost. Before an attempt writes to the store, it reserves the numbers for the events
+of this write (:meth:`EventEmitter.reserve`). These events and all later events are sent when the outcome of the commit is
+known. The :class:`EventWriter` sends the events of a worker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ..ports.refs import AttemptToken, RunRef
 from ..ports.scheduling import EventLog, OutsideEvent
 
 ATTEMPT_WRITE_SECONDS: Final = 0.02
-"""Seconds between two writes of an attempt if only deltas wait. The first event after a pause is written at once."""
+"""Seconds between two writes of one attempt's events, if only deltas wait. The first event after a pause is written at once."""
 WORKER_WRITE_SECONDS: Final = 0.005
-"""Seconds between two writes of the worker if only deltas wait. The deltas of many attempts then share one call."""
+"""Seconds between two writes of a worker's events, if only deltas wait. The deltas of many attempts then share one call."""
 RETRY_SECONDS: Final = 0.5
-"""Seconds between two tries while the event log is unreachable."""
+"""Seconds between two tries of a write while the event log is unreachable."""
 MAX_HELD_EVENTS: Final = 20_000
 """Maximum number of events that a worker holds while the event log is unreachable.
 
-If there are more events, the worker drops all of them. Readers notice the missing numbers.
+If there are more events, the worker drops all held events. Readers notice the missing numbers.
 """
 DROPS_LOG_SECONDS: Final = 10.0
 """Minimum number of seconds between two log lines about dropped events."""
@@ -41,7 +41,7 @@ MAX_DELTA_CHARACTERS: Final = MAX_BYTES["delta"] // 4
 """Maximum number of characters of text in one delta. A character has at most four bytes in UTF-8."""
 
 UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
-"""Errors of a log that cannot encode an event, such as an event with a number of more than 64 bits."""
+"""Errors that an event log raises for an event that it cannot encode. An example is a number of more than 64 bits."""
 
 Batch = Sequence[tuple[RunRef, Sequence[Event]]]
 
@@ -57,7 +57,8 @@ class _Slot:
 
 @dataclass(slots=True)
 class Reservation:
-    """The event numbers that a write has reserved, from ``first`` on. :meth:`fill` or :meth:`drop` ends the reservation."""
+    """Reserved numbers for the events of one write. ``first``: the first of these numbers. :meth:`fill` or :meth:`drop` ends
+    the reservation."""
 
     stream: EventEmitter
     first: int
@@ -84,18 +85,19 @@ class EventSink(Protocol):
 
 
 class EventEmitter:
-    """The events of one attempt, in order. At most one reservation may be open at a time.
+    """The events of one attempt, in order. Only one :class:`Reservation` at a time can be open.
 
-    ``spoke_at``: the time of the first streamed text in seconds of the monotonic clock, or None. ``taken_at``: the time of the
-    last :meth:`take` on the same clock.
+    ``queued``: the event ``run.queued``, which is written before the first event of the attempt, or None. ``spoke_at``: the
+    time of the first streamed text in seconds of the monotonic clock, or None. ``taken_at``: the time of the last :meth:`take`
+    on the same clock.
     """
 
-    def __init__(self, writer: EventSink, attempt: AttemptToken, thread_id: str) -> None:
+    def __init__(self, writer: EventSink, attempt: AttemptToken, thread_id: str, queued: Event | None = None) -> None:
         self._writer = writer
         self._attempt = attempt
         self._thread_id = thread_id
         self._next = 1
-        self._slots: deque[_Slot] = deque()
+        self._slots = deque([] if queued is None else [_Slot(0, queued)])
         self._closed = False
         self.spoke_at: float | None = None
         self.taken_at = -math.inf
@@ -143,7 +145,7 @@ class EventEmitter:
         return Reservation(self, first, [self._add() for _ in range(count)])
 
     def withdraw(self, slots: list[_Slot]) -> None:
-        """Release the numbers of ``slots``. The events after them then get lower numbers."""
+        """Release the numbers of ``slots``. Later events of the attempt then get lower numbers."""
         if not slots:
             return
         gone, first = {id(slot) for slot in slots}, slots[0].n
@@ -159,7 +161,7 @@ class EventEmitter:
         self._closed = True
 
     def take(self) -> list[Event]:
-        """Remove and return the events before the first reserved number. An event whose text cannot be joined is dropped."""
+        """Remove and return the events before the first reserved number. A delta whose pieces cannot be joined is dropped."""
         self.taken_at = time.monotonic()
         ready = []
         while self._slots and (event := self._slots[0].event) is not None:
@@ -201,7 +203,7 @@ class EventWriter:
         self._drops_logged_at = -math.inf
 
     def pending(self, stream: EventEmitter, *, urgent: bool = False) -> None:
-        """Record that ``stream`` has events to write. ``urgent``: write them at once, not at the next tick."""
+        """Record that ``stream`` has events to write. ``urgent``: write these events without a pause."""
         self._streams[stream] = None
         self._some.set()
         if urgent:
@@ -232,7 +234,7 @@ class EventWriter:
                     await self._urgent.wait()
 
     def close(self) -> None:
-        """Let :meth:`run` end after one more write."""
+        """Make :meth:`run` end after one more write."""
         self._closing = True
         self._some.set()
         self._urgent.set()
@@ -295,7 +297,7 @@ class EventWriter:
 
 
 def _dropped(events: int, first: RunRef, error: Exception) -> None:
-    """Count dropped events. Log ``error``, the current exception. ``first``: the run of the first event."""
+    """Count dropped events. Log ``error``, the current exception. ``first``: the run of the first dropped event."""
     _count(events)
     _log_drops(events, first, error, trace=True)
 

@@ -15,30 +15,34 @@ from ..errors import BackendUnavailableError
 from ..ports.graph_checkpoints import AttemptGraphs, GraphCheckpointStore
 from ..ports.refs import AttemptToken
 from ..ports.results import Ledger, Step
-from ..ports.stores import Backend, RunStore
+from ..ports.runs import RunStore
+from ..ports.stores import Backend
 from ..support.store_retries import patiently
 from .children import Children
+from .history_window import page_of
 
 
 class StoreUnansweredError(BackendUnavailableError):
     """The attempt's own store did not answer. This is not an error of the agent.
 
-    Any other BackendUnavailableError is an error of the agent. In this case, the agent's code called a deployment that did not
-    answer.
+    If a deployment that the agent itself calls does not answer, the agent gets a BackendUnavailableError of another class.
+    That error counts as an error of the agent.
     """
 
 
 class AttemptStore(Protocol):
     """The reads and writes of an attempt.
 
-    ``durable``: False in a probe, which cannot ask a human. ``waits``: whether the store keeps waits. Only workers end waits.
-    ``children``: the object that starts children, or None if the attempt cannot have children.
+    ``durable``: False in a probe, which cannot ask a human. ``waits``: True if the store keeps waits. ``children``: the object
+    that starts children, or None if the attempt cannot have children.
 
     ``graphs``: the checkpoints of graphs, or None if the attempt has none.
 
+    ``recent``: see :class:`~runyard.ports.stores.RunStore`.
+
     ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
-    ``run_usage``: the usage in the run's record. ``append`` and ``finish_step`` raise that usage to ``usage``, the usage of the
-    run so far, in the same commit. None leaves the record unchanged.
+    ``run_usage``: the usage in the run's record. ``usage`` of ``append`` and ``finish_step`` is the usage of the run so far.
+    It is stored in the record in the same commit as the messages or the step. If it is None, the record stays unchanged.
     """
 
     durable: bool
@@ -47,6 +51,7 @@ class AttemptStore(Protocol):
     graphs: AttemptGraphs | None
 
     async def context(self) -> list[Message]: ...
+    async def recent(self, limit: int, before: Message | None = None) -> list[Message]: ...
     async def ledger(self) -> Ledger: ...
     async def thread_usage(self) -> Usage: ...
     async def run_usage(self) -> Usage: ...
@@ -77,6 +82,9 @@ class FencedAttemptStore:
     async def context(self) -> list[Message]:
         return await patiently(lambda: self._runs.context(self._attempt))
 
+    async def recent(self, limit: int, before: Message | None = None) -> list[Message]:
+        return await patiently(lambda: self._runs.recent(self._attempt, limit, before))
+
     async def ledger(self) -> Ledger:
         return await patiently(lambda: self._runs.ledger(self._attempt))
 
@@ -106,13 +114,16 @@ class ProbeAttemptStore:
     children: Children | None = None
 
     def __init__(self, snapshot: Sequence[Message], run: Run, graphs: GraphCheckpointStore | None = None) -> None:
-        """``graphs``: the store of the tenant's checkpoints of graphs. The probe reads these checkpoints."""
+        """``graphs``: the store of the checkpoints of the tenant's graphs. The probe reads these checkpoints."""
         self.graphs = AttemptGraphs(graphs) if graphs is not None else None
-        self._snapshot = by_run(snapshot)
+        self._snapshot = snapshot
         self.written = [run.input.model_copy(update={"run_id": run.run_id})] if run.input is not None else []
 
     async def context(self) -> list[Message]:
-        return [*self._snapshot, *self.written]
+        return [*by_run(self._snapshot), *self.written]
+
+    async def recent(self, limit: int, before: Message | None = None) -> list[Message]:
+        return page_of([*self._snapshot, *self.written], limit, before)
 
     async def ledger(self) -> Ledger:
         return Ledger()

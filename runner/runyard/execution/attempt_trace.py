@@ -1,7 +1,7 @@
 """The span of an attempt, and its links to the other attempts and runs (T1).
 
 The id of an attempt's span is derived from the run and the number of the attempt. If a run was accepted without a trace, its
-trace id is derived from the run. Each worker can compute these ids, and no store keeps them. The next attempt can therefore
+trace id is derived from the run. Every worker can compute these ids. No store keeps these ids. The next attempt can therefore
 link to the span of the previous attempt. If the worker of the previous attempt died, the next attempt makes the lost span.
 """
 
@@ -78,13 +78,15 @@ class AttemptTrace:
         return nullcontext() if self._run.trace_context is None else tracing.within(self._run.trace_context)
 
     def candidate(self, agent: str) -> AbstractContextManager[object]:
-        """Make the span of a fan-out's probe. For the probe of a ``fork_once``, the attempt's span is enough."""
+        """Make the span of one probe of a fan-out. The probe of a ``fork_once`` gets no span, because the attempt already has
+        one."""
         if self._run.kind != "fork_many":
             return nullcontext()
         return tracing.span(f"candidate {agent}", attributes={"gen_ai.agent.name": agent})
 
     async def relate(self, backend: Backend) -> None:
-        """Link the attempt to an attempt of a dead worker, or to the run after which its thread was forked.
+        """Link the attempt to the previous attempt if the worker of that attempt died. Link the first run of a fork to the run
+        after which the thread was forked.
 
         A dead worker cannot end the span of its attempt. This method makes the span instead. If this method fails, the links
         are missing.
@@ -99,7 +101,7 @@ class AttemptTrace:
             if (source := await self._source(of_tenant)) is not None:
                 tracing.add_link(self.span, source.trace_context, "fork")
         except Exception as error:  # a missing link must not fail the run
-            log.warning("attempt_not_linked", error=str(error))
+            log.warning("attempt_trace_links_missing", error=str(error))
 
     def continues(self, why: str) -> None:
         """Link to the previous attempt. ``why``: ``takeover``, ``suspension`` or ``retry``."""
@@ -108,19 +110,19 @@ class AttemptTrace:
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
         """Record that answers started this attempt.
 
-        Link to the attempt that asked, and record the wait since the last answer.
+        Link to the attempt that asked the questions. Record the time since the last answer.
         """
         self.continues("suspension")
         if self.span.is_recording() and (times := [request.answered_at for request in answered if request.answered_at]):
             self._waited(max(times))
 
     def failed(self, error: BaseException) -> None:
-        """Record the error of the agent."""
+        """Record the agent's error in the span."""
         self._failed = True
         tracing.fail(self.span, error)
 
     def count(self, usage: Usage | None) -> None:
-        """Add to the usage of the attempt."""
+        """Add ``usage`` to the usage that the attempt's span records."""
         if usage is not None and self.span.is_recording():
             self._usage = usage if self._usage is None else self._usage + usage
 
@@ -128,7 +130,7 @@ class AttemptTrace:
         """End the attempt's span.
 
         ``ended``: the end that was written, or None. ``lost``: whether another attempt has the run. If so, this process drops
-        the span, because the other attempt makes the span (:meth:`relate`).
+        the span, because the other attempt makes this span (:meth:`relate`).
         """
         if lost and tracing.chooses_ids():
             return
@@ -170,7 +172,7 @@ class AttemptTrace:
     def _ids(self, number: int) -> tracing.SpanIds:
         """Return the ids of the attempt ``number``.
 
-        They depend on the run's time of acceptance, and so differ between deployments.
+        The ids depend on the time at which the run was accepted. They therefore differ between deployments.
         """
         of_run = f"{self._claim.ref.thread_key}/{self._run.run_id}/{_nanoseconds(self._run.accepted_at)}"
         return tracing.SpanIds(_derived(of_run, 16), _derived(f"{of_run}/{number}", 8))
@@ -219,7 +221,9 @@ class AttemptTrace:
                 return found
 
     async def _source(self, of_tenant: Backend) -> Run | None:
-        """Return the run after which this run forks, or after which its thread was forked.
+        """Return the run after which a fork begins.
+
+        If this run is a fork job, the fork is the thread that this job makes. If this run is a prompt, the fork is its thread.
 
         Return None if there is no such run.
         """
@@ -233,7 +237,7 @@ class AttemptTrace:
 
 
 def _remote(traceparent: str | None) -> Span:
-    """Return a span of another process. The span has only a context."""
+    """Return a span of another process. This span has a context and no other data."""
     from opentelemetry.trace import NonRecordingSpan
 
     found = tracing.span_context(traceparent)

@@ -39,7 +39,7 @@ class Children:
         await apply_effects(accepted.effects, self._backend)
 
     async def outcome(self, thread_id: str, run_id: str) -> JsonObject:
-        """Return the record of an ended child. :func:`read_child` reads this record."""
+        """Return the record of an ended child, for :func:`read_child`."""
         run = await patiently(lambda: self._backend.runs.run(thread_id, run_id))
         found: JsonObject = {"thread_id": thread_id, "run_id": run_id, "status": None}
         if run is None or run.deleted_at is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
@@ -19,7 +19,7 @@ from ..domain.requests import HitlRequest, check_requests
 from ..domain.runs import Run
 from ..domain.size_limits import JsonObject, JsonValue, check_value
 from ..domain.waits import MAX_WAIT_SECONDS
-from ..errors import CapabilityMissingError, InvalidInputError, RunyardError
+from ..errors import BackendUnavailableError, CapabilityMissingError, InvalidInputError, RunyardError
 from ..events.writer import EventEmitter
 from ..ports.graph_checkpoints import AttemptGraphs
 from ..ports.results import Ledger, Step
@@ -52,9 +52,9 @@ class RunContext(Parking):
 
     ``thread_id``, ``run_id``: the ids of the thread and the run. ``agent``: the name of the agent in its App, or None
     in-process. ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from the
-    leaf. ``deadline``: the time at which the attempt times out, or None. ``extra``: the thread's extra. ``config``: a copy of
-    the thread's config at the start of the attempt. Changes to the copy are not saved. ``result``: a JSON value for the caller
-    that enqueued the run, None by default. ``traceback_filter``: the filter of the App, or None.
+    leaf. ``deadline``: the time at which the attempt times out, or None for no timeout. ``extra``: the thread's extra.
+    ``config``: a copy of the thread's config at the start of the attempt. Changes to the copy are not saved. ``result``: a JSON
+    value for the caller that enqueued the run, None by default. ``traceback_filter``: the filter of the App, or None.
 
     A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.size_limits` allows.
 
@@ -103,7 +103,7 @@ class RunContext(Parking):
 
         The dict is saved when the run is suspended or completes (H11).
 
-        The agent may also assign another dict. If this dict lacks a key of the thread's extra, the key stays in the thread.
+        The agent can also assign another dict. Keys of the thread's extra that are missing in the dict stay in the thread.
         Raises InvalidInputError for a value that is not a dict.
         """
         return self._extra
@@ -130,7 +130,8 @@ class RunContext(Parking):
         return self._attempt_store.graphs
 
     def name_steps_by(self, part: Callable[[], str | None]) -> None:
-        """Give each part of an agent separate default names for its steps and questions. An adapter calls this method.
+        """Use separate default names for the steps and questions of each part of an agent, for example of each graph node.
+        Adapters call this method.
 
         A later attempt may execute one part without the others. The default names in a part must therefore not depend on other
         parts. ``part``: a function that returns the name of the part to which the calling code belongs, or None. This name
@@ -139,7 +140,7 @@ class RunContext(Parking):
         self._steps.part = part
 
     def stop(self) -> None:
-        """Mark the attempt as stopped. The executor then cancels the agent's task."""
+        """Mark the attempt as stopped. After this call, the executor cancels the agent's task."""
         self._cancelled = True
 
     # The last parameter of a function may be `idempotency_key`, a str. The caller does not give this argument.
@@ -191,6 +192,7 @@ class RunContext(Parking):
 
     async def _record_step(self, key: str, value: JsonValue) -> None:
         async with self._lock:
+            self._check()  # the end of the attempt counts the usage
             with self.usage_meter.recording() as usage:
                 await self._write(self._attempt_store.finish_step(key, value, usage=usage))
 
@@ -219,10 +221,10 @@ class RunContext(Parking):
         The answer is not appended to the run. Append ``answer.message`` to store the answer in the conversation.
 
         ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
-        ``tools``: functions that the model may call. This method does not call them. Execute the model's calls with
-        :meth:`tool`, and append their results before the next request. ``output_type``: the type of the answer. If an answer
-        does not fit this type, pydantic-ai repeats the request. ``instructions`` and ``settings``: as for pydantic-ai.
-        ``stream``: whether to send the answer as events while the model generates it. ``key``: as for :meth:`step`.
+        ``tools``: functions that the model may call. This method does not call the functions. Execute the model's calls with
+        :meth:`tool`, and append the results before the next request. ``output_type``: the type of the answer. If an answer does
+        not fit this type, pydantic-ai repeats the request. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``:
+        whether to send the answer as events while the model generates it. ``key``: as for :meth:`step`.
 
         Raises ExtraMissingError if the extra ``agents`` is not installed, and the errors of pydantic-ai.
         """
@@ -330,19 +332,23 @@ class RunContext(Parking):
         return read_approval(await self._ask(approval_key(call), request, timeout, on_timeout), call)
 
     async def remainder(self) -> Remainder:
-        """Return the uncommitted part of this context. Close the context: later additions are refused."""
+        """Return the uncommitted part of this context, and close the context. A closed context accepts no additions."""
         self._stop_timer()
         async with self._lock:
-            # Save only the keys that this attempt changed. Other writers may have changed the other keys.
+            # Save only the keys that this attempt changed. Another program has possibly changed the other keys.
             given = self._given_extra
             extra = {key: value for key, value in self.extra.items() if key not in given or given[key] != value} or None
             signal, self._signal = self._signal, self._signal or Suspend()
             self._calls.clear()
             self._committed = None  # for minutes, a driver's timer may hold this object by the context of a task
-            await self._settle_usage()
+            self._own_read.clear()
+            with suppress(BackendUnavailableError):  # the end of the attempt asks again
+                await self._settle_usage()
             asked, meter = list(self._requests.values()), self.usage_meter
             waits = list(self._waits.open.values())
-            return Remainder(self._held, extra, meter.uncounted, asked, signal, self.result, waits, meter.used)
+            held, self._held = self._held, []  # a task that outlives the agent must not commit them, too
+            settled, last = self._settle_usage if meter.in_doubt else None, self._last_stored
+            return Remainder(held, extra, meter.uncounted, asked, signal, self.result, waits, meter.used, settled, last)
 
     async def _ask(self, key: str, request: HitlRequest, timeout: float | None, on_timeout: JsonObject | None) -> JsonValue:
         self._check_parking("a probe cannot ask a human; use an agent that does not ask")
@@ -354,7 +360,7 @@ class RunContext(Parking):
         if timeout is not None:
             if not 0 <= timeout <= MAX_WAIT_SECONDS:
                 raise InvalidInputError(
-                    f"the timeout of a question is 0 to {MAX_WAIT_SECONDS} seconds, got {timeout}", field="timeout"
+                    f"the timeout of a question must be 0 to {MAX_WAIT_SECONDS} seconds, got {timeout}", field="timeout"
                 )
             request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
         check_requests(request)

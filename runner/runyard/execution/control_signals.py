@@ -16,7 +16,7 @@ class Suspend(ControlSignal):
 
 
 class Deferred(ControlSignal):
-    """Ends one tool call, because the tool waits. Parallel tool calls finish before the attempt ends."""
+    """Ends one tool call, because the tool waits for an answer. Parallel tool calls finish before the attempt ends."""
 
 
 class AttemptLost(ControlSignal):
@@ -48,7 +48,8 @@ def signals_in(error: BaseException) -> Iterator[ControlSignal]:
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """Return the single error that TaskGroups wrapped in ``error``. Otherwise return ``error``."""
+    """If one or several nested TaskGroups wrapped a single error in ``error``, return the single error. Otherwise return
+    ``error``."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,6 +1,6 @@
 """Ends of attempts: the error that a run records, and the events of an end.
 
-The store decides which messages of the run stay. In Postgres, the functions in ``write.sql`` and ``end_run.sql`` decide.
+The store decides which messages of the run stay. In Postgres, ``write.sql`` and ``end_run.sql`` have the rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAX_ERROR_CHARACTERS: Final = 10_000
 """Maximum number of characters of a recorded error's message. The run's last event and lists of runs contain the message."""
 
 GROUP_WORDS: Final = 3
-"""Maximum number of exceptions of a group whose messages a recorded error has."""
+"""Maximum number of exceptions of one group in a recorded error. The messages of further exceptions are left out."""
+GROUP_LEVELS: Final = 3
+"""Maximum number of nested exception groups that a recorded error describes."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -74,7 +76,8 @@ def log_end(run: Run, ended: Ended | None, trace: str | None, used: Usage, secon
 
 
 def _details(details: JsonObject) -> JsonObject:
-    """Return the ``details`` to record, or ``{}`` if they are so large that the store would refuse the run's end."""
+    """Return the ``details`` of an error to record. Return ``{}`` if the details are so large that the store would refuse the
+    run's end."""
     try:
         storable: JsonObject = _storable(details)
         check_value(storable, "details")
@@ -83,20 +86,20 @@ def _details(details: JsonObject) -> JsonObject:
     return storable
 
 
-def _words(value: object) -> str:
+def _words(value: object, levels: int = GROUP_LEVELS) -> str:
     """Return ``str(value)``, or the type's name if ``str`` raises an error.
 
-    It may raise one in user code or for a huge integer.
+    ``str`` may call user code, and refuses a huge integer. ``levels``: the number of nested exception groups to describe.
     """
     try:
-        return _group_words(value) if isinstance(value, BaseExceptionGroup) else str(value)
+        return _group_words(value, levels) if isinstance(value, BaseExceptionGroup) and levels else str(value)
     except Exception:
         return type(value).__name__
 
 
-def _group_words(group: BaseExceptionGroup[BaseException]) -> str:
-    """Return the message of an exception group, and the class and the message of each of its first exceptions."""
-    first = [f"{type(error).__name__}: {_words(error)}" for error in group.exceptions[:GROUP_WORDS]]
+def _group_words(group: BaseExceptionGroup[BaseException], levels: int) -> str:
+    """Return the message of an exception group. Add the class and the message of each of its first GROUP_WORDS exceptions."""
+    first = [f"{type(error).__name__}: {_words(error, levels - 1)}" for error in group.exceptions[:GROUP_WORDS]]
     return f"{group}: {'; '.join(first)}"
 
 

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
 
 from ..domain.runs import ErrorInfo
 from ..errors import CancelRequestedError, InvalidInputError, MessageTooLargeError
 from ..events.writer import EventEmitter
 from ..ports.commands import Write
-from ..ports.refs import AttemptToken
+from ..ports.refs import AttemptToken, RunRef
 from ..ports.results import Ended
-from ..ports.stores import RunStore
-from ..support.batching import Batcher
+from ..ports.runs import RunStore
+from ..support.batching import Batcher, each_its_own
+from ..support.locked_batching import SLOW_SECONDS, LockedBatcher
 from ..support.store_retries import patiently
 from ..support.tracebacks import TracebackFilter
 from .end_records import describe, end_events
 from .remainder import Remainder
 from .transcript import completed_events
+
+COMPLETIONS_IN_FLIGHT: Final = 4
+"""Maximum number of calls of a worker that complete runs at once."""
+
+
+def completions(runs: RunStore, may_claim_next: Callable[[RunRef], bool]) -> Batcher[Write, Ended]:
+    """Return a function that completes a run. Runs that end at the same time are completed in one call of the store.
+
+    ``may_claim_next``: a function that returns whether the completion of a run may claim the next run of its lane. This
+    function is called when the completion is sent.
+    """
+
+    async def complete(items: Sequence[Write], *, wait: float) -> Sequence[Ended | Exception]:
+        for write in items:
+            write.claim_next = may_claim_next(write.attempt.ref)
+        return await each_its_own(partial(runs.complete, wait=wait), items)
+
+    return LockedBatcher(
+        complete, lambda write: write.attempt.thread_key, in_flight=COMPLETIONS_IN_FLIGHT, patience=SLOW_SECONDS
+    )
 
 
 class EndWriter:
@@ -41,7 +64,7 @@ class EndWriter:
         self._keep = keep
 
     async def complete(self, left: Remainder, value: object = None) -> Ended:
-        """Complete the run. ``value``: the result of a job, which replaces the result that the agent set."""
+        """Complete the run. ``value``: the result of a fork job. ``value`` replaces the result that an agent set."""
         return await self._write(left, self._last_write(left, value), lambda w: self._complete(w))
 
     async def suspend(self, left: Remainder) -> Ended:
@@ -60,28 +83,30 @@ class EndWriter:
         error: ErrorInfo | None = None,
         until_fewer: int | None = None,
     ) -> Ended:
-        """Commit the agent's finished messages, then release the run and count the usage.
+        """Commit the finished messages of the agent, then release the run and add the usage to the run.
 
-        ``delay``: seconds until the next attempt. ``error``: the error that causes the retry, or None. ``until_fewer``: the
-        job continues when fewer than this number of its runs are unfinished.
+        ``delay``: seconds until the next attempt. ``error``: the error that causes the retry, or None. ``until_fewer``: for a
+        fork job only. The fork job continues when fewer than this number of its started runs are unfinished.
         """
         if left is not None and left.messages:
             try:
                 await self._save(left)
             except (InvalidInputError, MessageTooLargeError) as refused:
                 return await self.fail(refused, left.usage_only())  # every attempt would be refused
-        reservation, usage = self._stream.reserve(1), left.usage if left is not None else None
-        try:
-            ended = await patiently(
-                lambda: self._runs.release(
-                    self._attempt,
-                    delay=delay,
-                    error=error,
-                    first_event=reservation.first,
-                    until_fewer=until_fewer,
-                    usage=usage,
-                )
+        reservation = self._stream.reserve(1)
+
+        async def call() -> Ended:
+            return await self._runs.release(
+                self._attempt,
+                delay=delay,
+                error=error,
+                first_event=reservation.first,
+                until_fewer=until_fewer,
+                usage=await left.usage_to_add() if left is not None else None,
             )
+
+        try:
+            ended = await patiently(call)
         except BaseException:
             reservation.drop()
             raise
@@ -113,8 +138,13 @@ class EndWriter:
         """Make the attempt's last write. Send its events after the commit (E2)."""
         reservation = self._stream.reserve(len(left.messages) + len(left.new_requests) + 1)
         write.first_event = reservation.first
+
+        async def last() -> Ended:
+            write.usage = await left.usage_to_add()
+            return await call(write)
+
         try:
-            ended = await patiently(lambda: call(write))
+            ended = await patiently(last)
         except (InvalidInputError, MessageTooLargeError) as error:
             reservation.drop()
             more = left.messages or left.extra or left.parked or write.result is not None

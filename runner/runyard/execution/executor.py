@@ -1,7 +1,9 @@
-"""The executor executes one attempt of one run. At the end it completes, suspends, fails or releases the run.
+"""The executor executes one attempt of one run. At the end of the attempt, the executor completes, suspends, fails or releases
+the run.
 
-The agent runs in a separate task. A stop of the agent therefore never interrupts a write. The context keeps the signal that
-ends the agent's code. This signal decides how the attempt ends, even if user code catches the signal.
+The agent runs in a separate task. A stop of the agent therefore never interrupts a write. A control signal ends the agent's
+code, and says how the attempt ends. The context keeps the signal. The signal therefore decides the end even if user code
+catches the signal.
 """
 
 from __future__ import annotations
@@ -30,19 +32,17 @@ from ..errors import (
     CancelRequestedError,
     CapabilityMissingError,
     DataCorruptedError,
-    RunTimeoutError,
     RunyardError,
     StaleFenceError,
     VersionMismatchError,
 )
 from ..events.writer import EventEmitter, EventWriter
 from ..ports.commands import Write
-from ..ports.refs import AttemptToken
+from ..ports.refs import AttemptToken, RunRef
 from ..ports.results import Claim, Ended, Ledger
 from ..ports.stores import Backend
 from ..support import metrics
-from ..support.batching import Batcher, each_its_own
-from ..support.locked_batching import LockedBatcher
+from ..support.batching import Batcher
 from ..support.logging import plain_tracebacks
 from ..support.store_retries import patiently
 from ..support.tracebacks import logged_traceback
@@ -52,7 +52,7 @@ from .attempt_trace import AttemptTrace
 from .context import RunContext
 from .control_signals import AttemptLost, Suspend, probe_error, signals_in, unwrap
 from .end_records import describe, log_end
-from .end_writer import EndWriter
+from .end_writer import EndWriter, completions
 from .fan_out import FanOutJob, ProbeAnswer
 from .fan_out_candidates import Later
 from .probe_usage import ProbeUsage
@@ -61,14 +61,11 @@ from .remainder import Remainder
 from .retries import MAX_DELAY_SECONDS, UNSERVED_RETRY_SECONDS, effective_options, retry_delay
 from .run_meter import RunMeter
 from .steps import current_context
+from .timeouts import timeout_error
 from .transcript import completed_events, discard_outcome
 
 CLEANUP_SECONDS: Final = 10.0
 """Seconds that a cancelled agent has for its cleanup. After this time the attempt ends, even if the agent continues."""
-COMPLETIONS_IN_FLIGHT: Final = 4
-"""Maximum number of calls of a worker that complete runs at once."""
-SLOW_SECONDS: Final = 0.1
-"""Seconds for which completions wait for the end of an earlier call. After this time another call sends them."""
 
 log = structlog.get_logger("runyard.executor")
 
@@ -84,7 +81,8 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """Services for the attempts of a worker. ``complete`` commits several ends together. ``on_used`` counts usage by model."""
+    """Services for the attempts of a worker. ``complete`` commits the ends of several attempts together. ``on_used`` counts
+    usage by model."""
 
     app: App
     backend: Backend
@@ -93,15 +91,12 @@ class WorkerServices:
     on_used: Callable[[str, Usage, str], None] = metrics.count_usage
 
     @classmethod
-    def of(cls, app: App, backend: Backend, writer: EventWriter) -> WorkerServices:
-        async def complete(items: Sequence[Write], *, wait: float) -> Sequence[Ended | Exception]:
-            return await each_its_own(partial(backend.runs.complete, wait=wait), items)
-
+    def of(
+        cls, app: App, backend: Backend, writer: EventWriter, may_claim_next: Callable[[RunRef], bool] = lambda _: False
+    ) -> WorkerServices:
+        """``may_claim_next``: see :func:`.end_writer.completions`."""
         plain_tracebacks()
-        batcher = LockedBatcher(
-            complete, lambda write: write.attempt.thread_key, in_flight=COMPLETIONS_IN_FLIGHT, patience=SLOW_SECONDS
-        )
-        return cls(app, backend, writer, batcher)
+        return cls(app, backend, writer, completions(backend.runs, may_claim_next))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +121,7 @@ class Execution:
         self._claim = claim
         self._spec: AgentSpec | None = tools.app.find(claim.run.agent)
         self._options = effective_options(claim.run.options, self._spec)
-        self._stream = EventEmitter(tools.writer, claim.attempt, claim.run.thread_id)
+        self._stream = EventEmitter(tools.writer, claim.attempt, claim.run.thread_id, claim.job.queued if claim.job else None)
         self._end_writer = EndWriter(tools.backend.runs, tools.complete, claim.attempt, self._stream, self._keep)
         agent = self._spec.name if self._spec and claim.run.kind != "fork" else None
         self.trace = AttemptTrace(claim, agent, nested=nested)
@@ -141,7 +136,7 @@ class Execution:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self, why: Stop) -> None:
-        """Cancel the agent. A second call changes nothing. Only ABANDON replaces an earlier reason."""
+        """Cancel the agent, for the reason ``stop``. A second call changes nothing, unless its reason is ABANDON."""
         if self._why is None or why is Stop.ABANDON:
             self._why = why
         if not self._stopped.done():
@@ -166,7 +161,8 @@ class Execution:
             return ended
 
     def _report(self, ended: Ended | None, *, lost: bool, seconds: float) -> None:
-        """Measure, trace and log the end. Raise no error, because the effects of the committed end must still be sent."""
+        """Measure, trace and log the end of the attempt. Raise no error, because the effects of the committed end must still be
+        sent."""
         try:
             self._meter.ended(ended, self._stream.spoke_at)
             self.trace.ended(ended, lost=ended is None and (lost or self._why is Stop.ABANDON))
@@ -190,7 +186,8 @@ class Execution:
             return await self._failed(error, Remainder.nothing())
 
     def _stop_after_refusal(self, error: RunyardError) -> None:
-        """Stop the agent after a refused write. A cancel was requested, or another attempt has the run."""
+        """Stop the agent after the store has refused a write. The reason is a cancel of the run, or another attempt of the
+        run."""
         self.stop(Stop.CANCEL if isinstance(error, CancelRequestedError) else Stop.ABANDON)
 
     async def _run(self) -> Ended | None:
@@ -252,6 +249,7 @@ class Execution:
     async def _prompt(self, ledger: Ledger) -> Ended | None:
         runs, of_tenant = self._tools.backend.runs, self._tools.backend.for_tenant(self._claim.tenant)
         attempt_store = FencedAttemptStore(runs, of_tenant, self.attempt, self.record.thread_id)
+        leaf = self._claim.leaf_id
         while True:
             result = await self._call(attempt_store, self._claim.extra, ledger)
             self._used += result.left.used or Usage()
@@ -259,9 +257,11 @@ class Execution:
             if ended is None or ended.status is not RunStatus.RUNNING:
                 return ended
             # The answer came while the question was being stored. Continue in the same attempt.
+            leaf = result.left.leaf_id or leaf
             if result.left.used is not None:
                 self.record = self.record.model_copy(update={"usage": self.record.usage + result.left.used})
             ledger = await patiently(lambda: runs.ledger(self.attempt))
+            self._stream.emit("run.resumed", {"attempt": self.record.attempt, "message_id": leaf}, urgent=True)
             self._answers.announce(ledger)
 
     async def _call(
@@ -296,7 +296,8 @@ class Execution:
         within.run(current_context.set, context)
         task = asyncio.create_task(spec.execute(context), name=f"agent of run {run.run_id}", context=within)
         await asyncio.wait((task, stopped), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        cut, timed_out = not task.done(), not task.done() and not stopped.done()
+        cut = not task.done()
+        late = timeout_error(task, timeout) if cut and not stopped.done() else None
         if cut:
             context.stop()
             task.cancel()
@@ -304,11 +305,11 @@ class Execution:
         left = await context.remainder()
         self.trace.count(left.used)
         task.add_done_callback(discard_outcome)
-        if timed_out:
-            return _Result(left, RunTimeoutError(f"the attempt took longer than {timeout} s", timeout=timeout))
+        if late is not None:
+            return _Result(left, late)
         if not task.done():
             log.error("agent_ignored_cancel", agent=run.agent, waited_seconds=CLEANUP_SECONDS)
-        # The error or the return of a stopped agent is not the outcome of its run.
+        # The error or the return value of a stopped agent is not the outcome of the run.
         return _Result(left, asyncio.CancelledError() if cut or task.cancelled() else task.exception())
 
     async def _end(self, result: _Result) -> Ended | None:

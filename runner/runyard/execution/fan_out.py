@@ -1,9 +1,9 @@
-"""Execute ``fork_many``: one job that tries several messages on the same snapshot (F11).
+"""Execute ``fork_many``: one fork job that tries several messages on the same snapshot (F11).
 
-Probes are executed in the job's own slot. The job records each finished probe, so that a later attempt executes only the
-others. A candidate with a thread is a fork with a separate run (:mod:`runyard.execution.fan_out_candidates`). The job holds no
-worker while these runs are executed. The store keeps the messages and the answers of the candidates, and the job reads them in
-parts. ``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
+Probes are executed in the slot of the fork job. The fork job records each finished probe, so that a later attempt executes only
+the others. A candidate with a thread is a fork with a separate run (:mod:`runyard.execution.fan_out_candidates`). The fork job
+holds no worker while these runs are executed. The store keeps the messages and the answers of the candidates, and the fork job
+reads them in pages. ``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from ..app import AgentSpec, App
 
 JUDGED_BYTES: Final = PAGE_BYTES
-"""Most bytes of the candidates that a judge reads, as JSON. With more, the judge is not asked, and nobody wins."""
+"""Maximum number of bytes of the JSON that a judge reads. If the candidates have more, the judge is not asked, and there is no
+winner."""
 JUDGED_TEXT_BYTES: Final = JUDGED_BYTES // 2
-"""Most bytes of their messages and answers as text. The verdict contains this text, and needs room for the judge's answer."""
+"""Maximum number of bytes of the text that a judge reads. The verdict contains this text and the judge's answer."""
 MAX_DIGITS: Final = 20
-"""Most digits of the number in a judge's answer. Python refuses to convert very long numbers."""
+"""Maximum number of digits of the number in a judge's answer. Python refuses to convert very long numbers."""
 ASSIGNMENT: Final = (
     "Several messages were tried as the next one of the conversation above. Choose the best answer. "
     "Reply with its number only.\n"
@@ -69,9 +70,9 @@ Ask = Callable[["AgentSpec", Run, Sequence[Message], JsonObject, "asyncio.Future
 
 
 class FanOutJob:
-    """One attempt of a job. ``stopped``: a future that is done when the attempt must end early.
+    """One attempt of a fork job. ``stopped``: a future that is done when the attempt must end early.
 
-    ``usage``: the usage of probes and of the judge that the store has not recorded. ``tell``: emits an event of the job.
+    ``usage``: the unrecorded usage of the probes and of the judge. ``tell``: a function that emits an event of the fork job.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class FanOutJob:
         self._fan = fan
 
     async def run(self) -> JsonValue | Later:
-        """Execute the job as far as possible. Return its result, or :class:`Later`.
+        """Execute the fork job as far as possible. Return its result, or :class:`Later` if it must continue later.
 
         Raises HitlNotAllowedError if a probe or the judge may ask a human (F9). This check is made before any read.
         """
@@ -123,7 +124,8 @@ class FanOutJob:
         return {"winner": winner, "verdict": said}
 
     async def _probe(self) -> Settled:
-        """Execute one probe per message, ``max_parallel`` at once. Return the probes that succeeded, and the winner or None."""
+        """Execute one probe per message, ``max_parallel`` at once. Return the probes that succeeded, and the winner or None if
+        there is no winner."""
         ended = ended_in(self._ledger)
         first = self._fan.stop == "first"
         won = [n for n, outcome in ended.items() if outcome == "completed"] if first else []
@@ -217,7 +219,7 @@ class FanOutJob:
     def _verdict(self, answer: ProbeAnswer, assignment: Message, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
         """Return the verdict in the answer of the judge, and the number of the chosen candidate or None.
 
-        The verdict has the assignment without its metadata, which repeat its text.
+        The verdict contains the assignment. The metadata of the assignment are left out, because they repeat the text.
         """
         bare = assignment.model_copy(update={"metadata": {}})
         written = [bare.model_copy(update={"run_id": m.run_id}) if m.id == bare.id else m for m in answer.written]
@@ -238,7 +240,8 @@ class FanOutJob:
         return outcome, winner
 
     async def _assignment(self) -> Message:
-        """Return the message to the judge: text for a model, and ``metadata["candidates"]`` for a function.
+        """Return the message that the judge gets. A judge that is a model reads the text. A judge that is a function can read
+        ``metadata["candidates"]``.
 
         Raises MessageTooLargeError if the candidates that succeeded have more than JUDGED_BYTES or JUDGED_TEXT_BYTES.
         """
@@ -265,7 +268,7 @@ class FanOutJob:
     def _probe_of(self, n: int, message: Message) -> Run:
         """Return the run that the agent of the ``n``-th probe sees.
 
-        The number of the judge follows the numbers of the candidates.
+        The judge has the number after the last candidate.
         """
         own = {"run_id": candidate_id(self._run.thread_id, self._run.run_id, n), "input": message}
         return self._run.model_copy(update=own)
@@ -301,7 +304,7 @@ def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
     if isinstance(value, str):
         found = re.search(r"\d+", value)
         if found is not None and len(found[0]) > MAX_DIGITS:
-            raise InvalidInputError(f"the judge answered with a number of {len(found[0])} digits, and no candidate has it")
+            raise InvalidInputError(f"the judge answered with a number of {len(found[0])} digits; no candidate has this number")
         value = int(found[0]) if found is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value in good else None
 
@@ -312,7 +315,7 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 def _follow(one: asyncio.Future[None], other: asyncio.Future[None]) -> None:
-    """Finish ``other`` when ``one`` is done."""
+    """Give the future ``other`` a result when the future ``one`` is done."""
     one.add_done_callback(lambda _: _finish(other))
 
 

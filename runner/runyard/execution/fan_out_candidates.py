@@ -1,10 +1,11 @@
 """Candidates of a fan-out with threads. Each candidate is a fork of the source, with one run (F11).
 
-The job holds no slot while these runs are executed. An attempt of the job records the candidates that have ended, starts some
-of the others, and then releases the job. The job continues when fewer than ``until_fewer`` of its runs are unfinished.
-``must_wait`` in ``postgres/functions/startable.sql`` applies this number. A fork job waits for the run of its cut in the same
-way (F5). The ids of the candidates are derived from the job's ids, so that a later attempt finds the candidates. Each
-candidate is started in separate transactions, so that none of them holds locks for long.
+The fork job holds no slot while these runs are executed. An attempt of the fork job records the candidates that have ended,
+starts some of the unstarted candidates, and then releases the fork job. The fork job continues when fewer than ``until_fewer``
+of these runs are unfinished. ``must_wait`` in ``postgres/functions/startable.sql`` checks this condition. A fork job waits for
+the run of its cut in the same way (F5). The ids of the candidates are derived from the ids of the fork job, so that a later
+attempt finds the candidates. Each candidate is started in separate transactions, so that no transaction holds row locks for
+long.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from ..client.accepting import accept_request
 from ..client.client import Client
-from ..client.runs import accept_request
 from ..domain.derived_ids import candidate_id, first_prompt_id
 from ..domain.fan_outs import CandidateStatus, key_of, number_of, outcome_of, recorded_outcome, stop_reason_of
 from ..domain.messages import Message, Usage
@@ -34,7 +35,8 @@ from . import fork_runs
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The job continues in ``delay`` seconds, or when fewer than ``until_fewer`` of its runs are unfinished."""
+    """The fork job continues in ``delay`` seconds, or when fewer than ``until_fewer`` of the runs that it started are
+    unfinished."""
 
     delay: float = 0.0
     until_fewer: int | None = None
@@ -44,7 +46,7 @@ class Later:
 class Settled:
     """The end of all candidates.
 
-    ``good``: the numbers of the successful ones. ``winner``: the winner of ``stop="first"``, or None.
+    ``good``: the numbers of the candidates that succeeded. ``winner``: the winner of ``stop="first"``, or None.
     """
 
     good: list[int]
@@ -58,7 +60,7 @@ def ended_in(ledger: Ledger) -> dict[int, CandidateStatus]:
 
 
 class ThreadCandidates:
-    """The candidates of a job, in one attempt.
+    """The candidates of a fan-out, in one attempt of its fork job.
 
     ``announce``: a function that is called for each end, with number, status and count.
     """
@@ -76,7 +78,7 @@ class ThreadCandidates:
         self._ids = [candidate_id(self._job.thread_id, self._job.run_id, n) for n in range(self._fan.total)]
 
     async def advance(self) -> Settled | Later:
-        """Record the candidates that have ended, and start others until ``max_parallel`` are unfinished.
+        """Record the candidates that have ended, and start further candidates until ``max_parallel`` are unfinished.
 
         Return :class:`Later` if the result needs runs that are unfinished.
         """
@@ -93,10 +95,10 @@ class ThreadCandidates:
         return Settled(sorted(n for n, outcome in ended.items() if outcome == "completed"), winner)
 
     async def _settle(self, begun: Sequence[int], next_ones: Sequence[int], ended: dict[int, CandidateStatus]) -> list[int]:
-        """Record the candidates that have ended, and add them to ``ended``. Return those that are unfinished.
+        """Record the candidates that have ended, and add them to ``ended``. Return the unfinished candidates.
 
-        ``next_ones``: the candidates that an attempt starts next. An attempt that crashed may have started them, and not
-        recorded this.
+        ``next_ones``: the candidates that an attempt starts next. An earlier attempt may have started these candidates and
+        crashed before it recorded them.
         """
         open_ones = [*begun, *next_ones]
         found = await self._backend.runs.statuses([(self._ids[n], first_prompt_id(self._ids[n])) for n in open_ones])
@@ -153,7 +155,7 @@ class ThreadCandidates:
         return Later(until_fewer=many if left or self._fan.stop == "first" else 1)
 
     async def _begin(self, n: int, message: Message) -> None:
-        """Make the candidate's thread and enqueue its run. A repetition of this call finds both."""
+        """Make the candidate's thread and enqueue its run. A repeated call finds the existing thread and run."""
         new = self._ids[n]
         with metrics.FORK.time():
             await self._backend.threads.fork(replace(self._request, new=new, fan=None))
@@ -175,8 +177,8 @@ class ThreadCandidates:
         return await self._backend.runs.run(self._ids[n], first_prompt_id(self._ids[n]))
 
     async def _end_of(self, n: int) -> ProbeEnd:
-        """Return the end of a candidate whose run has ended or was deleted. Its messages stay on its thread. A run that was
-        deleted after its end keeps its status."""
+        """Return the end of a candidate whose run has ended or was deleted. The messages of the run stay on its thread. A run
+        that was deleted after its end keeps its status."""
         run = await self._run_of(n)
         if run is None or not run.ended:
             return _deleted(n)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..client.accepting import accept_request
 from ..client.client import Client
-from ..client.runs import accept_request
 from ..domain.agent_names import namespace_of, wanted
 from ..domain.messages import Message, StopReason
 from ..domain.runs import ForkOnceResult
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 async def fork(backend: Backend, claim: Claim) -> JsonValue:
-    """Make the fork of a fork job. Enqueue its first prompt if there is one. Return the job's result.
+    """Make the fork of a fork job. Enqueue the first prompt of the fork if there is one. Return the result of the fork job.
 
-    A repetition changes nothing and returns the same result.
+    A repeated call changes nothing and returns the same result.
     """
     request, run = request_of(claim), claim.run
     of_tenant = backend.for_tenant(claim.tenant)
@@ -53,11 +53,12 @@ async def snapshot(backend: Backend, claim: Claim, spec: AgentSpec) -> tuple[lis
 def refuse_asking(spec: AgentSpec) -> None:
     """Raise HitlNotAllowedError for an agent that may ask a human."""
     if spec.hitl:
-        raise HitlNotAllowedError(f"agent {spec.name!r} asks humans, and a probe cannot", agent=spec.name)
+        raise HitlNotAllowedError(f"agent {spec.name!r} may ask a human, and a probe cannot ask", agent=spec.name)
 
 
 def probe_result(written: list[Message], error: BaseException | None, keep: TracebackFilter | None) -> JsonValue:
-    """Return :func:`probe_outcome` as JSON. The error in it is made by :func:`describe`."""
+    """Return the result of :func:`probe_outcome` as JSON. The result contains the agent's error in the form of
+    :func:`describe`."""
     outcome = probe_outcome(written, error)
     messages: JsonValue = [message.model_dump(mode="json") for message in outcome.messages]
     found: JsonObject = {"text": outcome.text, "messages": messages, "stop_reason": outcome.stop_reason}
@@ -79,11 +80,11 @@ def probe_outcome(written: list[Message], error: BaseException | None) -> ForkOn
 
 
 def request_of(claim: Claim) -> ForkRequest:
-    """Return the fork request of a job."""
+    """Return the request of a fork job."""
     if claim.fork is None:
         raise CapabilityMissingError("the store returned a fork job without its request", method="claim")
     cut, run = claim.fork.cut, claim.run
     if run is not None and cut.after_run_id is None and cut.at_message_id is None and cut.at_seq is None:
-        # The cut is the last completed run. The store chose this run when it accepted the job.
+        # The cut is the last completed run. The store chose this run when it accepted the fork job.
         return replace(claim.fork, cut=replace(cut, after_run_id=run.after_run_id))
     return claim.fork

@@ -1,4 +1,4 @@
-"""The fields of the log lines that are written during an attempt, also of those that the agent and its tools write.
+"""The fields that every log line has during an attempt. The lines of the agent and of its tools also have these fields.
 
 structlog adds these fields to its own lines. The lines of :mod:`logging` get them from
 :func:`runyard.support.logging.configure`.

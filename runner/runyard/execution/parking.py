@@ -30,7 +30,7 @@ from .waits import Waits
 T = TypeVar("T")
 
 _around: ContextVar[tuple[object, ...]] = ContextVar("runyard_calls", default=())
-"""The calls of :meth:`Parking._whole_call` to which the current task belongs."""
+"""The calls of :meth:`Parking._whole_call` inside which the current code is executed."""
 
 
 class Parking(Transcript):
@@ -48,7 +48,8 @@ class Parking(Transcript):
         on_lost: Callable[[RunyardError], None] | None = None,
         on_used: Callable[[Usage, str], None] | None = None,
     ) -> None:
-        super().__init__(run, attempt_store, stream, on_lost, on_used)
+        continues = run.attempt > 1 or bool(ledger.steps or ledger.requests or ledger.waits)
+        super().__init__(run, attempt_store, stream, on_lost, on_used, continues=continues)
         self.thread_id = run.thread_id
         self._ledger = ledger
         self._waits = Waits(stream.ref.thread_key, run.run_id, ledger.waits)
@@ -58,9 +59,9 @@ class Parking(Transcript):
     async def sleep(self, until: Until, *, key: str | None = None) -> None:
         """Suspend the run until a time. The sleeping run holds no worker and no key in Redis.
 
-        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The clock of the store decides.
-        ``key``: the name of the sleep in its run. The default is the number of the earlier sleeps in this attempt. A later
-        attempt continues the sleep, and does not begin the sleep again.
+        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The time is compared with the
+        clock of the store. ``key``: the name of the sleep in its run. The default is the number of the earlier sleeps in this
+        attempt. A later attempt continues the sleep, and does not begin the sleep again.
 
         If a probe sleeps, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for a time without
         a time zone and for more than ten years.
@@ -71,16 +72,18 @@ class Parking(Transcript):
     async def wait_for(
         self, name: str, schema: JsonObject | None = None, timeout: Until | None = None, *, key: str | None = None
     ) -> JsonValue:
-        """Return the value of the next signal ``name`` to this thread. Suspend the run until there is such a signal.
+        """Return the value of the next signal ``name`` to this thread. If the thread has no signal ``name`` yet, suspend the
+        run until a program sends one.
 
         :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
-        ``schema``: JSON schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, or None for no limit.
-        ``key``: the name of the wait in its run. The default consists of the signal's name and the number of the earlier waits
-        for this signal in this attempt.
+        If the run ends before an attempt receives the signal, the thread keeps the signal for a later wait. ``schema``: JSON
+        schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, or None for no limit. ``key``: the name of
+        the wait in its run. The default consists of the signal's name and the number of the earlier waits for this signal in
+        this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
-        ``schema``. In this case, too, the wait has taken the signal. Raises InvalidInputError for invalid arguments. A wait
-        ends a probe, like :meth:`sleep`.
+        ``schema``. The wait has then taken the signal. Raises InvalidInputError for invalid arguments. If a probe waits, the
+        probe ends as in :meth:`sleep`.
         """
         check_id(name, "name")
         check_value(schema, "schema")
@@ -99,8 +102,8 @@ class Parking(Transcript):
         parallel. A cancel of the run cancels its children.
 
         Raises ChildFailedError if the child does not complete. Raises RunConflictError if the child ``key`` is on another
-        thread. Raises ChildDeadlockError for a thread that waits for this run. Raises TooManyChildrenError, and the errors of
-        an enqueue. A child ends a probe, like :meth:`sleep`.
+        thread. Raises ChildDeadlockError if the thread itself waits for this run. Raises TooManyChildrenError, and the errors
+        of an enqueue. If a probe starts a child, the probe ends as in :meth:`sleep`.
         """
         key = key or self._steps.default_key("run")
         self._check_waiting()
@@ -128,7 +131,7 @@ class Parking(Transcript):
     async def _record_child(self, step: str, thread_id: str, run_id: str) -> JsonObject:
         """Return the outcome of an ended child. Record the outcome only if the child completed.
 
-        A redrive may change other outcomes.
+        A redrive may change any other outcome.
         """
         record = await self._write(self._children.outcome(thread_id, run_id))
         if record["status"] == RunStatus.COMPLETED.value:
@@ -173,7 +176,8 @@ class Parking(Transcript):
             raise CapabilityMissingError("only workers end waits; run this agent in a worker")
 
     def _check_parking(self, refusal: str) -> None:
-        """Raise a signal if the calling code cannot suspend the run. ``refusal``: the message for the caller of a probe."""
+        """Raise a control signal if the calling code cannot suspend the run. ``refusal``: the message for the caller of a
+        probe."""
         if not self._attempt_store.durable:
             self._signal = QuestionRefused(HitlNotAllowedError(refusal, thread_id=self.thread_id))
         if isinstance(self._signal, AttemptLost | QuestionRefused):

@@ -1,4 +1,4 @@
-"""The usage of the probes of one attempt, until the store has it (F14)."""
+"""The usage of the probes of one attempt, until the store has recorded this usage (F14)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from dataclasses import replace
 
 from ..domain.messages import Usage, check_usage
 from ..ports.refs import AttemptToken
-from ..ports.stores import RunStore
+from ..ports.runs import RunStore
 from ..support.store_retries import patiently
 from .remainder import Remainder
 
 
 class ProbeUsage:
-    """The usage of probes and judges, by run id, that no record in the store contains.
+    """The usage of probes and judges that the store has not recorded, by run id.
 
-    A record whose reply was lost may be in the store. :meth:`left` then asks the store, so that its usage counts once.
+    If the store's reply to a write was lost, the store has possibly recorded the usage. :meth:`left` then asks the store, so
+    that the usage counts once.
     """
 
     def __init__(self, runs: RunStore, attempt: AttemptToken) -> None:
@@ -31,12 +32,12 @@ class ProbeUsage:
         self._sent[probe_id] = key
 
     def recorded(self, probe_id: str) -> None:
-        """Forget the usage of a probe whose record has it."""
+        """Remove the usage of a probe, because the store has recorded this usage."""
         self._sent.pop(probe_id, None)
         self._unrecorded.pop(probe_id, None)
 
     async def left(self) -> Remainder:
-        """Return the usage that the end of the attempt has to add to the run's."""
+        """Return the usage that the end of the attempt must add to the usage of the run."""
         if self._sent:
             steps = (await patiently(lambda: self._runs.ledger(self._attempt))).steps
             for probe_id, key in list(self._sent.items()):

@@ -1,4 +1,4 @@
-"""Temporary errors of a provider of models. The same request may succeed later.
+"""Temporary errors of a provider of models. After such an error, the same request may succeed later.
 
 Adapters set the attribute ``temporary`` of such an error. Errors of the providers' SDKs are recognised by their package. Agents
 that are plain functions therefore need no adapter.
@@ -17,25 +17,25 @@ PASSING_STATUSES: Final = (408, 409, 425, 429)
 SDKS: Final = ("openai", "anthropic", "google.genai", "groq", "mistralai", "cohere", "pydantic_ai")
 """Packages whose errors are errors of a provider."""
 CONNECTION_ERRORS: Final = frozenset({"APIConnectionError", "ModelConnectionError"})
-"""Base classes of these packages' errors without an HTTP status: no connection, a lost connection, no answer in time."""
+"""Base classes of the SDKs' errors without an HTTP status: no connection, a lost connection, no answer in time."""
 PASSING_CODES: Final = frozenset(
     {"api_error", "overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "timeout_error"}
 )
 """Codes and types of errors without an HTTP status. A provider sends such errors in a stream that has already begun."""
 SPENT: Final = "insufficient_quota"
-"""Code of an error with the status 429 that is not temporary."""
+"""Code of a permanent error with the status 429: the account has no quota left."""
 HTTP_CLIENTS: Final = ("httpx", "httpx2")
 """Packages with which the SDKs send requests."""
 LOST: Final = frozenset({"TimeoutException", "NetworkError", "RemoteProtocolError"})
-"""Base classes of errors in these packages: a lost connection, or no answer in time."""
+"""Base classes of errors of the HTTP clients: a lost connection, or no answer in time."""
 
 
 def passes(status: int | None, *codes: object) -> bool:
     """Return whether the same request may succeed later.
 
     ``status``: the HTTP status of the answer, or None if the error had no status. ``codes``: the code and the type of the
-    provider's error. A code may be an HTTP status. If ``status`` is None or below 400, the codes decide. A stream that began
-    without an error has a status below 400.
+    provider's error. A code can be an HTTP status. If ``status`` is None or below 400, the result depends on the codes. (A
+    stream that fails after it began has a status below 400.)
     """
     if SPENT in codes:
         return False
@@ -72,7 +72,7 @@ def asked_pause(error: BaseException) -> float | None:
         if isinstance(asked, int | float):
             return float(asked)
         headers = getattr(getattr(each, "response", None), "headers", None)
-        with suppress(ValueError, TypeError, AttributeError):  # a date is ignored, because this host's clock may be wrong
+        with suppress(ValueError, TypeError, AttributeError):  # a date is ignored, because this machine's clock can be wrong
             return float(headers.get("retry-after"))  # type: ignore[union-attr]
     return None
 
@@ -94,7 +94,8 @@ def _of_sdk(module: str) -> bool:
 
 
 def _lost_by_sdk(error: BaseException) -> bool:
-    """Return whether ``error`` comes from the HTTP client of an SDK. SDKs do not wrap errors that occur during a stream."""
+    """Return whether ``error`` comes from the HTTP client of an SDK. An SDK passes on such an error if it occurs during a
+    stream."""
     if not any(cls.__name__ in LOST and cls.__module__ in HTTP_CLIENTS for cls in type(error).__mro__):
         return False
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]

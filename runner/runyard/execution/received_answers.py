@@ -8,14 +8,14 @@ from ..ports.results import Ledger
 
 
 class ReceivedAnswers:
-    """Announces each answer that no earlier attempt has received, once."""
+    """Announces once each answer that no earlier attempt has received."""
 
     def __init__(self, stream: EventEmitter) -> None:
         self._stream = stream
         self._announced: set[str] = set()
 
     def announce(self, ledger: Ledger) -> list[HitlRequest]:
-        """Emit the event of each answer in ``ledger`` that was not announced. Return the requests of these answers."""
+        """For each unannounced answer in ``ledger``, emit an event. Return the requests of these answers."""
         new = [ledger.requests[request_id] for request_id in ledger.received if request_id not in self._announced]
         for request in new:
             self._announced.add(request.request_id)

@@ -1,4 +1,4 @@
-"""Retries of runs: the options that apply, the errors that are retried, and the delay before the next attempt.
+"""Retries of runs: which options apply, after which errors a run is retried, and how long the delay before the next attempt is.
 
 After a failed attempt, :func:`retry_delay` decides whether and when another attempt follows. ``RetryPolicy`` in
 ``domain/runs.py`` has the default numbers.
@@ -17,11 +17,11 @@ from .provider_outages import asked_pause, is_temporary
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
 """Maximum delay before an attempt, and maximum timeout of an attempt, in seconds.
 
-Much later times are beyond Python's dates.
+Python's ``datetime`` cannot represent much later times.
 """
 
 MAX_ASKED_DELAY_SECONDS: Final = 3600.0
-"""Maximum delay that an error may ask for, in seconds."""
+"""Maximum delay that a provider may request by an error, in seconds."""
 
 OUTAGE_ATTEMPTS: Final = 8
 """Number of temporary errors of a provider after which a run without ``max_attempts`` fails.
@@ -33,7 +33,7 @@ UNSERVED_RETRY_SECONDS: Final = 5.0
 
 
 def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions:
-    """Return the run's options. For each default value, use the option of the run's agent."""
+    """Return the run's options. An option with its default value is replaced by the option of the run's agent."""
     if spec is None:
         return options
     default = DEFAULT_OPTIONS
@@ -64,8 +64,8 @@ def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -
 def retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    The attribute ``retryable`` of the error decides. If the error has no such attribute, the result is False for errors of
-    runyard with an HTTP status below 500, except BackendUnavailableError. For all other errors the result is True.
+    The result is the attribute ``retryable`` of the error. If the error has no such attribute, the result is False for errors
+    of runyard with an HTTP status below 500, except BackendUnavailableError. For all other errors the result is True.
     """
     declared = getattr(error, "retryable", None)
     if isinstance(declared, bool):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunMeter:
-    """Measures one attempt of a run from its start.
+    """Measures one attempt of a run, from the start of the attempt.
 
     ``ref`` and ``run``: the reference and the record of the run. ``agent``: the name of the agent, or None for a run without an
     agent. ``span``: the span of the attempt, for exemplars.
@@ -50,8 +50,8 @@ class RunMeter:
         """Record the end of the attempt.
 
         ``ended``: the end that was written, or None if the attempt lost the run. ``spoke_at``: the time of the first streamed
-        text in seconds of the monotonic clock, or None. An end whose event the store made is not counted here, but by
-        ``metrics.count_ends``.
+        text in seconds of the monotonic clock, or None. If the store made the event of the end, ``metrics.count_ends`` counts
+        the end instead of this method.
         """
         lasted = time.monotonic() - self._began
         outcome = "lost" if ended is None else "released" if ended.status is RunStatus.QUEUED else ended.status.value

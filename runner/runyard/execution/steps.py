@@ -66,7 +66,7 @@ class CurrentStep:
     """The step that is being executed. ``key``: the name of the step in its run. ``attempt``: the attempt's number, from 1.
 
     ``idempotency_key``: a text derived from the thread, the run and the step's key. The text is the same in every attempt of
-    the run, and different in every run. Send this text to a service that recognizes repeated requests by a key.
+    the run, and different in every run. Send this key to a service that recognizes repeated requests by their key.
     """
 
     thread_id: str
@@ -99,10 +99,10 @@ class Steps:
     """The steps of one attempt of ``run`` (R20).
 
     A step with a recorded result is replayed: the result is returned, and the function is not called. A step that no attempt
-    has started is executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. For
-    such a step, the policy ``on_unknown`` decides. ``known``: the steps of earlier attempts, by key. ``start``: a function
-    that records the start of a step, and returns an earlier record of the step or None. ``finish``: a function that records
-    the result of a step. ``ask``: a function that returns the human's answer to a request.
+    has started is executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. The
+    policy ``on_unknown`` says what happens to a step in doubt. ``known``: the steps of earlier attempts, by key. ``start``: a
+    function that records the start of a step, and returns an earlier record of the step or None. ``finish``: a function that
+    records the result of a step. ``ask``: a function that returns the human's answer to a request.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Steps:
         if key is None:
             key = self.default_key(name_of(fn))
         if key.startswith(CHILD_STEP):
-            raise InvalidInputError(f"the keys of steps do not begin with {CHILD_STEP}, which names children; got {brief(key)}")
+            raise InvalidInputError(f"a step's key must not begin with {CHILD_STEP}, which children use; got {brief(key)}")
         known = self._known.get(key)
         if known is not None and not known.done:
             known = await self._doubt(known, on_unknown)
@@ -156,8 +156,8 @@ class Steps:
             question = f"Step {step.key!r} was started, but its end is not recorded. Was the step done?"
             payload: JsonObject = {"question": question, "step": step.key, "idempotency_key": self._idempotency_key(step.key)}
             request = HitlRequest(kind="step", payload=payload, answer_schema=ANSWER_SCHEMA)
-            # The key contains the fence of the unfinished start. If the repeated call does not finish either, its fence gives
-            # the next question another key.
+            # The key contains the fence of the attempt that started the step. If the repeated call does not finish either, the
+            # next question has another fence and therefore another key.
             answer = await self._ask(f"doubt:{step.fence}:{step.key}", request)
         match answer:
             case {"action": "retry"}:
@@ -166,7 +166,7 @@ class Steps:
                 await self._finish(step.key, result)
                 return replace(step, done=True, result=result)
         raise StepUnknownError(
-            f"an earlier attempt started step {step.key!r}, and its outcome is unknown; find out whether it had an effect",
+            f"an earlier attempt started step {step.key!r}, and its outcome is unknown; find out if the step had an effect",
             step=step.key,
         )
 
@@ -179,7 +179,7 @@ class Steps:
         try:
             value: JsonValue = to_jsonable_python(result)
         except ValueError as error:
-            raise InvalidInputError(f"the result of step {key!r} is no JSON value: {error}", step=key) from None
+            raise InvalidInputError(f"the result of step {key!r} is not a JSON value: {error}", step=key) from None
         return value
 
     def _span(self, fn: Callable[..., Any], key: str) -> AbstractContextManager[object]:
@@ -212,7 +212,11 @@ class Steps:
 
     @property
     def scope(self) -> Scope:
-        """The counters for default names in the calling code: those of its tool call, of its part, or of the attempt."""
+        """The counters for default names in the calling code.
+
+        A tool call and a part of an agent have separate counters. All other code of an attempt uses the counters of the
+        attempt.
+        """
         scope = tool_scope.get()
         if scope is not None and scope.owner is self:
             return scope

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
+from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ..domain.event_data import check_event_data
@@ -23,6 +24,7 @@ from ..events.writer import EventEmitter
 from ..support.store_retries import patiently
 from .attempt_store import AttemptStore, StoreUnansweredError
 from .control_signals import AttemptLost, ControlSignal
+from .history_window import PAGE_MESSAGES, check_window, page_of, read_window
 from .usage import UsageMeter
 
 T = TypeVar("T")
@@ -45,7 +47,11 @@ class Transcript:
         stream: EventEmitter,
         on_lost: Callable[[RunyardError], None] | None = None,
         on_used: Callable[[Usage, str], None] | None = None,
+        *,
+        continues: bool = False,
     ) -> None:
+        """``continues``: whether the run may already have stored messages, from an earlier attempt or from an earlier context
+        of this attempt."""
         self.run_id = run.run_id
         self.usage_meter = UsageMeter(run.usage, on_used)
         self._attempt_store = attempt_store
@@ -53,51 +59,114 @@ class Transcript:
         self._on_lost = on_lost
         self._lock = asyncio.Lock()
         self._committed: list[Message] | None = None
+        self._stored_ids: set[str] | None = None if continues else {run.input.id} if run.input is not None else set()
+        """The ids of the run's stored messages. None until they have been read."""
+        self._own_read: dict[str, Message] = {}
+        """The stored messages of the run that have been read, by id."""
         self._held: list[Message] = []
         self._timer: asyncio.TimerHandle | None = None
         self._commit_of_timer: asyncio.Task[None] | None = None
         self._open_message: str | None = None
+        self._last_stored: str | None = None
         self._signal: ControlSignal | None = None
 
-    async def history(self) -> list[Message]:
-        """Return the messages for the model, in order: the context at the run's claim, then the run's own messages."""
+    async def history(self, *, last: int | None = None, max_tokens: int | None = None) -> list[Message]:
+        """Return the messages for the model, in order: the context at the run's claim, then the run's own messages.
+
+        ``last``: return at most this number of messages from the end. ``max_tokens``: return at most this number of tokens from
+        the end, by an estimate of one token per four characters. With a bound, only these messages are read from the store.
+
+        With a bound, the method returns a window: the messages that were stored last, at least one. If the window has a tool
+        result, it also has the call and all messages that were stored after the call. The messages of a run are together. The
+        whole history has each run at the place of its first message, and a window has it at the place of its first message in
+        the window. If two runs stored messages in turn, a window can therefore have these runs in another order than the whole
+        history.
+
+        Changes to the messages change neither the thread nor later attempts. Raises DataCorruptedError for a message that the
+        store cannot decode. In a long history, the first use of the message raises the error.
+        """
+        check_window(last, max_tokens)
         async with self._lock:
-            if self._committed is None:
-                self._committed = await self._write(self._attempt_store.context())
-                for message in self._committed:
-                    if message.run_id == self.run_id:
-                        self.usage_meter.found(message.usage, message.id)
-            return [*self._committed, *self._held]
+            if last is not None or max_tokens is not None:
+                return await read_window(self._page, last, max_tokens)
+            return [*await self._read(), *self._held]
+
+    async def _read(self) -> list[Message]:
+        """Return the stored messages of the context. The caller holds the lock."""
+        if self._committed is None:
+            self._committed = await self._write(self._attempt_store.context())
+            self._note_own(self._committed[::-1], is_all=True)
+        return self._committed
+
+    async def _page(self, limit: int, before: Message | None) -> list[Message]:
+        """Return a page of the history in the order of storing, the last message first."""
+        held = [message.id for message in self._held]
+        if held and (before is None or before.id in held[1:]):
+            return page_of(self._held, limit, before)
+        return await self._stored_page(limit, None if before is None or before.id in held else before)
+
+    async def _stored_page(self, limit: int, before: Message | None) -> list[Message]:
+        """Return a page of the stored messages, the last message first. The caller has read ``before`` and all later
+        messages."""
+        page = await self._write(self._attempt_store.recent(limit, before))
+        of_another = not page or page[-1].run_id != self.run_id
+        self._note_own(page, is_all=of_another and (before is None or before.run_id == self.run_id))
+        return page
+
+    async def _read_own(self) -> None:
+        """Read the run's stored messages, which are the last messages of its context. The caller holds the lock."""
+        before: Message | None = None
+        while self._stored_ids is None:
+            page = await self._stored_page(PAGE_MESSAGES, before)
+            before = page[-1] if page else before
+
+    def _note_own(self, newest_first: Sequence[Message], *, is_all: bool) -> None:
+        """Record the run's own messages at the beginning of ``newest_first``, and count their usage.
+
+        ``is_all``: whether all stored messages of the run have now been read.
+        """
+        own = list(takewhile(lambda message: message.run_id == self.run_id, newest_first))
+        for message in reversed(own):
+            self.usage_meter.found(message.usage, message.id)
+            if self._stored_ids is None:
+                self._own_read[message.id] = message
+        if is_all:
+            self._stored_ids = {*self._own_read, *(self._stored_ids or ())}
 
     async def append(self, *messages: Message) -> list[Message]:
         """Add messages to the run and return them as they are stored.
 
-        When the call returns, the messages are durable. The exception is assistant messages without tool calls at the end of
-        ``messages``. Such messages are held for at most HOLD_SECONDS. The next durable operation of the attempt (append, step,
+        When the call returns, the messages are durable. There is one exception: assistant messages without tool calls at the
+        end of ``messages``. They are held for at most HOLD_SECONDS. The next durable operation of the attempt (append, step,
         ask) or the completion commits the held messages. A simple run therefore needs only three commits: accept, claim,
         complete. A crash and a cancel lose the held messages, even a cancel with ``keep``. ``message.completed`` is emitted
         after the commit.
 
+        A message whose id the run has already, for example from an earlier attempt, is not stored again and emits no event. It
+        is returned as it is stored, with its ``created_at``.
+
         A streamed assistant message (:meth:`stream_text`) gets the id under which its text was sent.
         """
-        self._check()
-        own = [self._own(message) for message in messages]
-        split = next((n for n in range(len(own), 0, -1) if not _closes_cycle(own[n - 1])), 0)
+        own = await self._owned(messages)
         async with self._lock:
+            self._check()  # the attempt may have ended while this call waited for the lock
+            new = self._new(own)
+            split = next((n for n in range(len(new), 0, -1) if not _closes_cycle(new[n - 1])), 0)
             if split:
-                await self._commit([*self._held, *own[:split]])
-            self._held += own[split:]
+                await self._commit([*self._held, *new[:split]])
+            self._held += new[split:]
             if self._held and self._timer is None and self._attempt_store.durable:
                 self._timer = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._on_timer)
-        return own
+        return self._as_stored(own, new)
 
     async def conclude(self, *messages: Message) -> list[Message]:
         """Add the messages that end the run. The attempt holds them and commits them with the completion (:meth:`append`)."""
-        self._check()
-        own = [self._own(message) for message in messages]
+        own = await self._owned(messages)
         async with self._lock:
-            self._held += own
-        return own
+            self._check()  # as in `append`
+            new = self._new(own)
+            self._held += new
+        return self._as_stored(own, new)
 
     async def emit(self, delta: str | JsonObject, *, type: str = "message.delta") -> None:
         """Send an event to the run's stream. The event is not stored.
@@ -110,7 +179,7 @@ class Transcript:
         for data that does not have the type's shape.
         """
         if type not in EMITTED:
-            raise InvalidInputError(f"an agent can emit {', '.join(EMITTED)}, not {type!r}", field="type")
+            raise InvalidInputError(f"an agent can emit only the types {', '.join(EMITTED)}; got {type!r}", field="type")
         self._check()
         if isinstance(delta, str):
             await self.stream_text(delta)
@@ -163,6 +232,30 @@ class Transcript:
         """
         self.usage_meter.add(usage, model)
 
+    async def _owned(self, messages: Sequence[Message]) -> list[Message]:
+        """Return ``messages`` as messages of the run. Count their usage, unless they are stored."""
+        self._check()
+        if self._stored_ids is None:
+            async with self._lock:
+                await self._read_own()
+        return [self._own(message) for message in messages]
+
+    def _new(self, own: Sequence[Message]) -> list[Message]:
+        """Return the messages in ``own`` that the run does not have, each once. The caller holds the lock."""
+        held, stored = {message.id for message in self._held}, self._stored_ids or set()
+        new: dict[str, Message] = {}
+        for message in own:
+            if message.id not in stored and message.id not in held:
+                new.setdefault(message.id, message)
+        return list(new.values())
+
+    def _as_stored(self, own: list[Message], new: list[Message]) -> list[Message]:
+        """Return ``own``. Replace each message that the run already has by its stored form. ``new``: the result of
+        :meth:`_new`."""
+        if len(new) == len(own):
+            return own
+        return [self._own_read.get(message.id, message) for message in own]
+
     def _own(self, message: Message) -> Message:
         fields: dict[str, Any] = {"run_id": self.run_id}
         if check_message(message).role == "assistant" and self._open_message is not None:
@@ -192,7 +285,7 @@ class Transcript:
             self._timer.cancel()
 
     async def _commit(self, messages: Sequence[Message]) -> None:
-        """Append ``messages`` in one commit. The held messages must be among them. The caller holds the lock."""
+        """Append ``messages`` in one commit. ``messages`` must contain the held messages. The caller holds ``_lock``."""
         await whole(self._append(list(messages)))
 
     async def _append(self, messages: list[Message]) -> None:
@@ -205,14 +298,21 @@ class Transcript:
             raise
         reservation.fill(completed_events(stored))
         self._held = []
+        self._last_stored = stored[-1].id if stored else self._last_stored
+        if self._stored_ids is not None:
+            self._stored_ids.update(message.id for message in messages)
         if self._committed is not None:
             self._committed += stored
+            self._own_read.update((message.id, message) for message in stored)
 
-    async def _settle_usage(self) -> None:
-        """After a write without an answer, read whether the run's record has the usage of that write."""
+    async def _settle_usage(self) -> Usage | None:
+        """Return the usage that the run's record lacks. After a write without an answer, read the record first.
+
+        Raises BackendUnavailableError if the store does not answer.
+        """
         if self.usage_meter.in_doubt:
-            with suppress(BackendUnavailableError):  # the store will not answer the end of the attempt either
-                self.usage_meter.settle(await self._attempt_store.run_usage())
+            self.usage_meter.settle(await self._attempt_store.run_usage())
+        return self.usage_meter.uncounted
 
     async def _write(self, operation: Awaitable[T]) -> T:
         try:
@@ -245,15 +345,21 @@ class Transcript:
 async def whole(commit: Coroutine[Any, Any, None]) -> None:
     """Await ``commit`` in a separate task. A cancel of the agent does not interrupt this task.
 
-    If nobody awaits the task any more, its exception is dropped. The context keeps the signal of a refused write.
+    CancelledError is raised when the task is done, even if several cancels arrive. The caller therefore keeps its lock until
+    the task is done. If nobody awaits the task any more, its exception is dropped. If the write was refused, the context keeps
+    the control signal.
     """
     task = asyncio.create_task(commit)
     task.add_done_callback(discard_outcome)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
+    cancel: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancel = cancel or error
+    if cancel is not None:
+        raise cancel
+    task.result()
 
 
 def discard_outcome(task: asyncio.Task[None]) -> None:

@@ -13,11 +13,12 @@ _NONE: Final = Usage()
 
 
 class UsageMeter:
-    """The usage of one attempt. It is written with the messages and the results of steps, and with the attempt's end.
+    """The usage of one attempt. The usage is written with the messages, with the results of steps, and with the attempt's end.
 
     ``written``: the usage in the run's record at the start of the attempt. ``used``: the usage of the attempt, or None.
-    ``uncounted``: the part of it that the record lacks, or None. ``in_doubt``: whether the store did not answer a write of
-    usage. ``on_used`` is called with usage of this attempt and the name of its model. An unknown name is the empty text.
+    ``uncounted``: the usage of the attempt that the record lacks, or None. ``in_doubt``: True if the store has not answered a
+    write of usage. ``on_used`` is called with usage of this attempt and the name of its model. An unknown name is the empty
+    text.
 
     A crashed attempt of an older release may have stored messages and steps without adding their usage to the record. The next
     attempt that reads these messages and steps adds their usage.
@@ -60,7 +61,8 @@ class UsageMeter:
 
     @contextmanager
     def recording(self) -> Iterator[Usage | None]:
-        """Yield the usage of the run so far for a write, or None if the record has it. One such block is executed at a time."""
+        """Yield the usage of the run so far, for a write. Yield None if the run's record already has this usage. Only one block
+        of ``recording`` may be executed at a time."""
         uncounted, self.uncounted = self.uncounted, None
         total = self._recorded + uncounted if uncounted is not None else None
         try:
@@ -73,7 +75,7 @@ class UsageMeter:
             self._recorded, self.in_doubt = total, False
 
     def settle(self, recorded: Usage) -> None:
-        """End a doubt. ``recorded``: the usage in the run's record."""
+        """Set ``in_doubt`` to False after a read of the run's record. ``recorded``: the usage in this record."""
         missing = less(_sum(self._recorded, self.uncounted) or _NONE, recorded)
         self.uncounted = missing if missing != _NONE else None
         self._recorded, self.in_doubt = recorded, False

@@ -30,6 +30,6 @@ class Waits:
         return self._known.get(self.id_of(kind, key))
 
     def begin(self, kind: WaitKind, key: str, **fields: Any) -> None:
-        """Begin the wait ``key``. A wait that an earlier attempt began continues unchanged."""
+        """Begin the wait ``key``. If an earlier attempt began this wait, the wait continues unchanged."""
         wait = self.find(kind, key) or Wait(wait_id=self.id_of(kind, key), kind=kind, **fields)
         self.open[wait.wait_id] = wait

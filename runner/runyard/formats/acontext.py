@@ -112,7 +112,7 @@ def without_store_fields(blob: JsonObject) -> JsonObject:
 
 
 def with_store_fields(blob: JsonObject, message: Message) -> JsonObject:
-    """Return ``blob`` with the fields of ``message`` that the store set. These replace the fields that a caller gave."""
+    """Return ``blob`` with the fields of ``message`` that the store set. These values replace the values that a caller gave."""
     created = message.created_at.isoformat() if message.created_at is not None else None
     return {"id": message.id, "parent_id": message.parent_id, **without_store_fields(blob), "created_at": created}
 
@@ -175,7 +175,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
     if message.role in ("user", "tool") and with_results != (message.role == "tool"):
         made.alter(
             "/role",
-            "a read gives the role tool to messages with a tool result, and only to these",
+            "on reading, the role is tool if there is a tool result, and user if not",
         )
     item: JsonObject = {"role": "user" if message.role == "tool" else message.role, "parts": parts}
     made.items.append(item | ({"meta": message.metadata} if message.metadata else {}))

@@ -167,7 +167,7 @@ def read(blob: JsonValue) -> Read:
 
 
 def _part(made: Read, block: Wire, blob: JsonObject, at: str) -> Part | None:
-    """Return the part for a block, or None if no part can hold the block. Note the losses."""
+    """Return the part for a block, or None if no part can hold the block. Record the losses in ``made``."""
     if isinstance(block, Other) or (isinstance(block, Document) and isinstance(block.source, Nested)):
         made.lose(at, f"messages cannot hold this {blob['type']} block")
         return None
@@ -286,7 +286,7 @@ def _result_part(made: Written, part: TextPart | MediaPart, at: str) -> JsonObje
 def _media(made: Written, part: MediaPart, at: str) -> JsonObject | None:
     """Return a block that :func:`read` converts back to the same file.
 
-    If no such block exists, note the loss and return None.
+    If no such block exists, record a loss and return None.
     """
     match part:
         case ImagePart(data=str(data), url=None) if part.media_type in IMAGES:

@@ -1,6 +1,6 @@
 """Conversion between messages and the formats, by name. Every function is pure.
 
-The module of a format decides which parts of a message the format cannot hold. ``wire.py`` defines these losses.
+The module of a format determines which values of a message the format cannot hold. ``wire.py`` defines these losses.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def from_blob(format: Format, blob: JsonValue) -> Message:
 
     The message keeps the original as ``source`` if its other fields would not give the same JSON.
 
-    Raises InvalidBlobError for a fault. Its ``details["path"]`` is the JSON pointer of the fault. Raises InvalidInputError for
-    an unknown format, and for a blob beyond the bounds of :mod:`runyard.domain.size_limits`.
+    Raises InvalidBlobError for an invalid blob. The ``details["path"]`` of this error is the JSON pointer of the fault. Raises
+    InvalidInputError for an unknown format, and for a blob that is larger than :mod:`runyard.domain.size_limits` allows.
     """
     check_format(format)
     check_blob(blob)
@@ -123,15 +123,16 @@ def _metadata(message: Message) -> JsonObject:
 
 
 def _beside(format: Format, message: Message, refuses: bool) -> list[Loss]:
-    """Return the losses outside of the content. Ids, times and usage are no losses, because they belong to the store.
+    """Return the losses outside of the message's content. Missing ids, times and usage do not count as losses, because the
+    store sets these fields.
 
-    ``refuses``: True if the format's JSON shows that the model refused.
+    ``refuses``: True if the format's JSON says that the model refused to answer.
     """
     lost: list[Loss] = []
     if message.metadata and format != "acontext":
         lost.append(Loss(format="native", path="/metadata", what="the format has no metadata of a message"))
     if message.provider_details is not None:
-        lost.append(Loss(format="native", path="/provider_details", what="only an agent's model layer reads these"))
+        lost.append(Loss(format="native", path="/provider_details", what="only the library that calls the model reads these"))
     kept = ("stop", "tool_calls", *(("refusal",) if refuses else ()))
     if message.stop_reason is not None and message.stop_reason not in kept:
         lost.append(Loss(format="native", path="/stop_reason", what="the format's messages have no stop reason"))

@@ -1,8 +1,8 @@
 """The format ``gemini``: contents of the Gemini API.
 
 Gemini matches a function's response to its call by the name of the function. Ids are optional. A call or a response without an
-id gets an id. This id consists of the name and the number of the part among the parts with this name in the content. Such ids
-repeat in a thread.
+id gets a generated id: the name of the function, and a number that counts the parts with this name in the content. Generated
+ids repeat in a thread.
 
 Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format, the value of this parameter is a
 content of the role ``system``.
@@ -40,11 +40,11 @@ PROVIDERS: Final = frozenset({"google", "google-gla", "google-vertex", "google-c
 OUTPUT: Final = "output"
 ERROR: Final = "error"
 KINDS: Final = ("text", "inline_data", "file_data", "function_call", "function_response")
-"""The fields of a part. Each part has exactly one of them."""
+"""The fields that a part can have. Each part has exactly one of these fields."""
 
 
 class Camel(Wire):
-    """An object with names in camel case, or in snake case as in Google's Python library."""
+    """A JSON object whose field names are in camel case, or in snake case as in Google's Python library."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -170,7 +170,7 @@ def _thinking(text: str, signature: str | None) -> ThinkingPart:
 
 
 def _key(blob: JsonObject, name: str) -> str:
-    """Return the spelling of ``name`` in ``blob``."""
+    """Return the field ``name`` as ``blob`` spells it, in camel case or in snake case."""
     return name if name in blob else to_camel(name)
 
 
@@ -220,7 +220,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
             parts.append(written)
     with_results = any(isinstance(part, ToolResultPart) for part in message.content)
     if message.role in ("user", "tool") and with_results != (message.role == "tool"):
-        made.alter("/role", "a read gives the role tool to contents with a function's response, and only to these")
+        made.alter("/role", "on reading, the role is tool if there is a function's response, and user if not")
     if parts or not message.content:
         made.items.append({"role": role, "parts": parts})
     return made
@@ -236,7 +236,7 @@ def _write_part(made: Written, part: Part, n: int, role: str) -> JsonObject | No
             if part.signature is not None and not own:
                 made.lose(f"{at}/signature", "Gemini accepts only its own signatures, as base64")
             if part.provider not in (None, PROVIDER) or (part.provider is not None and part.signature is None):
-                made.alter(f"{at}/provider", "Gemini holds a provider only with a signature, and this provider is google")
+                made.alter(f"{at}/provider", "Gemini's JSON has no provider; a signature stands for the provider google")
             return {"text": part.text, "thought": True} | ({"thoughtSignature": part.signature} if own else {})
         case ToolCallPart() if role == "assistant":
             return {"functionCall": {"id": part.id, "name": part.name, "args": part.arguments}}
@@ -272,7 +272,7 @@ def _response(made: Written, part: ToolResultPart, at: str) -> JsonObject:
 def _write_file(made: Written, part: MediaPart, at: str) -> JsonObject | None:
     """Return a part that :func:`read` converts back to the same file.
 
-    If there is no such part, note the loss and return None.
+    If there is no such part, record a loss and return None.
     """
     name = getattr(part, "name", None)
     shown = {"displayName": name} if name is not None else {}

@@ -1,7 +1,7 @@
 """Files in messages: data URLs, media types, and the kind of part for a media type.
 
-The module of each format decides which files it reads and writes. ``result_text`` in ``wire.py`` decides which files of a tool
-result are lost when the result becomes text.
+The module of a format determines which files the format reads and writes. ``result_text`` in ``wire.py`` determines which files
+of a tool result are lost when the result becomes text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def text_of(data: str) -> str | None:
-    """Return the text that ``data`` encodes. Return None if encoding this text again gives other data."""
+    """Return the text whose base64 is exactly ``data``. Return None if no text has this base64."""
     try:
         text = base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError):

@@ -1,7 +1,7 @@
 """The format ``openai``: messages of OpenAI's chat completions.
 
 A tool message holds one result. A message with N results is therefore a list of N tool messages, in both directions. Most
-results become text. ``wire.result_text`` notes the losses.
+results become text. ``wire.result_text`` records the losses.
 """
 
 from __future__ import annotations
@@ -320,5 +320,5 @@ def _write_answer(made: Written, message: Message) -> None:
 
 
 def _shortest(parts: list[JsonObject]) -> str | list[JsonObject]:
-    """Return the text if there is one text part only. Otherwise return the parts."""
+    """Return the text if ``parts`` is a single text part. In all other cases, return ``parts``."""
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts

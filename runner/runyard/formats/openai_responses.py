@@ -274,7 +274,7 @@ def write(message: Message, names: Mapping[str, str]) -> Written:
 
 
 def _flush(made: Written, role: str, texts: list[JsonObject], message: Message) -> None:
-    """Append an item of the collected ``texts``, and empty the list."""
+    """Append one item with the collected ``texts``, and empty the list of texts."""
     if not texts:
         return
     plain = len(texts) == 1 and texts[0]["type"] in ("input_text", "output_text")
@@ -305,7 +305,7 @@ def _reasoning(made: Written, part: ThinkingPart, n: int, message: Message) -> J
     if part.signature is not None and not own:
         made.lose(f"/content/{n}/signature", "OpenAI accepts only its own encrypted reasoning")
     if part.signature is None and part.provider is not None:
-        made.lose(f"/content/{n}/provider", "the provider of reasoning is held only with a signature")
+        made.lose(f"/content/{n}/provider", "without a signature, an item cannot hold the provider of reasoning")
     digest = hashlib.sha256(f"{message.id}/{n}".encode()).hexdigest()[:48]
     made.alter(f"/content/{n}/id", "the reasoning has no id of OpenAI, so a new id is made")
     item = {"type": "reasoning", "id": f"rs_{digest}", "summary": [{"type": "summary_text", "text": part.text}]}
@@ -345,7 +345,7 @@ def _write_content(made: Written, part: Part, n: int, message: Message) -> JsonO
 def _input(made: Written, part: TextPart | MediaPart, at: str) -> JsonObject | None:
     """Return input that :func:`read` converts back to the same part.
 
-    If no such input exists, note the loss and return None.
+    If no such input exists, record a loss and return None.
     """
     match part:
         case TextPart():

@@ -65,9 +65,9 @@ async def formatted(
 
 
 def _names_of_results(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return a dict for each message: the names of the tools of its results, by call id.
+    """Return a dict for each message. The dict maps the call ids of the message's tool results to the names of the tools.
 
-    Each message needs its own dict, because the ids of calls may repeat.
+    Every message needs a separate dict, because the ids of calls can repeat.
     """
     called: dict[str, str] = {}
     found: list[dict[str, str]] = []

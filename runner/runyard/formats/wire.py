@@ -19,12 +19,13 @@ from ..domain import json_text
 from ..domain.json_text import Shape
 from ..domain.messages import Message, Part, Role, StopReason, TextPart, ToolResultPart
 from ..domain.size_limits import MAX_PARTS, MAX_VALUES, JsonObject, JsonValue, check_blob
+from ..domain.validation import words_of
 from ..errors import InvalidBlobError, InvalidInputError
 
 W = TypeVar("W")
 
 Many: TypeAlias = Annotated[list[W], Field(max_length=MAX_PARTS, fail_fast=True)]
-"""A list of parts or of other JSON values. Its length is bounded, because each entry becomes a Python object."""
+"""A list of parts or of other JSON values. The length of the list is bounded, because each entry becomes a Python object."""
 MAX_LOSSES: Final = 100
 """Maximum number of losses in the list of one conversion. Further losses are only counted."""
 MAX_QUOTED: Final = 200
@@ -32,7 +33,8 @@ MAX_QUOTED: Final = 200
 
 
 class Wire(BaseModel):
-    """A JSON object of a provider. Undeclared fields are kept, but other formats lose them."""
+    """A JSON object of a provider. Fields that a subclass does not declare are kept, but a conversion to another format loses
+    them."""
 
     model_config = ConfigDict(extra="allow", strict=True, validate_by_name=True, validate_by_alias=True)
 
@@ -40,9 +42,9 @@ class Wire(BaseModel):
 class Loss(BaseModel):
     """A value that a conversion dropped or changed.
 
-    ``path``: a JSON pointer to the value. If ``format`` is ``native``, the pointer refers to the message. Otherwise it refers
-    to the message's original in this format. A path of more than MAX_QUOTED characters is cut. ``what``: a sentence about the
-    loss. ``dropped``: True if the value was dropped, False if it was changed.
+    ``path``: a JSON pointer to the value. If ``format`` is ``native``, the pointer refers to the message. For any other format,
+    the pointer refers to the message's original in this format. A path of more than MAX_QUOTED characters is shortened.
+    ``what``: a sentence about the loss. ``dropped``: True if the value was dropped, False if it was changed.
     """
 
     format: str
@@ -66,7 +68,7 @@ class Losses:
             self.more += 1
 
     def listed(self) -> list[Loss]:
-        """Return the losses. If some losses were only counted, the last entry stands for these losses, and has no path."""
+        """Return the losses. If some losses were only counted, the last entry gives their number. This entry has no path."""
         if not self.more:
             return self.found
         words = f"{self.more} further values are dropped or changed"
@@ -90,11 +92,11 @@ class Read:
     losses: Losses = field(default_factory=Losses)
 
     def lose(self, path: str, what: str) -> None:
-        """Note that the message cannot hold the value at ``path``."""
+        """Record a loss: the message cannot hold the value at ``path``."""
         self.losses.note(self.format, path, what)
 
     def alter(self, path: str, what: str) -> None:
-        """Note that the message holds the value at ``path`` in another form."""
+        """Record a loss: the message holds the value at ``path`` in another form."""
         self.losses.note(self.format, path, what, dropped=False)
 
     def nest(self, parts: Sequence[object], path: str) -> None:
@@ -120,15 +122,15 @@ class Written:
     losses: Losses = field(default_factory=Losses)
 
     def lose(self, path: str, what: str) -> None:
-        """Note that the format cannot hold the message's value at ``path``."""
+        """Record a loss: the format cannot hold the message's value at ``path``."""
         self.losses.note("native", path, what)
 
     def alter(self, path: str, what: str) -> None:
-        """Note that the format holds the message's value at ``path`` in another form."""
+        """Record a loss: the format holds the message's value at ``path`` in another form."""
         self.losses.note("native", path, what, dropped=False)
 
     def lose_kind(self, n: int, part: Part, role: str) -> None:
-        """Note that a message of ``role`` cannot hold the part with the index ``n``."""
+        """Record a loss: a message of ``role`` cannot hold the part with the index ``n``."""
         self.lose(f"/content/{n}", f"a message of the role {role} cannot hold this {part.type} part")
 
 
@@ -137,7 +139,8 @@ Writer: TypeAlias = Callable[[Message, Mapping[str, str]], Written]
 
 
 def parse(adapter: TypeAdapter[W], blob: JsonValue, format: str, at: str = "") -> W:
-    """Return ``blob`` as a model. Raise InvalidBlobError with the place of the deepest fault. ``at``: the place of ``blob``."""
+    """Return ``blob`` as a model. If ``blob`` is invalid, raise InvalidBlobError with the place of the deepest fault. ``at``:
+    the place of ``blob``."""
     try:
         return adapter.validate_python(blob)
     except ValidationError as error:
@@ -145,7 +148,7 @@ def parse(adapter: TypeAdapter[W], blob: JsonValue, format: str, at: str = "") -
         # In a union, the alternative that fits best has the deepest fault. If two faults are equally deep, prefer the
         # alternative that is not text.
         best = max(found, key=lambda each: (pointer(blob, each["loc"]).count("/"), each["type"] != "string_type"))
-        raise fault(format, at + pointer(blob, best["loc"]), best["msg"].removeprefix("Value error, ")) from None
+        raise fault(format, at + pointer(blob, best["loc"]), words_of(best)) from None
 
 
 def fault(format: str, path: str, words: str) -> InvalidBlobError:
@@ -180,7 +183,8 @@ def escaped(name: object) -> str:
 
 
 def unknown(model: Any, blob: Any, path: str = "") -> Iterator[str]:
-    """Yield the JSON pointers of the fields of ``blob`` that ``model`` does not declare. Empty values are left out."""
+    """Yield the JSON pointers of the fields of ``blob`` that ``model`` does not declare. Fields with empty values are left
+    out."""
     if isinstance(model, list):
         for n, each in enumerate(model):
             yield from unknown(each, blob[n], f"{path}/{n}")
@@ -196,15 +200,16 @@ def unknown(model: Any, blob: Any, path: str = "") -> Iterator[str]:
 
 
 def lose_unknown(read: Read, model: Any, blob: JsonValue, path: str = "") -> None:
-    """Note the fields of ``blob`` that ``model`` does not declare."""
+    """Record a loss for each field of ``blob`` that ``model`` does not declare."""
     for place in unknown(model, blob, path):
         read.lose(place, "messages have no field for this")
 
 
 def from_text(made: Read, text: str, path: str) -> JsonObject:
-    """Return the JSON object that a provider wrote as text. A blank text is an empty object. Raise InvalidBlobError.
+    """Return the JSON object that a provider wrote as text. A blank text is an empty object. Raise InvalidBlobError for any
+    other text.
 
-    The values of all texts of a message are counted together. A text is counted before it is parsed.
+    The values in all texts of a message are counted together. The values of a text are counted before the text is parsed.
     """
     shape = Shape(MAX_VALUES - made.values)
     try:
@@ -221,7 +226,8 @@ def from_text(made: Read, text: str, path: str) -> JsonObject:
 
 
 def objects(blob: JsonValue, format: str) -> list[JsonValue]:
-    """Return the JSON objects of a blob: one object or a list. Raise InvalidBlobError for an empty or a long list."""
+    """Return the JSON objects of a blob: one object or a list. Raise InvalidBlobError for an empty list, and for a list that is
+    too long."""
     if not isinstance(blob, list):
         return [blob]
     if not 0 < len(blob) <= MAX_PARTS:
@@ -235,14 +241,15 @@ def to_text(value: JsonValue) -> str:
 
 
 def is_refusal(message: Message) -> bool:
-    """Return whether OpenAI's formats hold the message's text as a refusal."""
+    """Return whether the message's text becomes a ``refusal`` in OpenAI's formats."""
     if message.role != "assistant" or message.stop_reason != "refusal":
         return False
     return sum(isinstance(part, TextPart) for part in message.content) == 1
 
 
 def result_text(part: ToolResultPart, n: int, written: Written) -> str:
-    """Return the content of a tool result as text, for a format whose results are text only. Note the losses."""
+    """Return the content of a tool result as text, for a format whose results are text only. Record the losses in
+    ``written``."""
     path = f"/content/{n}/content"
     if part.has_parts:
         texts = []

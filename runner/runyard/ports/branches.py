@@ -19,18 +19,21 @@ class ImportLock(Protocol):
 
 
 class BranchStore(Protocol):
-    """Optional methods of a thread store (R14). They raise ThreadNotFoundError.
+    """Optional methods of a thread store (R14). All these methods raise ThreadNotFoundError.
 
-    ``branch_keys``: return the keys of the thread's branches, in the order in which the branches were opened.
-    ``branch_messages``: return up to ``limit`` of the branch's own messages, in order, after the number ``after``. The
-    messages of all runs are included. The result has about PAGE_BYTES at most. An empty list means the end. ``set_head``: find
-    the branch that ends at a message, and make this branch the head. If no branch ends at the message, open a branch there.
-    ROOT_ID is the place before the first message. Raises MessageNotFoundError.
+    ``branch_keys``: return the keys of the thread's branches, in the order in which the branches were opened. ``branch_at``:
+    return the key at the index ``place`` of ``branch_keys``, or None if the list is shorter, together with the number of the
+    branches. ``branch_messages``: return at most ``limit`` messages that are stored on the branch, in order, after the message
+    number ``after``. Messages of all runs are included, and inherited messages are not. The result has about PAGE_BYTES at
+    most. An empty list means the end. ``set_head``: find the branch that ends at a message, and make this branch the head. If
+    no branch ends at the message, open a branch there. ROOT_ID is the place before the first message. Raises
+    MessageNotFoundError.
 
     ``lock_imports``: take the lock of the tenant's imports. Raises LockedError if another import holds the lock.
     """
 
     async def branch_keys(self, thread_id: str) -> list[int]: ...
+    async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]: ...
     async def branch_messages(self, thread_id: str, branch: int, *, after: int = 0, limit: int = 500) -> list[Message]: ...
     async def set_head(self, thread_id: str, message_id: str) -> None: ...
     async def lock_imports(self) -> ImportLock: ...

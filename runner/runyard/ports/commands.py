@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from ..domain.derived_ids import digest
 from ..domain.messages import Message, Usage, check_message
@@ -21,6 +21,10 @@ from .refs import AttemptToken, RunRef
 
 _LONG_TEXT = 2**16
 """Minimum number of characters of a text that is hashed separately, because the hash of its JSON takes much longer."""
+
+
+MAX_PROMPTS_PER_CALL: Final = 1000
+"""Maximum number of prompts in one call of ``accept_many``, in one transaction, and in one request to the HTTP API."""
 
 
 def _text_digest(text: str) -> str:
@@ -47,13 +51,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """The arguments of a ``fork_many`` job (F11).
+    """The arguments of ``fork_many`` (F11).
 
-    ``messages``: one message for each candidate. ``total``: the number of messages. The fan-out of a claim may have only this
-    number. :class:`.fan_outs.FanOutStore` then returns the messages. ``threads``: if True, each candidate is a run on its own
-    thread. If False, each candidate is a probe. ``max_parallel``: the number of candidates that run at once. ``stop``: ``all``
-    runs every candidate, ``first`` ends the job after the first candidate that succeeds. ``judge``: the name of the agent that
-    chooses the winner, or None.
+    ``messages``: one message for each candidate. ``total``: the number of messages. In a claim, a fan-out can have this number
+    without the messages. :class:`.fan_outs.FanOutStore` then returns the messages. ``threads``: if True, each candidate is a
+    run on its own thread. If False, each candidate is a probe. ``max_parallel``: the maximum number of candidates that run at
+    once. ``stop``: ``all`` runs every candidate, ``first`` ends the fan-out after the first candidate that succeeds. ``judge``:
+    the name of the agent that chooses the winner, or None.
     """
 
     messages: Sequence[Message] = ()
@@ -82,8 +86,8 @@ class ForkOptions(TypedDict, total=False):
 class ForkRequest:
     """A fork of the thread ``src`` to the thread ``new`` (F1 to F8).
 
-    ``fan``: the arguments of a ``fork_many`` job. ``prompt_run_id``: the run id of the first prompt. A fork job has the prompt
-    as its input, and enqueues it.
+    ``fan``: the arguments of ``fork_many``, for a fan-out. ``prompt_run_id``: the run id of the first prompt. A fork job has
+    the first prompt as its input, and enqueues this prompt.
 
     Two requests with equal :attr:`fork_hash` are requests for the same fork.
     """
@@ -121,6 +125,10 @@ class ForkRequest:
 def _name_digest(name: str) -> str:
     """Return the digest of ``name``. The digest is cached, because many requests have the same kind and agent."""
     return digest(name)
+
+
+COMPARED_OPTIONS: Final = ("parallel", "multitask_strategy", "expires_in")
+"""The options that a repetition of a request must not change (R2)."""
 
 
 @lru_cache(maxsize=1024, typed=True)  # 1, 1.0 and True have different JSON
@@ -179,7 +187,8 @@ class AcceptRequest:
             object.__setattr__(self, "input", check_message(self.input).by_caller())
 
     def record(self, *, app_version: str | None, trace_context: str | None) -> None:
-        """Set the version of the caller's app and the caller's trace context, in place. A copy would check all fields again."""
+        """Set the version of the caller's app and the caller's trace context, in place. A copy of the request would check all
+        fields again."""
         object.__setattr__(self, "app_version", app_version)
         object.__setattr__(self, "trace_context", trace_context)
 
@@ -198,7 +207,7 @@ class AcceptRequest:
             digests["message"] = digest(_words(self.input))
         if self.parent_id is not None:
             digests["parent_id"] = digest(self.parent_id)
-        digests["options"] = _options_digest(options.parallel, options.multitask_strategy, options.expires_in)
+        digests["options"] = _options_digest(*(getattr(options, name) for name in COMPARED_OPTIONS))
         if self.fork is not None:
             digests["fork"] = digest([self.fork.fork_hash, self.fork.new])
             if self.fork.prompt_run_id is not None:
@@ -215,7 +224,8 @@ class Write:
 
     ``messages``: the messages to append. ``extra``: the changed keys of the thread's extra with their values, or None.
     ``first_event``: the number of the first event of the write. The events are one for each message, then one for each HITL
-    request, then the event of the run.
+    request, then the event of the run. ``claim_next``: whether ``complete`` may also claim the next run of the lane
+    (:attr:`~.results.Ended.next`).
     """
 
     attempt: AttemptToken
@@ -224,6 +234,7 @@ class Write:
     usage: Usage | None = None
     result: Any = None
     first_event: int = 1
+    claim_next: bool = False
 
 
 class ThreadChanges(TypedDict, total=False):

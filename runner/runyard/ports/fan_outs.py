@@ -1,4 +1,4 @@
-"""The protocol of a store's fan-outs: the verbs of a job's attempt, and the reads of clients."""
+"""The protocol of a store's fan-outs: the verbs for an attempt of the fork job, and the reads of clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .results import Page
 
 @dataclass(frozen=True, slots=True)
 class ProbeEnd:
-    """The end of a candidate of a fan-out, or of its judge, as a step of the job.
+    """The end of a candidate of a fan-out, or of the judge, as a step of the fork job.
 
     ``key``: the key of the step. ``outcome``: the status of a candidate, None for the judge. ``usage``: the usage of the
     candidate or the judge. ``value``: the result of the step.
@@ -29,17 +29,18 @@ class ProbeEnd:
 
 
 class FanOutStore(Protocol):
-    """Fan-outs of one tenant. The verbs of an attempt use the tenant of the job.
+    """Fan-outs of one tenant. The verbs of an attempt use the tenant of the fork job.
 
     ``messages``: return the messages of candidates, by number. Raises StaleFenceError. ``begin``: record that the attempt has
     begun candidates. ``end``: record the ends of candidates and of the judge in one transaction. If an end is recorded
-    already, the earlier record stays. The usage of each probe and of the judge is added once to the usage of the job (F14).
-    ``begin`` and ``end`` raise StaleFenceError and CancelRequestedError.
+    already, the earlier record stays. The usage of each probe and of the judge is added once to the usage of the fork job
+    (F14). ``begin`` and ``end`` raise StaleFenceError and CancelRequestedError.
 
     ``progress``: count the candidates. ``candidates``: return a page of the candidates in the order of their messages. A page
-    has at most ``limit`` candidates and about PAGE_BYTES bytes. A larger candidate is a page by itself, and its messages are
-    cut to PAGE_BYTES. Both methods raise RunNotFoundError and ThreadNotFoundError. They raise InvalidInputError for a run that
-    is not a fan-out, and ResultExpiredError if the result or the job was deleted. ``candidates`` raises InvalidCursorError.
+    has at most ``limit`` candidates and about PAGE_BYTES bytes. A larger candidate is alone on its page. The page then has only
+    the last messages of the candidate, as many as fit into PAGE_BYTES. ``progress`` and ``candidates`` raise RunNotFoundError
+    and ThreadNotFoundError. They raise InvalidInputError for a run that is not a fan-out, and ResultExpiredError if the result
+    or the content of the fork job was deleted. ``candidates`` raises InvalidCursorError.
     """
 
     async def messages(self, attempt: AttemptToken, numbers: Sequence[int]) -> dict[int, Message]: ...

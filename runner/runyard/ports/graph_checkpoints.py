@@ -19,7 +19,7 @@ from .refs import AttemptToken
 Segments = tuple[int, ...]
 
 NEW_ITEMS: Final = 0
-"""The number of a stream in the segments of a :class:`NewValue`. This stream stands for the new items of the value."""
+"""In the segments of a :class:`NewValue`, this stream number stands for the value's new items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class GraphStart:
 
     ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last message
     of the thread that the state contains, or None. ``unseen``: the ids of messages before ``base_id`` that the state lacks.
-    Such messages were stored after the run of ``base_id`` began, or their run was redriven after that.
+    Such messages were stored after the run of ``base_id`` began, or their run was redriven after this time.
     """
 
     line: LineRef
@@ -164,13 +164,13 @@ class GraphCheckpointStore(Protocol):
 
     ``scope``: the servers and the tenant. Stores with the same scope have the same checkpoints.
 
-    ``put``: store a checkpoint. Return the stored lists by channel. If a stream was deleted, or if the store lacks a version
-    that has no new value, store nothing and return None. ``put_writes``: store writes of a task. A write is (idx, channel,
-    kind, data). If a write with the same idx is stored already, the new write replaces that write only for idx < 0.
-    ``latest``: return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None. ``page``:
-    return checkpoints in descending order of their ids, beginning after the checkpoint ``after``. An empty list means the end.
-    ``items``: return the chunks of each segment, with the number of the first item of its first chunk. Return None if the list
-    was deleted.
+    ``put``: store a checkpoint. Return the stored lists by channel. Store nothing and return None in two cases: a stream was
+    deleted, or a channel has neither a new value nor a stored value of its version. ``put_writes``: store writes of a task. A
+    write is (idx, channel, kind, data). If a write with the same idx is stored already, the new write replaces that write only
+    if idx < 0. ``latest``: return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None.
+    ``page``: return checkpoints in descending order of their ids, beginning after the checkpoint ``after``. An empty list means
+    the end. ``items``: return the chunks of each segment, with the number of the first item of its first chunk. Return None if
+    the list was deleted.
 
     ``copy``: copy the checkpoints of a thread to another thread. Raises ThreadAlreadyExistsError if the target has checkpoints.
     The time of the copy does not depend on the number of checkpoints. ``delete``: delete the checkpoints of a thread.

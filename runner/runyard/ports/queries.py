@@ -51,12 +51,14 @@ class RunFilter:
 class ThreadFilter:
     """A filter of threads by parent thread, agent and tags.
 
-    ``tags``: tags that a thread must have to match. A field that is None matches every thread.
+    ``tags``: tags that a thread must have to match. A field that is None matches every thread. ``newest_first``: begin at the
+    newest thread, not at the oldest.
     """
 
     parent_thread_id: str | None = None
     agent: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    newest_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -14,13 +14,19 @@ from ..domain.size_limits import JsonObject
 from ..domain.states import RunStatus
 from ..domain.threads import Thread
 from ..domain.waits import Signal, Wait
-from ..errors import ThreadAlreadyExistsError
+from ..errors import BackendUnavailableError, LockedError, RateLimitedError, RunyardError, ThreadAlreadyExistsError
 from .commands import ForkRequest
 from .refs import AttemptToken, RunRef
-from .scheduling import Effects
+from .scheduling import Effects, Job
 
 PAGE_BYTES: Final = 8 * 2**20
 """Approximate maximum number of bytes in one page of a list. A larger entry is a page by itself."""
+
+OUTAGES: Final = (BackendUnavailableError, RateLimitedError)
+"""Errors of a store that accepts nothing for a while.
+
+LockedError is not one of these errors, because it concerns only one thread.
+"""
 
 T = TypeVar("T")
 
@@ -32,6 +38,11 @@ class Accepted:
     run: Run
     created: bool
     effects: Effects = field(default_factory=Effects)
+
+
+def outage_of(outcomes: Iterable[object]) -> RunyardError | None:
+    """Return the first of OUTAGES among the outcomes of many prompts, or None."""
+    return next((one for one in outcomes if isinstance(one, OUTAGES) and not isinstance(one, LockedError)), None)
 
 
 @dataclass(slots=True)
@@ -60,7 +71,7 @@ class Claim:
     - ``not_due``: the run is due in ``retry_in`` seconds.
     - ``paused``: the run's queue is paused.
     - ``limited``: the run waits in the store for a permit of a limit.
-    - ``skipped``: another transaction holds the thread. Submit the job again.
+    - ``skipped``: another transaction holds the row lock of the thread. Submit the job again.
     - ``busy``: a live worker executes the run.
     - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
     - ``other_version``: this worker leaves the run to the version of the app that began the run. ``requires`` is set. Submit
@@ -72,7 +83,8 @@ class Claim:
     After ``ended``, ``behind``, ``suspended`` and ``unknown``, the caller does not submit the job again.
 
     ``version_before``: the app version of the previous attempt, or None for the first attempt. ``alone``: whether this attempt
-    needs a separate process, because earlier attempts crashed.
+    needs a separate process, because earlier attempts crashed. ``job``: set only in the claim :attr:`Ended.next`, which is made
+    together with the end of another run. The run's job is then in this field, and no scheduler has it.
     """
 
     ref: RunRef
@@ -89,6 +101,7 @@ class Claim:
     version_before: str | None = None
     requires: str | None = None
     effects: Effects = field(default_factory=Effects)
+    job: Job | None = None
 
     @property
     def alone(self) -> bool:
@@ -100,7 +113,7 @@ class Step:
     """A step as recorded. ``result`` is None until ``done``. ``fence``: the fence of the attempt that wrote the record.
 
     ``outcome``: for a candidate of a fan-out, the status with which the candidate ended. The ``result`` of such a step is not
-    read, because a job has up to a thousand candidates.
+    read, because a fan-out has up to a thousand candidates.
     """
 
     key: str
@@ -130,12 +143,27 @@ class Ledger:
 
 @dataclass(slots=True)
 class Ended:
-    """The end of an attempt. After a cancel or an incomplete tool cycle, ``status`` differs from the requested status."""
+    """The end of an attempt. After a cancel or an incomplete tool cycle, ``status`` differs from the requested status.
+
+    ``next``: the claim of the lane's next run, if the write had ``claim_next`` and its transaction also claimed this run.
+    ``next`` is None in all other cases. The claim is for the worker of the ended attempt, and its outcome is always
+    ``claimed``. The job of the next run is in ``next``, and not in ``effects``.
+    """
 
     status: RunStatus
     event_id: str
     error: ErrorInfo | None = None
     effects: Effects = field(default_factory=Effects)
+    next: Claim | None = None
+
+    def add_next(self, claim: Claim) -> None:
+        """Add the claim of the lane's next run to the end. If the run was not claimed, its job stays in the effects."""
+        if claim.outcome == "claimed":
+            [claim.job] = [job for job in self.effects.jobs if job.ref == claim.ref]
+            self.effects.jobs.remove(claim.job)
+            self.next = claim
+        self.effects += claim.effects
+        claim.effects = Effects()
 
 
 @dataclass(slots=True)
@@ -163,7 +191,7 @@ class Signalled:
 
 @dataclass(slots=True)
 class Changed:
-    """A run after a verb of an operator or a client."""
+    """A run after a change by an operator or a client."""
 
     run: Run
     effects: Effects = field(default_factory=Effects)

@@ -1,6 +1,6 @@
 """The scheduler and the event log: jobs, the effects of a commit on Redis, and the ports that apply them.
 
-The caller of a verb applies its effects. If the caller dies first, the reconciler applies them.
+The caller of a verb applies the effects of the commit. If the caller dies first, the reconciler applies these effects.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ EVENT_BYTES_PER_READ: Final = 64 * 2**10
 class StreamLimits:
     """The limits of the event streams of a deployment. All processes must have the same limits.
 
-    ``events`` and ``bytes``: the approximate maximum of the stream of one run. Beyond it, the oldest events are removed.
-    ``running``: seconds for which the stream of a run is kept after its last event. ``stopped``: the same seconds for a run
-    that ended or waits for a human. ``total_bytes``: the maximum number of bytes of all streams together. None means half of
-    the server's memory limit, or DEFAULT_TOTAL_BYTES if the server has no limit.
+    ``events`` and ``bytes``: the approximate maximum numbers of events and of bytes in the stream of one run. If a stream has
+    more, its oldest events are removed. ``running``: seconds for which the stream of a run is kept after its last event.
+    ``stopped``: the seconds for which the stream is kept if the run ended or waits for a human. ``total_bytes``: the maximum
+    number of bytes of all streams together. If ``total_bytes`` is None, the maximum is half of the server's memory limit, or
+    DEFAULT_TOTAL_BYTES if the server has no limit.
     """
 
     events: int = 5000
@@ -71,8 +72,8 @@ class Job:
     ``delay``: seconds until the run is due. ``ready_at``: the earliest time at which the run could start, in seconds since 1970
     by the store's clock. ``queued``: the event to write when the job is submitted, or None if an attempt has begun since the
     run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. The submission of such a job
-    removes it from its queue. ``requires``: what the last worker of the job lacks (:func:`requirement`). Workers that have it
-    may take the job during the delay.
+    removes the job from its queue. ``requires``: what the last worker of the job lacks (:func:`requirement`). Workers that have
+    it may take the job during the delay.
     """
 
     thread_key: int
@@ -139,9 +140,9 @@ class OutsideEvent:
 class Effects:
     """The work in Redis that follows a commit.
 
-    ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs with a pending cancel. Their workers get a hint.
-    ``withdrawn``: the jobs of ended runs, which are removed. In a queue without workers, these jobs would otherwise stay for
-    ever. ``deleted``: the keys of deleted threads, whose streams are deleted.
+    ``jobs``: jobs to submit. ``events``: events to write. ``cancels``: runs whose cancel was requested. A cancel hint is sent
+    for each of them. ``withdrawn``: the jobs of ended runs, which are removed. In a queue without workers, these jobs would
+    otherwise stay for ever. ``deleted``: the keys of deleted threads, whose streams are deleted.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -169,7 +170,8 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A job that a worker took. ``token``: the number of the worker's lock on the lane. The lock ends by release or expiry."""
+    """A job that a worker took. ``token``: the number of the worker's lane lock. The lock ends when it is released or
+    expires."""
 
     job: Job
     token: int
@@ -179,11 +181,13 @@ class Scheduler(Protocol):
     """The jobs that may start, and the locks of their lanes. A loss of all jobs and locks delays runs, but loses no run.
 
     ``submit``, and ``release`` with the argument ``submit``, write a job's ``queued`` event before a worker can claim the job.
-    ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled, no worker executes the jobs that the
-    call took. The reconciler submits them again after their locks expire. ``has``: the requirements that the worker fulfils. It
-    also gets jobs of ``queues`` that are not due and require one of them. ``missing_jobs`` returns the jobs that the scheduler
-    does not have. The run of a missing job does not hold the lane's lock, and no worker is about to get the job. Locks of the
-    workers ``dead`` do not count. ``end_wait`` ends the wait of a worker's current or next ``claim`` and loses no job.
+    A worker may pass a delivery's lock on to the next run of the lane. ``renew`` and ``release`` then get a delivery with the
+    job of this run and the same token. ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled,
+    no worker executes the jobs that the call took. The reconciler submits them again after their locks expire. ``has``: the
+    requirements that the worker fulfils. If a job of ``queues`` requires one of them, the worker can get this job before the
+    job is due. ``missing_jobs`` returns those of the given jobs that the scheduler does not have. For such a job, the run does
+    not hold the lane's lock, and no worker is about to get the job. Locks of the workers ``dead`` do not count. ``end_wait``
+    ends the wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...
@@ -205,9 +209,9 @@ class EventLog(Protocol):
     ``follow`` yields each event. It also yields None after ``silence`` seconds without an event. ``read`` returns the events
     after an event id. With ``page`` it returns at most EVENTS_PER_READ events with about EVENT_BYTES_PER_READ bytes in total,
     and an empty list at the end. ``begins`` yields once at the start, and again whenever a run of the thread gets an event
-    whose id ends in ``-1``. With such an event, an attempt begins, or the event comes from a call outside of attempts.
+    whose id ends in ``-1``. Such an event is the first event of an attempt, or comes from a call outside of attempts.
 
-    ``forget`` deletes the streams of threads. Events that are appended later reach live followers, but are not stored.
+    ``forget`` deletes the streams of threads. Events that are appended later reach the current followers, but are not stored.
     ``trim`` drops streams until the remaining streams fit the limit of the deployment. First it drops the streams of runs that
     stopped longest ago, then the streams whose last event is oldest. A reader of a dropped stream finds a ``gap``.
     """

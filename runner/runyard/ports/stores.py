@@ -7,38 +7,28 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final, Protocol, Unpack
 
 from ..domain.api_keys import ApiKey
-from ..domain.events import Event, FeedEntry
+from ..domain.events import FeedEntry
 from ..domain.limits import Limit, LimitName
-from ..domain.messages import Message, Usage
+from ..domain.messages import Message
 from ..domain.requests import HitlRequest
-from ..domain.runs import AttemptInfo, ErrorInfo, Run
 from ..domain.size_limits import JsonObject
-from ..domain.states import RunStatus
 from ..domain.threads import Branch, CheckpointData, Thread
 from ..domain.usage_report import UsageReport
-from ..domain.waits import Wait
 from ..domain.webhooks import WebhookReply
-from .commands import AcceptRequest, Cut, ForkOptions, ForkRequest, ThreadChanges, ThreadRequest, Write
+from .commands import Cut, ForkOptions, ForkRequest, ThreadChanges, ThreadRequest
 from .fan_outs import FanOutStore
 from .graph_checkpoints import GraphCheckpointStore
-from .queries import ALL_RUNS, ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, RunFilter, ThreadFilter
+from .queries import ALL_THREADS, FIRST_PAGE, WHOLE_PATH, PageRequest, PathRequest, ThreadFilter
 from .refs import AttemptToken, RunRef
 from .results import (
     Aborted,
-    Accepted,
-    Admitted,
-    Changed,
-    Claim,
     Created,
-    Ended,
     Forked,
-    Ledger,
     Page,
     Responded,
-    Signalled,
-    Step,
 )
-from .scheduling import EVENTS_PER_READ, Effects, EventLog, Job, Scheduler
+from .runs import RunStore
+from .scheduling import Effects, EventLog, Job, Scheduler
 from .streams import Streams
 from .timelines import TimelineStore
 from .webhooks import WebhookStore
@@ -146,97 +136,6 @@ class ThreadStore(Protocol):
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects: ...
 
 
-class RunStore(Protocol):
-    """The verbs of a run (:mod:`runyard.domain.states`).
-
-    A store is bound to one tenant. The verbs of an attempt use the tenant of the run.
-
-    ``admit``: admit due runs, apply the deadlines of HITL requests and waits, and fail runs that did not start by their
-    ``expires_at``. Each of these three tasks covers at most ``limit`` threads of all tenants. The reconciler calls ``admit``
-    in each pass.
-
-    ``claim`` and ``complete``: ``wait`` is the number of seconds to wait for a thread that another transaction has locked.
-    After this time the outcome of a claim is ``skipped``, and the result of a completion is LockedError. The other claims and
-    completions of the same call are stored. Without ``wait``, ``complete`` waits for a lock as long as the other verbs do.
-
-    ``suspend``: suspend the run until one of ``requests`` is answered or one of ``waits`` ends. If this has already happened,
-    the run stays RUNNING. A request with ``created_at`` was stored before, so that its event is not sent again.
-
-    ``start_child``: accept a child of the attempt's run, and store the wait for its end. The ``job`` of ``request`` is the
-    attempt's run. The id of the wait is the child's run id. Raises RunConflictError if another run has this id. Raises
-    StaleFenceError, CancelRequestedError, ChildDeadlockError, TooManyChildrenError, and the errors of ``accept``.
-
-    ``signal``: send a signal to a thread. A suspended run that waits for the signal continues. Without such a run the signal is
-    kept. Raises ThreadNotFoundError, SignalConflictError, TooManySignalsError.
-
-    ``statuses``: return the status of each of ``runs`` (pairs of thread id and run id), or None for an unknown run.
-    ``answered``: return the request of a thread that was answered with ``response_id``, or None. ``delete_run``: delete the
-    content of a run that ended and is in no context, except messages that forks and branches show. The run's row stays, with
-    ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError. ``isolate``: record that an
-    attempt has a separate process. ``bury``: record the death of that process. ``how``: the cause of the death, as text.
-    ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs have not ended.
-    ``usage`` of a verb that ends an attempt: the usage to add to the run's, even after a cancel. ``usage`` of ``append``
-    and ``finish_step``: the usage of the run so far. The run's record keeps the larger amounts. ``run_events``: return the
-    events after the event id ``after``, at most ``limit``, of about EVENT_BYTES_PER_READ bytes. An empty list means the end.
-    """
-
-    async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
-    async def admit(self, limit: int = 100) -> Admitted: ...
-    async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]: ...
-    async def context(self, attempt: AttemptToken) -> list[Message]: ...
-    async def ledger(self, attempt: AttemptToken) -> Ledger: ...
-    async def append(
-        self, attempt: AttemptToken, messages: Sequence[Message], *, first_event: int = 1, usage: Usage | None = None
-    ) -> list[Message]: ...
-    async def start_step(self, attempt: AttemptToken, key: str) -> Step | None: ...
-    async def finish_step(self, attempt: AttemptToken, key: str, result: Any, *, usage: Usage | None = None) -> None: ...
-    async def complete(self, writes: Sequence[Write], *, wait: float | None = None) -> list[Ended | Exception]: ...
-    async def suspend(self, write: Write, requests: Sequence[HitlRequest], waits: Sequence[Wait] = ()) -> Ended: ...
-    async def fail(self, write: Write, error: ErrorInfo) -> Ended: ...
-    async def release(
-        self,
-        attempt: AttemptToken,
-        *,
-        delay: float = 0.0,
-        error: ErrorInfo | None = None,
-        first_event: int | None = 1,
-        until_fewer: int | None = None,
-        usage: Usage | None = None,
-    ) -> Ended: ...
-    async def isolate(self, attempt: AttemptToken) -> None: ...
-    async def bury(self, attempt: AttemptToken, how: str) -> Ended: ...
-    async def respond(
-        self,
-        answer: Any,
-        *,
-        thread_id: str | None = None,
-        request_id: str | None = None,
-        response_id: str | None = None,
-        answered_by: str | None = None,
-        on_behalf_of: str | None = None,
-    ) -> Responded: ...
-    async def start_child(self, attempt: AttemptToken, request: AcceptRequest) -> Accepted: ...
-    async def signal(
-        self, thread_id: str, name: str, value: Any, *, signal_id: str, sent_by: str | None = None
-    ) -> Signalled: ...
-    async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed: ...
-    async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted: ...
-    async def redrive(self, thread_id: str, run_id: str) -> Changed: ...
-    async def delete_run(self, thread_id: str, run_id: str) -> None: ...
-    async def run(self, thread_id: str, run_id: str) -> Run | None: ...
-    async def statuses(self, runs: Sequence[tuple[str, str]]) -> list[RunStatus | None]: ...
-    async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]: ...
-    async def explain(self, thread_id: str, run_id: str) -> str: ...
-    async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]: ...
-    async def requests(
-        self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
-    ) -> Page[HitlRequest]: ...
-    async def request(self, request_id: str) -> HitlRequest | None: ...
-    async def answered(self, thread_id: str, response_id: str) -> HitlRequest | None: ...
-    async def last_message_id(self, thread_id: str, run_id: str) -> str | None: ...
-    async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]: ...
-
-
 class LimitStore(Protocol):
     """The deployment's limits, over all tenants (R16). A change applies from the next accept and the next claim on.
 
@@ -289,24 +188,23 @@ class WebhookSender(Protocol):
 class WorkerStore(Protocol):
     """Workers, their heartbeats, the leader's lease, and the reads of the reconciler, over all tenants.
 
-    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. If
-    the hint of a cancel was lost, the worker finds the cancel by this read.
+    ``running``: return the attempts that a worker holds. ``cancelling``: return the worker's runs with a pending cancel. If a
+    cancel hint was lost, the worker finds the cancel by this read.
 
     ``orphans``: return the running runs of workers that are dead or have left, in the order of the workers' ids. A page has
     all orphans of each of its workers. It ends with the worker at which the number of orphans reaches ``limit``.
 
-    ``waiting``: return the lane heads that wait only for a worker, in the order of their last changes. ``limit`` bounds the
-    runs that the call examines. ``within``: examine only runs that changed in this time. ``still_waiting``: return the jobs of
-    those runs of ``refs`` that ``waiting`` would return. ``waiting`` and ``still_waiting`` leave out runs that changed within
-    the time ``unchanged``. These two and ``orphans`` examine no suspended run, no external run, no run that waits for a permit,
-    and no run of a live worker.
-    ``report_block``: record that user code blocks the worker's main loop (None: no longer). If the worker dies, its attempts
-    end with an error that names the place. Changes nothing for a dead or unknown worker.
-    ``report_redis``: record why the worker does not reach Redis (None: it does). The time of the first report stays. Changes
-    nothing for a dead or unknown worker.
+    ``waiting``: return the lane heads that wait only for a worker, in the order of their last changes. ``limit``: the maximum
+    number of runs that the call examines. ``within``: examine only runs whose last change is not older than this time.
+    ``still_waiting``: return the jobs of those runs of ``refs`` for which ``waiting`` would return a job. ``waiting`` and
+    ``still_waiting`` leave out runs that changed within the time ``unchanged``. ``waiting``, ``still_waiting`` and ``orphans``
+    examine no suspended run, no external run, no run that waits for a permit, and no run of a live worker. ``report_block``:
+    record where user code blocks the worker's main loop (None: nothing blocks it). If the worker dies, its attempts end with an
+    error that names the place. ``report_redis``: record why the worker cannot reach Redis (None: it reaches Redis). The time of
+    the first report stays. ``report_block`` and ``report_redis`` change nothing for a dead or unknown worker.
 
-    ``prune``: delete data whose retention has passed: at most ``limit`` rows of each kind, and the rows of all dead workers.
-    Return True if there may be more rows to delete.
+    ``prune``: delete data whose retention has passed. At most about ``limit`` rows of each kind are deleted. The rows of dead
+    workers have no maximum. Return True if more rows are possibly left to delete.
     """
 
     async def register(self, worker: WorkerInfo) -> None: ...
@@ -337,9 +235,9 @@ class WorkerStore(Protocol):
 class QueueStore(Protocol):
     """The waiting runs of the queues and the pauses of queues, over all tenants.
 
-    ``queues``: return the queues in the order of their names (``page`` None: all queues). ``known``: return only queues that
-    have a worker or an agent, or are paused. The runs of a paused queue are accepted, but no worker claims these runs.
-    ``pause``: return the time of the pause. ``resume``: return whether the queue was paused.
+    ``queues``: return the queues in the order of their names. If ``page`` is None, return all queues. ``known``: return only
+    queues that have a worker or an agent, or are paused. The runs of a paused queue are accepted, but no worker claims these
+    runs. ``pause``: return the time of the pause. ``resume``: return whether the queue was paused.
     """
 
     async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]: ...
@@ -350,9 +248,9 @@ class QueueStore(Protocol):
 class KeyStore(Protocol):
     """The API keys of one tenant (A1). ``find_key`` covers every tenant.
 
-    ``create_key``: ``lifetime`` is in seconds, or None for a key without expiry. ``key.expires_at`` is an upper bound of the
-    time of expiry, or None. ``revoke_key``: return whether this call revoked the key. ``find_key``: return the key and the
-    digest of its secret, or None if the key does not exist, has expired or was revoked.
+    ``create_key``: ``lifetime`` is in seconds, or None for a key without expiry. The key expires after ``lifetime``, or earlier
+    at ``key.expires_at`` if this time is given. ``revoke_key``: return whether this call revoked the key. ``find_key``: return
+    the key and the digest of its secret, or None if the key does not exist, has expired or was revoked.
     """
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...
@@ -371,8 +269,8 @@ class Backend(Protocol):
     ``remote``: whether another process (the API) executes the calls.
 
     ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
-    SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls whose callers do
-    not get the effects. Yield empty effects at the start, and when another program may have accepted a run.
+    SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return
+    their effects. Yield empty effects at the start, and whenever another program has possibly accepted a run.
     """
 
     tenant: str

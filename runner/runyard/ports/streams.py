@@ -42,8 +42,8 @@ class Streams(Protocol):
     ``thread_cursor``: return the cursor at which ``follow_thread`` without a cursor begins. Raises ThreadNotFoundError.
 
     ``outcome``: return the messages and the requests of a run that stopped. ``max_bytes``: the approximate maximum number of
-    bytes of the messages. The same maximum applies to the requests. None returns all of them. Raises ResultExpiredError for a
-    fork job whose result has been deleted, and for a run that was deleted.
+    bytes of the messages. The same maximum applies to the requests. If ``max_bytes`` is None, all messages and requests are
+    returned. Raises ResultExpiredError for a fork job whose result has been deleted, and for a run that was deleted.
     """
 
     def follow_run(

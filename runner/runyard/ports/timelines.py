@@ -16,12 +16,12 @@ FOUND_RUNS: Final = 10
 class TimelineStore(Protocol):
     """Timelines of the tenant's runs, their children, and the search of a run by the beginning of its id.
 
-    ``timeline``: return a page of the timeline of a run. The run may be one that the thread inherited completely. Raises
-    RunNotFoundError, ThreadNotFoundError, InvalidCursorError. ``find``: return the thread ids and run ids of the runs whose
-    ids begin with ``prefix``, at most :data:`FOUND_RUNS`. If runs have exactly this id, return only these runs. Runs whose
-    content was deleted are not found. ``children``: return at most ``limit`` children of the thread's runs, and children of
-    these children, in the order of :class:`ChildRuns`. A child whose content was deleted is left out together with its
-    children. Raises ThreadNotFoundError.
+    ``timeline``: return a page of the timeline of a run. The thread can also be a fork that inherited the whole run. Raises
+    RunNotFoundError, ThreadNotFoundError, InvalidCursorError. ``find``: return the thread ids and run ids of the runs whose ids
+    begin with ``prefix``, at most :data:`FOUND_RUNS`. If runs have exactly this id, return only these runs. Runs whose content
+    was deleted are not found. ``children``: return at most ``limit`` children of the thread's runs, and children of these
+    children, in the order of :class:`ChildRuns`. A child whose content was deleted is left out together with its children.
+    Raises ThreadNotFoundError.
     """
 
     async def timeline(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Timeline: ...

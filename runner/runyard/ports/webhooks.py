@@ -19,14 +19,14 @@ class WebhookStore(Protocol):
     ``add``: subscribe to later commits, and return the subscription. A repetition with the same id changes nothing. Raises
     WebhookConflictError, TooManyWebhooksError. ``webhooks``: return the subscriptions, the oldest first. ``remove``: return
     whether the subscription existed. ``redeliver``: return whether the delivery will be sent again. ``take``: make deliveries
-    of committed changes. Return up to ``limit`` due deliveries, endpoint by endpoint, beginning after the endpoint ``after``.
-    ``busy``: the number of occupied places of each endpoint. An endpoint gets at most ``each`` deliveries minus this number.
-    If a delivery is not settled within ``lease`` seconds, the store offers it again. ``settle``: store the outcome
-    of a try. If a later try has begun, only the outcome ``delivered`` is stored. ``oldest``: return the age in seconds of the
-    oldest delivery that has not arrived. ``key``: return the version of the secret that signs the deliveries of a subscription
-    (None: of the ``webhook`` URLs of the tenant's runs). ``rotate``: change to the next version of the secret. For ``overlap``
-    seconds, the previous version also signs. A repetition with the ``rotation_id`` of the last rotation changes nothing.
-    ``key`` and ``rotate`` return None if there is no such subscription.
+    of committed changes. Return at most ``limit`` due deliveries, endpoint by endpoint, beginning after the endpoint ``after``.
+    ``each``: the maximum number of deliveries to one endpoint that are in flight. ``busy``: for each endpoint, the number of
+    deliveries that are in flight already. If a delivery is not settled within ``lease`` seconds, it is due again. ``settle``:
+    store the outcome of a try. If a later try has begun, only the outcome ``delivered`` is stored. ``oldest``: return the age
+    in seconds of the oldest delivery that has not arrived. ``key``: return the version of the secret that signs the deliveries
+    of a subscription. If ``webhook_id`` is None, return the version for the ``webhook`` URLs of the tenant's runs. ``rotate``:
+    change to the next version of the secret. For ``overlap`` seconds, the previous version also signs. A repetition with the
+    ``rotation_id`` of the last rotation changes nothing. ``key`` and ``rotate`` return None if there is no such subscription.
     """
 
     async def add(self, webhook: Webhook) -> Webhook: ...

@@ -20,7 +20,8 @@ MAX_PLACE_CHARACTERS: Final = 1000
 """Maximum number of characters of a place in code. The end of a longer place is kept."""
 
 WaitingCursor: TypeAlias = tuple[datetime, int]
-"""A place in the list of waiting runs: the time of a run's last change, and the number of its accept."""
+"""A place in the list of waiting runs: the time of a run's last change, and the number that the run got when it was
+accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class WaitingPage:
 class BlockedLoop:
     """A main loop that user code blocks. ``seconds``: the time so far. ``place``: ``file:line``.
 
-    ``stack``: the main thread's stack, or None if the App's filter drops it. The place and the stack are cut to
-    MAX_PLACE_CHARACTERS and to the bound of a traceback, because another process may have written them.
+    ``stack``: the main thread's stack, or None if the App's filter drops it. The place is shortened to MAX_PLACE_CHARACTERS,
+    and the stack to the maximum of a traceback. Both can come from another process and be too long.
     """
 
     seconds: float
@@ -75,7 +76,7 @@ class BlockedLoop:
 
 @dataclass(frozen=True, slots=True)
 class RedisOutage:
-    """A worker does not reach Redis. ``since``: the time of its first failed call. ``reason``: the error of the call."""
+    """A worker cannot reach Redis. ``since``: the time of its first failed call. ``reason``: the error of the call."""
 
     since: datetime
     reason: str
@@ -87,7 +88,7 @@ class WorkerInfo:
 
     ``agents``: a map from agent name to queue. ``default_agent``: the agent for runs that name no agent, in the app's
     namespace, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these
-    names when it registers. In a list of workers, ``asking`` may be empty. ``on_version_mismatch``: the setting of the
+    names when it registers. In a list of workers, ``asking`` can be empty. ``on_version_mismatch``: the setting of the
     worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
     since the last heartbeat, by the store's clock. ``blocked``: the block of the main loop, or None. ``redis_outage``: the
     outage of Redis, or None.
@@ -110,7 +111,7 @@ class WorkerInfo:
     redis_outage: RedisOutage | None = None
 
     def serves(self, agent: str | None) -> bool:
-        """Return whether the worker has the agent ``agent``. The name may stand for a default agent.
+        """Return whether the worker has the agent ``agent``. ``agent`` may also be the name that stands for a default agent.
 
         A worker without a list of agents has all agents.
         """
@@ -144,7 +145,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class FeedDelay:
-    """The time for which the feed is held back.
+    """The delay of the feed.
 
     ``seconds``: the time for which committed entries cannot be read, because a transaction with a lower number is still open.
     ``holder``: a description of this transaction, or None if the delay is short.
@@ -158,8 +159,8 @@ class FeedDelay:
 class HeartbeatReply:
     """The store's reply to a heartbeat.
 
-    ``draining``: whether the worker must stop claiming. ``paused``: the names of the paused queues. ``fits``: whether this code
-    can run on the schema.
+    ``draining``: whether the worker must stop claiming. ``paused``: the names of the paused queues. ``fits``: whether the code
+    of this worker can run on the schema.
     """
 
     draining: bool = False
@@ -177,7 +178,7 @@ class QueueInfo:
     runs that workers execute. ``suspended``: the number of suspended runs. ``waits_for``: the numbers of suspended runs that
     wait for a human, a timer, a signal or a child. ``workers``: the number of live workers that serve the queue and are not
     draining. ``known``: True if a live worker serves the queue, if the queue belongs to an agent that some worker has served,
-    or if the queue is paused. A queue that is not known is named only by runs of clients.
+    or if the queue is paused. If ``known`` is False, only runs of clients name the queue.
     """
 
     queue: str

@@ -2,7 +2,7 @@
 
 The name of an entry point is the top import package of a framework, for example ``pydantic_ai``. The value of an entry point
 is a function ``serve(agent)``. This function returns an async function that executes the agent. The async function has a
-:class:`~runyard.RunContext` as its parameter. ``serve`` returns None if ``agent`` does not belong to the framework. If the
+:class:`~runyard.RunContext` as its parameter. If ``agent`` does not belong to the framework, ``serve`` returns None. If the
 agent may ask a human, the async function has the attribute ``asks_humans`` = True. An adapter is loaded only in a process that
 has imported the framework. Other processes cannot have agents of the framework.
 """

@@ -67,7 +67,7 @@ def _check_options(make: Connect, scheme: str, options: Mapping[str, Any]) -> No
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     if unknown := sorted(options.keys() - parameters.keys()):
-        raise InvalidInputError(f"{scheme}:// has no option {', '.join(unknown)}", field=unknown[0])
+        raise InvalidInputError(f"{scheme}:// has no option {', '.join(unknown)}; leave it out", field=unknown[0])
 
 
 async def connect(url: str, *, tenant: str = "", **options: Any) -> Backend:

@@ -6,10 +6,10 @@ An item that arrives while no call runs is sent at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from ..errors import BackendUnavailableError, WorkerDeadError
+from ..errors import BackendUnavailableError, LockedError, WorkerDeadError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -22,7 +22,8 @@ class Batcher(Generic[Item, Answer]):
     call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. While a call runs, the next call
     starts at the earliest ``patience`` seconds after the start of the last call. Items that arrive in this time share a call.
     A call that hangs therefore delays later items for a short time only. If the caller of an item is cancelled, the item is
-    still sent.
+    still sent. ``size``: a function that returns the bytes of an item. The items of a call have at most ``most_bytes`` bytes
+    together, or the call has one item.
     """
 
     def __init__(
@@ -32,11 +33,15 @@ class Batcher(Generic[Item, Answer]):
         limit: int = 100,
         in_flight: int = 1,
         patience: float = 0.0,
+        size: Callable[[Item], int] | None = None,
+        most_bytes: int = 0,
     ) -> None:
         self._call = call
         self._limit = limit
         self._in_flight = in_flight
         self._patience = patience
+        self._size = size
+        self._most_bytes = most_bytes
         self._sent_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
@@ -74,7 +79,8 @@ class Batcher(Generic[Item, Answer]):
             await asyncio.wait(self._calls)
 
     async def _run(self) -> None:
-        batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+        count = self._fitting([item for item, _ in self._waiting[: self._limit]])
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if not batch:  # another call in the same iteration of the loop took the items
             self._running -= 1
             return
@@ -89,6 +95,18 @@ class Batcher(Generic[Item, Answer]):
         if self._timer is not None:
             self._timer.cancel()
         self._send()
+
+    def _fitting(self, items: Sequence[Item]) -> int:
+        """Return the number of items that fit into one call, counted from the first item. ``items``: at most ``limit``
+        items."""
+        if self._size is None:
+            return len(items)
+        total = 0
+        for count, item in enumerate(items):
+            total += self._size(item)
+            if count and total > self._most_bytes:
+                return count
+        return len(items)
 
     def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | BaseException]) -> None:
         for (_, future), answer in zip(batch, answers, strict=True):
@@ -109,7 +127,7 @@ async def answered(
 
 
 def settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
-    """Give the future its answer. Do nothing if the caller was cancelled."""
+    """Give the future its answer. Do nothing if the caller that waits for the future was cancelled."""
     if future.done():
         return
     if isinstance(answer, asyncio.CancelledError):
@@ -121,21 +139,44 @@ def settle(future: asyncio.Future[Answer], answer: Answer | BaseException) -> No
 
 
 async def each_its_own(
-    call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], items: Sequence[Item]
+    call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
+    items: Sequence[Item],
+    thread: Callable[[Item], Hashable] | None = None,
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``. If the call fails, send each item alone, so that a bad item does not fail the other items.
+    """Return ``call(items)``. If the call fails, send the halves of the items, so that a bad item does not fail the others.
 
-    Use this function only for calls that may be repeated. BackendUnavailableError and WorkerDeadError of the first call are
-    raised, because no single item causes them.
+    For one bad item among n, this sends at most 2 log2(n) + 1 calls. Halves are sent one after the other, so that items keep
+    their order. Use this function only for calls that may be repeated.
+
+    No single item causes BackendUnavailableError or WorkerDeadError. After such an error nothing more is sent. If no item has
+    an answer yet, the error is raised. If some items have an answer, the error becomes the answer of all other items.
+
+    ``thread``: a function that returns the thread of an item. If ``thread`` is given, the items are also split after
+    LockedError, but the items of one thread stay in one call and get the same answer if the thread stays locked. If ``thread``
+    is None, LockedError is handled like BackendUnavailableError.
     """
-    try:
-        return await call(items)
-    except (BackendUnavailableError, WorkerDeadError):
-        raise
-    except Exception as error:
-        if len(items) == 1:
-            return [error]
-    answers: list[Answer | Exception] = []
-    for item in items:
-        answers += await each_its_own(call, [item])
-    return answers
+    answers: dict[int, Answer | Exception] = {}
+    parts = [list(range(len(items)))]
+    while parts:
+        part = parts.pop()
+        try:
+            found = await call([items[n] for n in part])
+        except (BackendUnavailableError, WorkerDeadError, LockedError) as error:
+            if thread is None or not isinstance(error, LockedError):
+                if not answers:
+                    raise
+                return [answers.get(n, error) for n in range(len(items))]
+            threads = list(dict.fromkeys(thread(items[n]) for n in part))
+            first = set(threads[: len(threads) // 2])
+            halves = [n for n in part if thread(items[n]) in first], [n for n in part if thread(items[n]) not in first]
+            found = [error] * len(part)
+        except Exception as error:
+            halves = part[: len(part) // 2], part[len(part) // 2 :]
+            found = [error] * len(part)
+        else:
+            halves = [], []
+        if halves[0]:
+            parts += reversed(halves)
+        else:
+            answers.update(zip(part, found, strict=True))
+    return [answers[n] for n in range(len(items))]

@@ -36,7 +36,7 @@ class ConnectPause:
     def failed(self, reason: str) -> None:
         """Begin a pause, because a connection failed or cannot be used.
 
-        Do nothing during a pause, because many connections fail at once.
+        Do nothing during a pause, because several connections can fail at the same time.
         """
         now = self._clock()
         if now < self._over_at:

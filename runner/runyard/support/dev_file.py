@@ -2,8 +2,8 @@
 
 The file has the passwords of the private servers. Its mode is 0600: only its owner can read it. A ``runyard dev`` takes the
 lock of its folder (flock on ``dev.lock``) before it changes the folder. The lock is released at the end of the process, even if
-the process is killed. Commands use the file only while the lock is held. Commands refuse a file or folder that another user
-owns or can change, because prompts could then go to a server of this user.
+the process is killed. Commands use the file only while a process holds the lock. Commands refuse a file or folder that another
+user owns or can change, because prompts could then go to a server of the other user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOCK: Final = "dev.lock"
 INSTEAD: Final = "set RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL"
 """The remedy in the error about a refused file."""
 LOCK_SECONDS: Final = 1.0
-"""Seconds to wait for the lock. A command that checks the lock also holds the lock for a moment."""
+"""Seconds to wait for the lock. A command that only checks the lock holds it for a moment."""
 MAX_CHARACTERS: Final = 65_536
 """Maximum number of characters to read from the file."""
 
@@ -149,8 +149,8 @@ def check(folder: Path) -> None:
 def check_owner(path: Path, found: os.stat_result, *, root: bool = False, instead: str = INSTEAD) -> None:
     """Raise InvalidInputError if another user owns the file or folder ``path``, or can change it.
 
-    ``found``: the status of ``path``. ``root``: whether root may own ``path``. ``instead``: another remedy, which the error
-    names.
+    ``found``: the result of ``os.stat`` for ``path``. ``root``: whether root may own ``path``. ``instead``: a second remedy for
+    the text of the error.
     """
     if found.st_uid != os.geteuid() and not (root and found.st_uid == 0):
         raise _not_followed(path, f"belongs to another user (id {found.st_uid})", "remove it", instead)
@@ -159,7 +159,7 @@ def check_owner(path: Path, found: os.stat_result, *, root: bool = False, instea
 
 
 def _not_followed(path: Path, why: str, do: str, instead: str = INSTEAD) -> InvalidInputError:
-    return InvalidInputError(f"{path} {why} and is not followed: {do}, or {instead}")
+    return InvalidInputError(f"{path} {why} and is not used: {do}, or {instead}")
 
 
 def find(start: Path | None = None) -> Deployment | None:

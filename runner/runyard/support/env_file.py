@@ -15,7 +15,8 @@ PREFIX: Final = "RUNYARD_"
 
 
 def read(name: str = PREFIX) -> tuple[str, os.stat_result] | None:
-    """Return the text of the file and its status. Return None if there is no file, or if the file does not contain ``name``.
+    """Return the text of the file and its ``os.stat`` result. Return None if there is no file, or if the file does not contain
+    ``name``.
 
     Raises InvalidInputError if the file cannot be opened, or if the file contains ``name`` and is not UTF-8.
     """

@@ -20,8 +20,8 @@ FORMATS: Final[Mapping[str, Callable[[CollectorRegistry], bytes]]] = {
 def content_type(accept: str) -> str:
     """Return the content type for a scraper with this ``Accept`` header.
 
-    The function of prometheus_client with the same purpose is not used. It copies the version in the header into the content
-    type, and fails if this version is not a number.
+    prometheus_client has a function with the same purpose. That function is not used, because it fails if the version in the
+    header is not a number.
     """
     asked = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
     return next(kind for kind in FORMATS if OPENMETRICS not in kind or OPENMETRICS in asked)

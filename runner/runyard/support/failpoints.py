@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ..errors import BackendUnavailableError, InvalidInputError
-from ..ports import fan_outs, graph_checkpoints, scheduling, stores
+from ..ports import fan_outs, graph_checkpoints, runs, scheduling, stores
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ VARIABLE: Final = "RUNYARD_FAILPOINTS"
 PORTS: Final[Mapping[str, Sequence[type]]] = {
     "checkpointer": (stores.Checkpointer,),
     "threads": (stores.ThreadStore,),
-    "runs": (stores.RunStore,),
+    "runs": (runs.RunStore,),
     "workers": (stores.WorkerStore,),
     "scheduler": (scheduling.Scheduler,),
     "events": (scheduling.EventLog,),
@@ -124,7 +124,7 @@ def parse(text: str) -> list[Rule]:
 
 @functools.cache
 def of_process(text: str) -> Sequence[Rule]:
-    """Return the rules in ``text``. All backends of the process share the counts of these rules."""
+    """Return the rules in ``text``. All backends of the process count the calls of these rules together."""
     return parse(text)
 
 

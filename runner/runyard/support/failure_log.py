@@ -29,7 +29,7 @@ class FailureLog:
         self._told = False
 
     def failed(self, error: BaseException, *, expected: bool = False, **fields: Any) -> None:
-        """Log ``error``, unless the last line is too recent. ``expected``: omit the traceback."""
+        """Count a failure. Log ``error``, unless the last line is too recent. ``expected``: log no traceback."""
         self._failures += 1
         now = self._clock()
         if now < self._next_at:

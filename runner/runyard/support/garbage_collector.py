@@ -1,8 +1,8 @@
 """Settings of Python's garbage collector, so that it does not visit permanent objects.
 
 The collector visits new objects often, and all objects from time to time. A serving process has several hundred thousand
-permanent objects, and so has a long list of messages. With these settings, the collector still frees the reference cycles of
-agents.
+permanent objects. A long list of messages has a similar number of objects. With these settings, the collector still frees the
+reference cycles of agents.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 MIN_MESSAGES: Final = 1_000
 """Minimum number of messages for which :func:`held_back` pauses the collector."""
 FULL_COLLECTION_MESSAGES: Final = 100_000
-"""Number of messages between two collections of all objects."""
+"""Number of messages that are made between two collections of all objects."""
 SETTLED_THRESHOLD: Final = 50_000
 """Number of new objects after which a serving process collects new objects. Python's default is much lower."""
 
@@ -25,7 +25,7 @@ _made = 0
 def settle() -> None:
     """Exclude all present objects from later collections, and make collections rare.
 
-    Call this function in a serving process only. Other programs configure their collector themselves.
+    Call this function only in a worker or an API process. Other programs configure their collector themselves.
     """
     gc.collect()
     gc.freeze()

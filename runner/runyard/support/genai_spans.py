@@ -1,6 +1,6 @@
 """Spans of tools and model requests by the OpenTelemetry conventions for generative AI.
 
-They are for agents of frameworks that make no such spans. ``agents/attempt_spans.py`` has the spans of pydantic-ai.
+This module makes the spans for frameworks that make none. ``agents/attempt_spans.py`` has the spans of pydantic-ai.
 """
 
 from __future__ import annotations

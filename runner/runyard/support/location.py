@@ -52,8 +52,8 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
     an ``http`` or ``https`` URL only.
 
     Raises InvalidInputError if no deployment is found, or if Postgres is named without Redis. Raises InvalidInputError if
-    ``.env`` cannot be opened. A ``.env`` that names a deployment must be UTF-8, must belong to this user or root, and must not
-    be writable for other users. Otherwise InvalidInputError is raised.
+    ``.env`` cannot be opened. If ``.env`` names a deployment, also raises InvalidInputError in three cases: the file is not
+    UTF-8, the file belongs neither to this user nor to root, or other users may write to the file.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)
@@ -98,8 +98,8 @@ def _env_file(name: str, instead: str) -> dict[str, str]:
 
     ``instead``: a remedy that the error about a refused file names.
 
-    References to variables of the environment are not replaced. With such references, the file could send the values of these
-    variables to any server.
+    A reference to an environment variable, such as ``${NAME}``, is not replaced by the variable's value. If it were replaced,
+    the file could send the value to any server.
 
     The owner of the file is checked only if the file contains ``name``.
     """

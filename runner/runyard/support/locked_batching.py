@@ -1,4 +1,4 @@
-"""Group commit of items that need the locks of their threads. A locked thread delays only the items of this thread."""
+"""Group commit of items that need the row locks of their threads. A locked thread delays only the items of this thread."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from .batching import Answer, Batcher, Item, answered, settle
 from .store_retries import LOCKED_SECONDS, MAX_LOCKED_PAUSE_SECONDS, jittered
 
 BATCH_WAIT_SECONDS: Final = 0.025
-"""Seconds for which a call with the items of many threads waits for a lock."""
+"""Seconds for which a call with the items of many threads waits for a row lock."""
 WAIT_SECONDS: Final = 0.1
-"""Seconds for which a call with the items of one thread waits for its lock."""
+"""Seconds for which a call with the items of one thread waits for the row lock of this thread."""
+SLOW_SECONDS: Final = 0.1
+"""Seconds for which the items of attempts wait for a call in flight. After this time another call sends the items."""
 WAITING_CALLS: Final = 2
-"""Maximum number of calls of one batcher that wait for a lock at once. Each of these calls holds a connection."""
+"""Maximum number of calls of one batcher that wait for a row lock at once. Each of these calls holds a connection."""
 
 AnItem = TypeVar("AnItem", contravariant=True)
 AnAnswer = TypeVar("AnAnswer", covariant=True)
 
 
 class LockingCall(Protocol[AnItem, AnAnswer]):
-    """A call that locks the threads of its items. ``wait``: seconds to wait for a lock.
+    """A call that locks the rows of the threads of its items. ``wait``: seconds to wait for a row lock.
 
     If the thread of an item stays locked, the answer is LockedError, and nothing of the item is stored.
     """
@@ -38,10 +40,10 @@ class _Kept(NamedTuple, Generic[Item, Answer]):
 
 
 class LockedBatcher(Batcher[Item, Answer]):
-    """A batcher whose calls wait for a lock only briefly.
+    """A batcher whose calls wait only briefly for a row lock.
 
-    If a thread stays locked, its refused items are sent again, in a call for this thread alone. Until these items are stored,
-    other calls get no item of the thread. If ``in_flight`` is 1, the items of a thread keep their order.
+    If a thread stays locked, its items are not stored, and are sent again in a call for this thread alone. Until these items
+    are stored, other calls get no item of the thread. If ``in_flight`` is 1, the items of a thread keep their order.
 
     ``thread``: a function that returns the thread of an item. The other arguments are as in Batcher.
     """
@@ -54,8 +56,10 @@ class LockedBatcher(Batcher[Item, Answer]):
         limit: int = 100,
         in_flight: int = 1,
         patience: float = 0.0,
+        size: Callable[[Item], int] | None = None,
+        most_bytes: int = 0,
     ) -> None:
-        super().__init__(self._briefly, limit=limit, in_flight=in_flight, patience=patience)
+        super().__init__(self._briefly, limit=limit, in_flight=in_flight, patience=patience, size=size, most_bytes=most_bytes)
         self._locking_call = call
         self._thread = thread
         self._kept: dict[Hashable, deque[_Kept[Item, Answer]]] = {}
@@ -95,12 +99,13 @@ class LockedBatcher(Batcher[Item, Answer]):
         self._keep(asyncio.create_task(self._until_unlocked(thread)))
 
     async def _until_unlocked(self, thread: Hashable) -> None:
-        """Send the kept items of a thread until all have answers."""
+        """Send the kept items of a thread again until every item has an answer."""
         queue = self._kept[thread]
         pause = 0.005
         try:
             while queue:
-                sent = [queue[n] for n in range(min(len(queue), self._limit))]
+                first = [queue[n] for n in range(min(len(queue), self._limit))]
+                sent = first[: self._fitting([kept.item for kept in first])]
                 answers = await self._in_turn([kept.item for kept in sent], sent[0].until)
                 for _ in sent:
                     queue.popleft()
@@ -121,7 +126,7 @@ class LockedBatcher(Batcher[Item, Answer]):
                 kept.future.cancel()
 
     async def _in_turn(self, items: Sequence[Item], until: float) -> Sequence[Answer | Exception]:
-        """Send the items as soon as fewer than WAITING_CALLS calls wait.
+        """Send the items as soon as fewer than WAITING_CALLS calls wait for row locks.
 
         After the time ``until``, the answers are LockedError.
         """

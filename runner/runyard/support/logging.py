@@ -17,7 +17,7 @@ from . import tracing
 def configure(level: str = "info", format: Literal["json", "console", "auto"] = "auto", stream: TextIO = sys.stderr) -> None:
     """Send the records of structlog and of logging to ``stream``.
 
-    ``format`` ``auto`` means text on a terminal, otherwise JSON.
+    If ``format`` is ``auto``, the format is ``console`` on a terminal, and ``json`` in all other cases.
     """
     console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
@@ -49,8 +49,8 @@ def configure(level: str = "info", format: Literal["json", "console", "auto"] = 
 def plain_tracebacks() -> None:
     """Make structlog print tracebacks without the values of variables. By default structlog prints these values.
 
-    The values contain the text of conversations, and secrets. Their output can block the event loop for seconds. Other
-    settings of the program's structlog stay unchanged.
+    The values can contain secrets and the text of conversations. The output of large values can block the event loop for
+    seconds. Other settings of the program's structlog stay unchanged.
     """
     *before, last = structlog.get_config()["processors"]
     if isinstance(last, structlog.dev.ConsoleRenderer) and getattr(last.exception_formatter, "show_locals", False):

@@ -4,8 +4,7 @@ The values of labels are limited: outcomes, kinds, error codes, and the agents a
 Any other agent or queue is counted under the empty name. The names of models come from agents. A process has at most
 MAX_MODELS pairs of an agent and a model. A label is never an id or a text from a client.
 
-Each bucket of a histogram is a series for each value of its labels. A worker with five agents has at most 300 series.
-"""
+A histogram has one series per bucket and combination of label values. A worker with five agents has at most 300 series."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ ATTEMPT_ERRORS: Final = Counter("runyard_attempt_errors_total", "Errors that end
 ATTEMPTS_RUNNING: Final = Gauge("runyard_running_attempts", "Attempts that this worker executes.", ["agent"])
 
 PICKUP: Final = Histogram(
-    "runyard_pickup_seconds", "Time in which a run needs only a worker, until its claim.", ["queue"], buckets=_PICKUPS
+    "runyard_pickup_seconds", "Time from the moment when a run needs only a worker to its claim.", ["queue"], buckets=_PICKUPS
 )
 QUEUE_WAIT: Final = Histogram(
     "runyard_queue_wait_seconds",
@@ -73,21 +72,21 @@ QUEUE_WAIT: Final = Histogram(
 )
 RUN: Final = Histogram(
     "runyard_run_seconds",
-    "Time from a run's due time to its end in an attempt, including every wait.",
+    "Time from a run's due time to its end in an attempt. The waits of the run are included.",
     ["agent"],
     buckets=_RUNS,
 )
 ATTEMPT: Final = Summary("runyard_attempt_seconds", "Duration of an attempt.", ["agent"])
 FIRST_TOKEN: Final = Histogram(
     "runyard_first_token_seconds",
-    "Time from a run's due time to its first streamed text, for first attempts.",
+    "Time from a run's due time to the first streamed text of its first attempt.",
     ["agent"],
     buckets=_FIRST_TOKENS,
 )
 SUSPENDED: Final = Histogram(
     "runyard_suspended_seconds", "Time from a suspension to the answer that ended the suspension.", buckets=_ANSWERS
 )
-FORK: Final = Histogram("runyard_fork_seconds", "Duration of a fork in the store.", buckets=_FORKS)
+FORK: Final = Histogram("runyard_fork_seconds", "Duration of the call of the store that makes a fork.", buckets=_FORKS)
 
 TOKENS: Final = Counter(
     "runyard_tokens_total",
@@ -101,12 +100,12 @@ COST: Final = Counter(
 )
 MODEL_REQUESTS: Final = Counter("runyard_model_requests_total", "Model requests that were answered.", ["agent", "model"])
 
-TAKEOVERS: Final = Counter("runyard_takeovers_total", "Runs taken over from a dead worker.")
-STALE_WRITES: Final = Counter("runyard_stale_writes_total", "Writes refused because another attempt holds the run.")
-LOCK_LOSSES: Final = Counter("runyard_lock_losses_total", "Locks in Redis that were lost while their run was being executed.")
+TAKEOVERS: Final = Counter("runyard_takeovers_total", "Runs that this worker took over from dead workers.")
+STALE_WRITES: Final = Counter("runyard_stale_writes_total", "Writes refused because another attempt has claimed the run.")
+LOCK_LOSSES: Final = Counter("runyard_lock_losses_total", "Locks in Redis that were lost during the execution of their run.")
 LOST_TASKS: Final = Counter("runyard_lost_tasks_total", "Runs that this worker released because their task had vanished.")
 RESCUES: Final = Counter(
-    "runyard_rescues_total", "Lane heads that the reconciler submitted because no queue had them. 0 without faults."
+    "runyard_rescues_total", "Runs that the reconciler submitted because their jobs were missing from Redis. 0 without faults."
 )
 WORKERS_DEAD: Final = Counter("runyard_workers_dead_total", "Workers that this worker declared dead while it was the leader.")
 
@@ -130,7 +129,7 @@ ARQ_JOBS: Final = Counter(
 
 WEBHOOK_DELIVERIES: Final = Counter(
     "runyard_webhook_deliveries_total",
-    "Tries of webhook deliveries. retried: the try failed and another try follows. gone: the receiver answered 410.",
+    "Tries of webhook deliveries. retried: the try failed, and another try follows. gone: the receiver answered with 410.",
     ["outcome"],
 )
 OLDEST_WEBHOOK: Final = Gauge(
@@ -199,7 +198,9 @@ CALLS_FAILED: Final = Counter(
     "Calls of Postgres or Redis without a reply, or on a server that takes no writes.",
     ["server"],
 )
-POOL: Final = Gauge("runyard_postgres_pool_connections", "Maximum connections to Postgres for the calls of this process.")
+POOL: Final = Gauge(
+    "runyard_postgres_pool_connections", "Maximum number of connections to Postgres for the calls of this process."
+)
 POOL_IN_USE: Final = Gauge(
     "runyard_postgres_pool_connections_in_use", "Connections to Postgres that calls of this process use."
 )
@@ -216,35 +217,36 @@ POSTGRES_MAX_CONNECTIONS: Final = Gauge(
     "Maximum number of connections of roles that are not superusers. Only the leader reports it.",
 )
 POSTGRES_COMMITS: Final = Counter(
-    "runyard_postgres_commits_total", "Transactions committed in the database, of all clients. Only the leader reports it."
+    "runyard_postgres_commits_total", "Transactions that all clients committed in the database. Only the leader reports it."
 )
 REDIS_BYTES: Final = Gauge(
     "runyard_redis_bytes",
-    "Bytes that count for the memory limit of Redis, on its fullest server. Only the leader reports it.",
+    "Bytes that count for the memory limit of Redis. In a cluster, of its fullest server. Only the leader reports it.",
 )
 REDIS_MAX_BYTES: Final = Gauge(
     "runyard_redis_max_bytes",
-    "Memory limit of the fullest server of Redis (maxmemory), or 0. Only the leader reports it.",
+    "Memory limit of the fullest server of Redis (maxmemory), or 0 without a limit. Only the leader reports it.",
 )
 
 HTTP: Final = Histogram(
     "runyard_http_request_seconds",
-    "Time from a request of the HTTP API to the end of its answer. A stream counts until its beginning.",
+    "Time from a request of the HTTP API to the end of its answer, or to the beginning of a stream.",
     ["method", "route", "status"],
     buckets=_REQUESTS,
 )
 HTTP_REJECTED: Final = Counter("runyard_http_rejected_total", "Requests that the HTTP API answered with a problem.", ["code"])
 STREAMS_OPEN: Final = Gauge("runyard_http_streams", "Event streams that are open in this process.")
-STREAM_EVENTS: Final = Counter("runyard_http_stream_events_total", "Events sent to readers of streams.")
+STREAM_EVENTS: Final = Counter("runyard_http_stream_events_total", "Events that the HTTP API sent to readers of streams.")
 
 _agents: set[str] = set()
 _queues: set[str] = set()
 _models: set[tuple[str, str]] = set()
-"""(agent, model) of each series of a model."""
+"""The (agent, model) pairs that have a series."""
 
 
 def hide_leader_gauges() -> None:
-    """Set the gauges of servers and requests to NaN. A query with ``max`` ignores NaN. A 0 would show an empty server."""
+    """Set the gauges of servers and requests to NaN. A query with ``max`` ignores NaN. The value 0 would mean an empty
+    server."""
     for gauge in (
         OLDEST_REQUEST,
         POSTGRES_BYTES,
@@ -264,15 +266,14 @@ hide_leader_gauges()
 def own_registry() -> None:
     """Remove unused series from the default registry: creation times of counters, and metrics of the garbage collector.
 
-    Call this function only in a process that runyard started. In any other process, the registry belongs to the host.
-    """
+    Call this function only in a process that runyard started. In any other process, the registry belongs to the host."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     with suppress(KeyError):  # a second call
         REGISTRY.unregister(GC_COLLECTOR)
 
 
 def serve(agents: Mapping[str, str], queues: Iterable[str]) -> None:
-    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero. Their first count then shows as an increase."""
+    """Start the counters of ``agents`` (name → queue) and ``queues`` at zero. The first count then appears as an increase."""
     queues = list(queues)
     _agents.update(agents)
     _queues.update(queues)
@@ -347,10 +348,9 @@ def queue_label(queue: str) -> str:
 
 
 def model_label(agent: str, model: str) -> str:
-    """Return the label of a model of the agent with the label ``agent``. The label is the model's name or the empty name.
+    """Return the label for a model: its name or the empty name. ``agent``: the label of the agent that uses the model.
 
-    The label is empty for a long name, for a name with unprintable characters, and for a model after the first MAX_MODELS.
-    """
+    The label is empty for a long name, for a name with unprintable characters, and for a model after the first MAX_MODELS."""
     if len(model) > MAX_MODEL_CHARACTERS or not model.isprintable():
         return ""
     if len(_models) < MAX_MODELS:
@@ -360,7 +360,7 @@ def model_label(agent: str, model: str) -> str:
 
 @contextmanager
 def measured_call(server: str) -> Iterator[None]:
-    """Measure the block as one call of ``server``. Count a failure, unless the cause was the lock of another call."""
+    """Measure the block as one call of ``server``. Count a failure, unless its cause was the row lock of another call."""
     began = time.perf_counter()
     try:
         yield

@@ -12,9 +12,9 @@ import base64
 import binascii
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, ModelWrapValidatorHandler, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -24,12 +24,14 @@ from pydantic_settings import (
 )
 
 from ..domain.webhooks import WebhookPolicy
+from ..errors import ConfigurationError
 from ..ports.results import PAGE_BYTES
 from ..ports.scheduling import StreamLimits
 from ..ports.stores import DEFAULT_MAX_POOL_CONNECTIONS, DEFAULT_MIN_POOL_CONNECTIONS
 from ..ports.worker_defaults import (
     DEFAULT_ARQ_RESULT_SECONDS,
     DEFAULT_GRACE_SECONDS,
+    DEFAULT_HISTORY_CACHE_BYTES,
     DEFAULT_SLOTS,
     DEFAULT_WATCHDOG_SECONDS,
     MAX_ARQ_RESULT_SECONDS,
@@ -41,14 +43,15 @@ RETENTION: Final = Retention()
 STREAMS: Final = StreamLimits()
 WEBHOOKS: Final = WebhookPolicy()
 NO_FILE_GIVEN: Final = ()
-"""The value of ``env_file`` if the argument ``_env_file`` is missing. With it, pydantic-settings itself reads no file."""
+"""The value of ``env_file`` if the argument ``_env_file`` is missing. With this value, pydantic-settings itself reads no
+file."""
 
 
 class EnvFileSettings(BaseSettings):
-    """Settings. A value comes from an argument, or else from the environment, or else from ``.env``.
+    """Settings. A value comes from the first of these sources that has it: an argument, the environment, ``.env``.
 
-    The argument ``_env_file`` names another file. None means no file. Raises InvalidInputError if ``.env`` cannot be read
-    (:func:`runyard.support.env_file.read`).
+    The argument ``_env_file`` names another file. If ``_env_file`` is None, no file is read. Raises ConfigurationError for an
+    invalid value, and InvalidInputError if ``.env`` cannot be read (:func:`runyard.support.env_file.read`).
     """
 
     model_config = SettingsConfigDict(env_file=NO_FILE_GIVEN, env_file_encoding="utf-8", allow_inf_nan=False)
@@ -69,19 +72,38 @@ class EnvFileSettings(BaseSettings):
         file = env_file.ENV_FILE if env_file.read() is not None else None
         return init_settings, env_settings, DotEnvSettingsSource(settings_cls, env_file=file, env_file_encoding="utf-8")
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_typed_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise _configuration_error(cls, error) from None  # the cause would show the values
+
+    @classmethod
+    def variable(cls, name: str) -> str:
+        """Return the environment variable of the setting ``name``."""
+        return f"{cls.model_config['env_prefix']}{name}".upper()
+
+
+def _configuration_error(settings: type[EnvFileSettings], error: ValidationError) -> ConfigurationError:
+    """Return the error that names the variable of each invalid value and says what to set."""
+    faults: dict[str, str] = {}
+    for fault in error.errors(include_url=False, include_input=False):
+        text = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        faults.setdefault(settings.variable(str(fault["loc"][0])), text[:1].lower() + text[1:])
+    text = "; ".join(f"{variable} has an invalid value: {fault}" for variable, fault in faults.items())
+    return ConfigurationError(f"{text}; set {', '.join(faults)} to a valid value", variables=list(faults))
+
 
 class FetchSettings(EnvFileSettings):
     """Permissions to fetch URLs in messages, for workers and for in-process agents (M5).
 
     ``fetch_hosts``: the exact names of the hosts (comma-separated) from which files of messages may be fetched. The default is
-    no host. ``fetch_private``: whether these hosts may have addresses that are not public.
+    no host. ``fetch_private``: whether the hosts of ``fetch_hosts`` may have addresses that are not public.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=env_file.PREFIX,
-        extra="ignore",
-        hide_input_in_errors=True,  # the log must not contain a refused secret
-    )
+    model_config = SettingsConfigDict(env_prefix=env_file.PREFIX, extra="ignore")
 
     fetch_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
     fetch_private: bool = False
@@ -92,8 +114,8 @@ class FetchSettings(EnvFileSettings):
         if not isinstance(value, str):
             return value
         hosts = {host.strip().lower().rstrip(".") for host in value.split(",") if host.strip()}
-        if wrong := sorted(host for host in hosts if not set(host).isdisjoint("/:@*?#\\ ")):
-            raise ValueError(f"must be names of hosts without scheme, port, path or wildcard, not {', '.join(wrong)}")
+        if not all(set(host).isdisjoint("/:@*?#\\ ") for host in hosts):
+            raise ValueError("must be names of hosts without scheme, port, path or wildcard")
         return sorted(hosts)
 
 
@@ -101,32 +123,35 @@ class Settings(FetchSettings):
     """Settings of a worker or a server. Durations are in seconds.
 
     ``postgres_url``: the Postgres server. ``redis_url``: the Redis server. ``listen_url``: a direct Postgres address for
-    LISTEN, if ``postgres_url`` is a transaction pooler. ``tenant``: the tenant of the command line, and of runs of arq queues
-    without a tenant. ``queues``: the queues to serve (comma-separated), by default the queues of the app's agents.
-    ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write ``NAME=TENANT`` if the runs of a queue belong
-    to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with these queues, by default ``redis_url``.
-    ``arq_keep_result``: the time for which Redis keeps the results of these jobs. ``slots``: the maximum number of runs at
-    once. ``grace``: the time in which the runs of a stopping worker may finish. ``watchdog``: the time after which a worker
-    with a blocked main loop gives up its runs. ``heartbeat_process``: whether a second process sends a worker's heartbeats
-    while native code holds the interpreter (Linux only). ``feed_retention``: the time for which entries of the feed are kept.
-    Set the same time in every worker. ``result_retention``: the time for which results of fork jobs are kept. Set the same
-    time in every worker. ``stream_events``: the approximate maximum number of events in the stream of one run. Set the same
-    stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the stream of one run.
-    ``stream_retention``: the time for which a stream is kept after its last event. ``stopped_stream_retention``: the time for
-    which the stream of a run that ended or waits for a human is kept after its last event. ``total_stream_bytes``: the maximum
-    number of bytes of all streams together, by default half of the memory of Redis. ``min_pool_size``: the minimum number of
-    connections to Postgres for the calls of one process. ``max_pool_size``: the maximum number of connections to Postgres for
-    the calls of one process. ``page_bytes``: the maximum number of bytes in one page of a list of the HTTP API. A larger entry
-    has a page without other entries. ``log_level``: the lowest level of the lines that are logged. ``log_format``: ``json``,
-    ``console``, or ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which a worker serves health
-    checks and metrics. Port 0 means any free port. Without a port, a worker serves no health checks and metrics.
-    ``metrics_host``: the address on which a worker, and the second port of the API, serve metrics. ``remote_stacks``: whether
-    the worker's port also shows stacks to other machines. ``trace_content``: whether spans of models and tools contain
-    messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are
-    derived. Set the same secret in every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``:
-    the maximum number of tries of a delivery. ``webhook_timeout``: the time for one try. ``webhook_backoff``: the pause
-    between the first and the second try. ``webhook_allow_private``: networks (comma-separated) that are not public and may
-    receive webhooks. Set the same networks in workers and API processes.
+    LISTEN, if ``postgres_url`` is a transaction pooler. ``tenant``: the tenant of the command line. Runs of an arq queue also
+    belong to this tenant if ``arq_queues`` names no tenant for the queue. ``queues``: the queues to serve (comma-separated),
+    by default the queues of the app's agents. ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write
+    ``NAME=TENANT`` if the runs of a queue belong to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with
+    the queues of ``arq_queues``, by default ``redis_url``. ``arq_keep_result``: the time for which Redis keeps the results of
+    the jobs of arq. ``slots``: the maximum number of runs that a worker executes at once. ``grace``: the maximum time for
+    which a worker waits for its runs to end after SIGTERM. ``watchdog``: the maximum time for which a worker with a blocked
+    main loop keeps its runs. After this time other workers take over the runs. ``heartbeat_process``: whether a second process
+    sends a worker's heartbeats while native code holds the interpreter (Linux only). ``feed_retention``: the time for which
+    entries of the feed are kept. Set the same time in every worker. ``result_retention``: the time for which results of fork
+    jobs are kept. Set the same time in every worker. ``stream_events``: the approximate maximum number of events in the stream
+    of one run. Set the same stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the
+    stream of one run. ``stream_retention``: the time for which the stream of a run is kept after its last event.
+    ``stopped_stream_retention``: the time for which the stream of a run that ended or waits for a human is kept after its last
+    event. ``total_stream_bytes``: the maximum number of bytes of all streams together, by default half of the ``maxmemory`` of
+    Redis. ``min_pool_size``: the minimum number of connections to Postgres for the calls of one process. ``max_pool_size``:
+    the maximum number of connections to Postgres for the calls of one process. ``page_bytes``: the maximum number of bytes in
+    one page of a list of the HTTP API. A larger entry has a page without other entries. ``history_cache_bytes``: the maximum
+    number of bytes of the histories that a worker keeps in memory. With 0 a worker keeps no history. ``log_level``: the lowest
+    level of the lines that are logged. ``log_format``: ``json``, ``console``, or ``auto``, which is ``console`` on a terminal.
+    ``metrics_port``: the port on which a worker serves health checks and metrics. Port 0 means any free port. Without a port,
+    a worker serves no health checks and metrics. ``metrics_host``: the address on which a worker, and the second port of the
+    API, serve metrics. ``remote_stacks``: whether the worker's port also shows stacks to other machines. ``trace_content``:
+    whether spans of models and tools contain messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``)
+    from which the secrets that sign webhooks are derived. Set the same secret in every worker. During a rotation, set several
+    comma-separated secrets. ``webhook_tries``: the maximum number of tries of a webhook delivery. ``webhook_timeout``: the
+    maximum time of one try of a webhook delivery. ``webhook_backoff``: the pause between the first and the second try of a
+    webhook delivery. ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. Set
+    the same networks in workers and API processes.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"
@@ -151,6 +176,7 @@ class Settings(FetchSettings):
     min_pool_size: int = Field(DEFAULT_MIN_POOL_CONNECTIONS, ge=0)
     max_pool_size: int = Field(DEFAULT_MAX_POOL_CONNECTIONS, ge=1)
     page_bytes: int = Field(PAGE_BYTES, ge=1)
+    history_cache_bytes: int = Field(DEFAULT_HISTORY_CACHE_BYTES, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console", "auto"] = "auto"
     metrics_port: int | None = Field(None, ge=0, le=65535)
@@ -196,7 +222,9 @@ class Settings(FetchSettings):
             return None
         secrets = [secret.strip() for secret in value.get_secret_value().split(",")]
         if not all(24 <= _bytes_of(secret) <= 64 for secret in secrets):
-            raise ValueError('must be "whsec_" and 24 to 64 bytes as base64, for example of `openssl rand -base64 32`')
+            raise ValueError(
+                'must be "whsec_" followed by the base64 of 24 to 64 bytes, for example the output of `openssl rand -base64 32`'
+            )
         return SecretStr(",".join(secrets))
 
     @property

@@ -1,4 +1,4 @@
-"""Retries of calls to a store that does not answer, within a time limit.
+"""Retries of calls to a store that does not answer, for a limited time.
 
 Only a call that raised BackendUnavailableError is repeated. The modules ``driver_errors`` of the backends convert errors of a
 driver to BackendUnavailableError.
@@ -20,9 +20,9 @@ RETRY_LIMIT_SECONDS: Final = 30.0
 
 
 LOCKED_SECONDS: Final = 10.0
-"""Maximum number of seconds for which a call waits for a lock."""
+"""Maximum number of seconds for which a call waits for a row lock."""
 MAX_LOCKED_PAUSE_SECONDS: Final = 0.1
-"""Maximum pause between two tries of a call that needs a lock."""
+"""Maximum pause in seconds between two tries of a call that needs a row lock."""
 
 
 def jittered(seconds: float) -> float:
@@ -39,7 +39,8 @@ async def patiently(
     """Repeat ``call`` until the store answers, for at most ``bound`` seconds.
 
     Use this function only for calls that may be repeated. ``on_failure``: a function that is called with each error before a
-    repetition. If it raises an error, this call raises that error. Raises BackendUnavailableError after ``bound`` seconds.
+    repetition. An error of ``on_failure`` ends the repetitions and is raised. Raises BackendUnavailableError after ``bound``
+    seconds.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + bound

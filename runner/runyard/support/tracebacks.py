@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
@@ -36,12 +36,11 @@ _IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
 def traceback_text(error: BaseException) -> str | None:
     """Return the traceback of ``error``, at most MAX_TRACEBACK_BYTES bytes. Return None if the error was never raised.
 
-    The error's text is the last line, as Python prints it. Source lines are read from the files of the frames.
+    The last line is the text of the error, as Python prints it. Source lines are read from the files of the frames.
     """
     if error.__traceback__ is None:
         return None
-    shown = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
-    blocks = list(_blocks(shown, MAX_ERRORS))
+    blocks = list(_blocks(error, MAX_ERRORS, set()))
     room = MAX_TRACEBACK_BYTES // len(blocks)
     return "\n".join(_bounded(frames, words, room - 1) for frames, words in blocks)
 
@@ -64,7 +63,7 @@ def kept_text(text: str | None, keep: TracebackFilter | None) -> str | None:
     except Exception as fault:
         import structlog  # only here: programs that import runyard do not need it
 
-        # The fault may quote the text, so that only its class and its place are logged.
+        # The error of the filter may quote the text. Therefore only the class and the place of this error are logged.
         structlog.get_logger("runyard.tracebacks").error(
             "traceback_filter_failed", error=type(fault).__qualname__, at=place_of(fault)
         )
@@ -78,7 +77,7 @@ def logged_traceback(error: BaseException, keep: TracebackFilter | None) -> dict
 
 
 def trace_field(trace: str | None) -> dict[str, str]:
-    """Return the field of a log line with the text of a traceback. Return {} without a text."""
+    """Return the field of a log line with the text of a traceback. Return {} if ``trace`` is None."""
     return {} if trace is None else {"exception": trace}
 
 
@@ -114,11 +113,15 @@ def is_own(filename: str) -> bool:
     return filename.startswith((_OWN, *_IMPORTS)) or "/runyard_api/" in filename or "/runyard_backends/" in filename
 
 
-def _blocks(error: traceback.TracebackException, most: int) -> Iterator[tuple[list[str], str]]:
-    """Yield the frames and the text of at most ``most`` errors: the causes, the error itself, the errors of a group."""
+def _blocks(error: BaseException, most: int, seen: set[int]) -> Iterator[tuple[list[str], str]]:
+    """Yield the frames and the text of at most ``most`` errors: the causes, the error itself, the errors of a group.
+
+    ``seen``: the ids of the errors that lead to ``error``. They are needed because an error may be its own cause.
+    """
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None and most > 1:
-        for frames, words in _blocks(before, most - 1):
+    seen.add(id(error))
+    if before is not None and most > 1 and id(before) not in seen:
+        for frames, words in _blocks(before, most - 1, seen):
             most -= 1
             yield frames, words
         link = (
@@ -127,18 +130,65 @@ def _blocks(error: traceback.TracebackException, most: int) -> Iterator[tuple[li
         head = f"{link} the following exception:\n\nTraceback (most recent call last):\n"
     else:
         head = "Traceback (most recent call last):\n"
-    stack = list(error.stack)
-    users = next((n for n, frame in enumerate(stack) if not is_own(frame.filename)), 0)
-    text = "".join(error.format_exception_only())
+    stack, text = _shown(error)
+    users = _first_of_user(stack)
+    if users is None and isinstance(error, SyntaxError) and error.filename is not None:  # of the imported file itself
+        users = len(stack)
+    elif users is None:  # of an import hook
+        users = next((n for n, frame in enumerate(stack) if not is_own(frame.filename)), None)
     words = text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]} …\n"
-    told = [frame for frame in stack[users:] if not frame.filename.startswith(_IMPORTS)] or stack
+    told = [frame for frame in stack[users or 0 :] if not frame.filename.startswith(_IMPORTS)]
+    if not told and users is None:
+        told = stack
     yield [head, *traceback.StackSummary.from_list(told).format()], words
-    for inner in (error.exceptions or ())[: most - 1]:
-        yield from _blocks(inner, 1)
+    for inner in error.exceptions[: most - 1] if isinstance(error, BaseExceptionGroup) else ():
+        yield from _blocks(inner, 1, seen)
+
+
+def _first_of_user(stack: Sequence[traceback.FrameSummary]) -> int | None:
+    """Return the number of the first frame of the user's code.
+
+    The import system calls the hooks of packages, and the code of modules. Hooks are not the user's code.
+    """
+    importing = False
+    for n, frame in enumerate(stack):
+        if is_own(frame.filename):
+            importing = frame.filename.startswith(_IMPORTS)
+        elif not importing or frame.name == "<module>":
+            return n
+    return None
+
+
+def _shown(error: BaseException) -> tuple[list[traceback.FrameSummary], str]:
+    """Return the innermost frames of an error, and its text as Python prints it.
+
+    Python 3.11 formats each error of a group again for each group that contains it: nested groups take exponential time. This
+    function therefore gives Python the error without the errors of its group and without its causes.
+    """
+    group = isinstance(error, BaseExceptionGroup)
+    alone = Exception() if group else error
+    causes = {id(error.__cause__), id(error.__context__)}
+    shown = traceback.TracebackException(type(alone), alone, error.__traceback__, limit=-MAX_FRAMES, compact=True, _seen=causes)
+    if not group:
+        return list(shown.stack), "".join(shown.format_exception_only())
+    notes = [f"{note}\n" for note in getattr(error, "__notes__", ())[:MAX_ERRORS]]
+    return list(shown.stack), "".join([f"{_name_of(type(error))}: {_text_of(error)}\n", *notes])
+
+
+def _name_of(cls: type[BaseException]) -> str:
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the code of a user's class
+        return "<exception str() failed>"
 
 
 def _bounded(frames: list[str], words: str, room: int) -> str:
-    """Return the frames and ``words`` in at most ``room`` bytes. The first frame and the innermost frames are kept."""
+    """Return the frames and ``words`` in at most ``room`` bytes. If frames must be left out, keep the first frame and the
+    innermost frames."""
     left = room - _size(words)
     if sum(map(_size, frames)) > left:
         first, rest = frames[:2], frames[2:]

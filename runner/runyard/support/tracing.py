@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: the spans of this process, and the trace context of a call (W3C Trace Context).
 
-A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. Only in this
-case, the module imports OpenTelemetry. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
+A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. The module imports
+OpenTelemetry only in this case. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
 ``docs/how-to/traces.md`` lists the spans. A span has no content of messages and no text of an error (T4).
 """
 
@@ -37,7 +37,7 @@ _current: ContextVar[str | None] = ContextVar("runyard_trace_context", default=N
 
 
 class SpanIds(NamedTuple):
-    """The ids of a span, as numbers. Only a span without a parent uses the trace id."""
+    """The ids of a span, as numbers. The trace id is used only for a span without a parent."""
 
     trace_id: int
     span_id: int
@@ -88,9 +88,10 @@ def current_span() -> Span:
 
 
 def current() -> str | None:
-    """Return the ``traceparent`` of the current span, or else of :func:`within`, or else None.
+    """Return the ``traceparent`` of the current span.
 
-    Accepted runs record this value.
+    Without a current span, return the value given to the innermost :func:`within`, or None outside of :func:`within`. Accepted
+    runs record the returned value.
     """
     found = _current_context()
     return _current.get() if found is None else traceparent(found)
@@ -122,7 +123,8 @@ def traceparent(context: SpanContext) -> str:
 
 
 def span_context(traceparent: str | None) -> SpanContext | None:
-    """Return a ``traceparent`` of another process as a span context. Return None for an invalid value. Needs a provider."""
+    """Return a ``traceparent`` of another process as a span context. Return None for an invalid value. This function needs a
+    tracer provider."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
@@ -133,7 +135,7 @@ def span_context(traceparent: str | None) -> SpanContext | None:
 
 
 def add_link(span: Span, context: SpanContext | str | None, why: str) -> None:
-    """Link ``span`` to another span. ``why``: the relation of the other span."""
+    """Link ``span`` to another span. ``why``: how the other span is related to ``span``."""
     if span.is_recording():
         found = span_context(context) if isinstance(context, str) else context
         if found is not None:
@@ -193,8 +195,8 @@ def start(
     """Start a span. Return the span, or :data:`NO_SPAN` if the process does not trace. The caller ends the span.
 
     ``parent``: a span context or a ``traceparent``. The default is the current span, or else the context of :func:`within`.
-    ``began``: the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span, if
-    :func:`chooses_ids`.
+    ``began``: the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span. They are used
+    only if :func:`chooses_ids` returns True.
     """
     if (own := tracer()) is None:
         return NO_SPAN
@@ -301,7 +303,7 @@ def _tracer_of(provider: Any, api: Any) -> Tracer | None:
 
 
 class _IdGenerator:
-    """Returns the ids given to :func:`start`, or else ids of the provider's generator ``own``."""
+    """Returns the ids given to :func:`start`. If none were given, returns ids of ``own``, the provider's generator."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

@@ -8,9 +8,9 @@
         def tool_agent(self, tool): ...
         def approval_agent(self, tool): ...
 
-The methods return agents of the framework. An App must accept these agents. The test controls the model of the agent. Only the
-messages of a request may decide the model's answer, because a request may be repeated after a crash. The tests need no server,
-but pytest-asyncio in its mode ``auto``, or anyio. The docstrings cite the rules that the tests prove.
+The methods return agents of the framework. An App must accept these agents. The test controls the model of the agent. The
+model's answer must depend only on the messages of the request, because a request can be repeated after a crash. The tests need
+no server. They need anyio, or pytest-asyncio in its mode ``auto``. The docstrings cite the rules that the tests prove.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SuiteTool: TypeAlias = "Callable[[str], Awaitable[str]]"
 class AdapterSuite(ABC):
     """The tests of one adapter. A subclass makes the agents.
 
-    ``streams``: False if the framework does not stream tokens. ``counts_usage``: False if the framework does not report
+    ``streams``: False if the framework does not stream tokens. ``counts_usage``: False if the framework does not report model
     requests. ``records_calls``: False if tool calls of the framework's agents are not stored as messages.
     """
 
@@ -89,7 +89,7 @@ class AdapterSuite(ABC):
         assert seen == [["one"]]
 
     async def test_tokens_are_streamed(self) -> None:
-        """The pieces of the answer are events with the id of the message that is stored."""
+        """Each piece of the answer is an event. The event has the id of the message that is stored later."""
         if not self.streams:
             return
         async with Harness(self.echo_agent([])) as harness:
@@ -114,7 +114,7 @@ class AdapterSuite(ABC):
         assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
 
     async def test_usage_is_counted_once(self) -> None:
-        """The run has the usage of its requests."""
+        """The run has the usage of its model requests, each counted once."""
         if not self.counts_usage:
             return
         async with Harness(self.tool_agent(_counted()[1])) as harness:
@@ -122,9 +122,10 @@ class AdapterSuite(ABC):
         assert run.run.usage.requests == 2
 
     async def test_a_crash_repeats_no_stored_result(self) -> None:
-        """R9: After a crash before or after any write, the run completes with the same messages.
+        """R9: If the worker crashes directly before or after any one write, the run ends with the same messages as without a
+        crash.
 
-        The first write after a call stores the result of the call. After a later crash the call is not repeated.
+        The first write after a tool call stores the result of the call. After a later crash the call is not repeated.
         """
         async with Harness(self.tool_agent(_counted()[1])) as harness:
             expected = _shape(await harness.prompt("t", "go"))

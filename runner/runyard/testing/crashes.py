@@ -47,7 +47,8 @@ class CrashPlan:
         self.pending: list[Crash] = []
 
     def crashes_at(self, verb: Write, moment: Moment) -> bool:
-        """Record a write. Return whether a crash happens at this place. Each crash happens once."""
+        """Record a write. Return whether a planned crash happens before or after this write. Each planned crash happens
+        once."""
         if moment == "before":
             self.writes.append(verb)
             for crash in self.pending:

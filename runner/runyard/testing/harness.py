@@ -35,11 +35,11 @@ Over: TypeAlias = "Callable[[], Awaitable[bool]]"
 QUIET_TURNS: Final = 200
 """Number of iterations of the event loop without a running run, after which the harness counts as idle."""
 MAX_CLOCK_JUMPS: Final = 100
-"""Maximum number of moves of the clock in one call, if no worker writes in between."""
+"""Maximum number of times that one call moves the clock, if no worker writes in between."""
 
 
 class StuckError(AssertionError):
-    """The awaited result cannot come, because no run can continue before the test makes another call."""
+    """The awaited result will never exist, because no run can continue before the test makes another call."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HarnessRun(RunResult):
 
     @property
     def attempts(self) -> int:
-        """The number of attempts. A crash, a retry and an answer each start another attempt."""
+        """The number of attempts. Every crash, retry and answer starts another attempt."""
         return self.run.attempt
 
     async def respond(self, answer: JsonValue, request_id: str | None = None) -> HarnessRun:
@@ -162,7 +162,7 @@ class Harness:
         return await self.work(self.client.fork(src, new, after_run_id, **how))
 
     async def fork_once(self, src: str, message: str | Message, after_run_id: str | None = None, **how: Any) -> ForkOnceResult:
-        """Probe a thread. The arguments and errors are as in :meth:`runyard.Client.fork_once`."""
+        """Answer a probe on a thread. The arguments and errors are as in :meth:`runyard.Client.fork_once`."""
         return await self.work(self.client.fork_once(src, message, after_run_id, **how))
 
     async def messages(self, thread_id: str) -> list[Message]:
@@ -184,7 +184,7 @@ class Harness:
             if not await self._run_until(over) and self._worker.deaths > deaths:
                 await asyncio.wait((task,), timeout=RECHECK_SECONDS + 1)  # the event that ends the call was lost in the crash
             if not task.done():
-                raise StuckError("the awaited result cannot come: no run is being executed")
+                raise StuckError("no run can continue before the test makes another call, so the awaited call has no result")
             return await task
         finally:
             if not task.done():
@@ -203,7 +203,7 @@ class Harness:
         """Order a crash: the worker dies ``before`` or ``after`` the ``nth`` write after this call.
 
         ``nth``: from 1. ``verb``: count only the writes of this name. After the crash another worker takes over. The agent's
-        cleanup code is still executed, because the process does not end. Writes of the dead worker are refused.
+        cleanup code is still executed, because the process does not end. The store refuses the writes of the dead worker.
         """
         self._crash_plan.pending.append(Crash(moment, verb, nth))
 
@@ -216,7 +216,7 @@ class Harness:
         self.crash("after", verb, nth)
 
     async def _run_until(self, over: Over) -> bool:
-        """Execute runs and move the clock. Return True when ``over`` is true, or False when no run can continue."""
+        """Execute runs and move the clock. Return True when ``over()`` is true. Return False when no run can continue."""
         written, jumps = len(self._crash_plan.writes), 0
         while not await self._settled(over):
             due = await self._next(deadlines=False)
@@ -228,7 +228,7 @@ class Harness:
         return True
 
     async def _settled(self, over: Over | None = None) -> bool:
-        """Execute runs. Return True when ``over`` is true, or False when the worker is idle."""
+        """Execute runs. Return True when ``over()`` is true. Return False when the worker is idle."""
         quiet = 0
         while quiet < QUIET_TURNS:
             if over is not None and await over():

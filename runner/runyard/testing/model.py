@@ -84,7 +84,7 @@ class ScriptedModel(FunctionModel):
 
     A function in place of ``script`` answers every request.
 
-    **Each conversation has its own place in the script.** The number of answers in the history selects the next reply. If a
+    **The place in the script belongs to the conversation.** The number of answers in the history selects the next reply. If a
     request is repeated after a crash, it therefore gets the same reply. Each new thread begins at the first reply. A fork
     continues at the place of its cut. An exception in the script is raised once in each harness or deployment, and then
     skipped.

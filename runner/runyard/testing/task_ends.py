@@ -10,7 +10,7 @@ async def ended(task: asyncio.Task[None], on_cancel: Callable[[], object] = lamb
     """Wait until ``task`` has ended. A cancel of the caller does not end the wait.
 
     ``on_cancel``: a function that is called at each cancel of the caller. If the caller was cancelled, raises CancelledError
-    when the task has ended. Otherwise raises the error of the task.
+    when the task has ended. If the caller was not cancelled, raises the error of a failed task.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

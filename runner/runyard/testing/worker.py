@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..app import App
 from ..domain.validation import new_id
 from ..events.writer import EventWriter
-from ..execution.executor import Stop, WorkerServices
+from ..execution.executor import WorkerServices
 from ..ports.results import Ended
 from ..ports.scheduling import Delivery, Job
 from ..ports.stores import Backend
@@ -26,11 +26,12 @@ from .crashes import CrashingPort, CrashPlan
 
 HARNESS_SLOTS: Final = 1000
 POLL_SECONDS: Final = 1.0
-"""Maximum number of seconds of a wait for a worker's write. Other programs may make changes without such a write."""
+"""Maximum number of seconds of one wait for a worker's write. The wait is short, because another program may change the store
+without such a write."""
 
 
 class DueTimeScheduler:
-    """A scheduler that records the due times of submitted jobs. It passes all calls on to ``inner``."""
+    """A scheduler that records the due times of submitted jobs. Every call is passed on to the scheduler ``inner``."""
 
     def __init__(self, inner: Any, now: Callable[[], datetime]) -> None:
         self._inner, self._now = inner, now
@@ -114,8 +115,7 @@ class HarnessWorker:
 
     def _stop_executions(self) -> None:
         self._claim_loop.stop()
-        for execution in self._slots.executions():
-            execution.stop(Stop.ABANDON)
+        self._claim_loop.close()
 
     async def serve(self) -> None:
         """Run one worker after another, until :meth:`close`."""

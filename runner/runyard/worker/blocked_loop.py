@@ -1,7 +1,7 @@
 """Find the line of user code that blocks the main loop. Report the line while the loop is blocked.
 
-The heartbeat thread executes this watch. While native code holds the interpreter, no thread of the worker runs, and the watch
-finds nothing.
+The heartbeat thread finds the line. While native code holds the interpreter, no thread of the worker runs, and the line is not
+found.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 BLOCKED_SECONDS: Final = 1.0
-"""Seconds for which the main loop has not run, after which the loop counts as blocked."""
+"""If the main loop has not run for this number of seconds, the loop counts as blocked."""
 LOOK_SECONDS: Final = 0.25
 """Seconds between two checks of the main loop."""
 LAST_LOOK_SECONDS: Final = 1.0
-"""Seconds before the end of the watchdog's time, at which the stack is logged and reported again."""
+"""The stack is logged and reported again this number of seconds before the watchdog ends the heartbeats."""
 
 _LOOP_FILES: Final = (str(Path(asyncio.__file__).parent), selectors.__file__)
 
@@ -46,9 +46,12 @@ class BlockedLoopWatch:
         self._main_thread = main_thread
         self._keep = keep
         self._logged: tuple[str, bool] | None = None
-        """The id of the worker whose blocked loop was logged, and whether it was logged shortly before the end."""
+        """The last log line: the id of the blocked worker, and whether the watchdog was about to end the heartbeats."""
         self._reported: tuple[str, bool] | None = None
-        """The same for the last report that the store has accepted."""
+        """The last report that the store accepted: the id of the blocked worker, and whether the watchdog was about to end the
+        heartbeats."""
+        self._block: tuple[str, float, str] | None = None
+        """The logged block: the id of the worker, the time at which the loop last ran before the block, and the place."""
 
     async def run(self, backend: Backend) -> None:
         """Log and report a blocked loop and the end of the block, until cancelled."""
@@ -62,8 +65,10 @@ class BlockedLoopWatch:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self, backend: Backend) -> None:
-        """Log and report the block if it has begun, or if the watchdog will end the heartbeats. Report its end."""
+        """Log and report the block when it begins, when the watchdog is about to end the heartbeats, and when the block
+        ends."""
         worker_id, silence = self._state.worker_id, self._state.silence
+        self._log_end()
         if silence < BLOCKED_SECONDS:
             self._logged = None
             if self._reported is not None:
@@ -77,9 +82,17 @@ class BlockedLoopWatch:
             return
         if due != self._logged:
             self._logged = due
+            self._block = worker_id, self._state.turned, found.place
             log.warning("main_loop_blocked", worker_id=worker_id, seconds=round(silence, 1), at=found.place, stack=found.stack)
         await backend.workers.report_block(worker_id, found)
         self._reported = due
+
+    def _log_end(self) -> None:
+        """If the blocked loop runs again, log the duration and the place of the block."""
+        if self._block is None or self._state.turned <= self._block[1]:
+            return
+        (worker_id, began, place), self._block = self._block, None
+        log.warning("main_loop_resumed", worker_id=worker_id, seconds=round(self._state.turned - began, 1), at=place)
 
 
 def blocked(thread: int, seconds: float, keep: TracebackFilter | None) -> BlockedLoop | None:

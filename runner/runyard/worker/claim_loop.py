@@ -1,7 +1,6 @@
 """The claim loop takes deliveries from the scheduler, claims their runs in the store, and starts the claimed runs.
 
-``_settle`` decides whether and when the job of an unclaimed run is submitted again.
-"""
+If a run was not claimed, ``_settle`` decides whether and when its job is submitted again."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import structlog
 from ..app import App
 from ..domain.agent_names import namespace_of
 from ..errors import BackendUnavailableError, LockedError, RunyardError, WorkerDeadError
-from ..execution.executor import Execution, WorkerServices
+from ..execution.executor import Execution, Stop, WorkerServices
 from ..execution.retries import UNSERVED_RETRY_SECONDS
 from ..execution.run_meter import waited
 from ..ports.refs import RunRef
@@ -28,7 +27,7 @@ from ..support.store_retries import jittered
 from ..support.tracebacks import logged_traceback
 from ..worker.effects_sender import EffectsSender
 from .isolation import Isolation
-from .slots import Slots
+from .slots import Slot, Slots
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 CLAIM_BATCH: Final = 100
 """Maximum number of deliveries in one call of the scheduler and in one claim."""
 LATE_POLL_SECONDS: Final = 0.1
-"""Seconds between two checks of the last heartbeat, while this heartbeat is too old."""
+"""Seconds between two checks of the last heartbeat's age, while the last heartbeat is too old."""
 QUEUE_POLL_SECONDS: Final = 2.0
 """Maximum number of seconds between two reads of the queues."""
 START_TURNS: Final = 2
@@ -45,17 +44,17 @@ START_TURNS: Final = 2
 log = structlog.get_logger("runyard.claim_loop")
 
 PAUSED_RETRY_SECONDS: Final = 1.0
-"""Seconds until a run of a paused queue is submitted again. By then every worker has received the pause."""
+"""Seconds until a run of a paused queue is submitted again. After this time every worker knows that the queue is paused."""
 OTHER_VERSION_RETRY_SECONDS: Final = 10.0
 """Seconds until a run of another app version is submitted again."""
 LOCK_WAIT_SECONDS: Final = 0.005
-"""Seconds for which the first claim of a run waits for the lock of its thread. During this wait no other run is claimed."""
+"""Seconds for which the first claim of a run waits for the row lock of its thread. During this wait no other run is claimed."""
 LOCKED_PAUSES_SECONDS: Final = (0.0, 0.005)
-"""Seconds before the second and the third claim of a run whose thread stayed locked."""
+"""Seconds before the second claim and before the third claim of a run whose thread stayed locked."""
 LONG_LOCK_WAIT_SECONDS: Final = 0.05
-"""Seconds for which a claim after such a pause waits for the lock."""
+"""Seconds for which the second and the third claim of a run wait for the row lock of its thread."""
 PATIENT_CLAIMS: Final = 2
-"""Maximum number of claims of a worker that wait for a lock at once. Each of these claims holds a connection."""
+"""Maximum number of claims of a worker that wait for a row lock at once. Each of these claims holds a connection."""
 LOCKED_RETRY_SECONDS: Final = 0.5
 """Seconds until a run whose thread stays locked is submitted again."""
 
@@ -75,8 +74,7 @@ class ClaimLoop:
 
     ``on_dead``: a function that is called with the worker's id when a claim finds that the worker was declared dead.
     ``worker_id``: the current id. A worker that was declared dead registers again under a new id. ``late``: a function that
-    returns whether the last accepted heartbeat is too old for taking deliveries.
-    """
+    returns True if the last accepted heartbeat is so old that the worker must take no deliveries."""
 
     def __init__(
         self,
@@ -94,6 +92,7 @@ class ClaimLoop:
         self.worker_id = ""
         self.stopping = False
         self.claiming: set[RunRef] = set()
+        self._handing_over = False
         self._tools = tools
         self._scheduler = tools.backend.scheduler
         self._slots = slots
@@ -115,22 +114,30 @@ class ClaimLoop:
         self._failures = FailureLog(log, "claim_round_failed")
 
     def open(self, worker_id: str) -> None:
-        """Start to take deliveries as ``worker_id``, an id that the store knows."""
+        """Start to take deliveries as the worker ``worker_id``, which is registered in the store."""
         self.worker_id = worker_id
         self._has = _requirements(self._tools.app)
         self._registered.set()
 
     def close(self) -> None:
-        """Take no deliveries until :meth:`open`."""
+        """Take no deliveries until :meth:`open`, and stop all runs. Other workers take the runs over."""
         self._registered.clear()
+        for execution in self._slots.executions():
+            execution.stop(Stop.ABANDON)
 
     def stop(self) -> None:
         """Take no further deliveries."""
         self.stopping = True
         self.end_wait()
 
+    def hand_over(self) -> None:
+        """Release all runs, also the runs whose claims are under way. The loop takes no further deliveries."""
+        self._handing_over = True
+        for execution in self._slots.executions():
+            execution.stop(Stop.HANDOVER)
+
     def pause(self, queues: frozenset[str]) -> None:
-        """Pause ``queues`` and no other queues."""
+        """Pause exactly the queues ``queues``. Resume all other queues."""
         self._paused = queues
         self.end_wait()
 
@@ -188,7 +195,7 @@ class ClaimLoop:
         return len(deliveries)
 
     async def _end_wait(self, worker_id: str) -> None:
-        """End the wait in :meth:`_take`. A cancel of the wait could lose deliveries."""
+        """End the wait in :meth:`_take`. The wait is not cancelled, because a cancel could lose deliveries."""
         try:
             await self._scheduler.end_wait(worker_id)
         except RunyardError as error:
@@ -214,7 +221,7 @@ class ClaimLoop:
             task.add_done_callback(self._tasks.discard)
 
     async def _claim_unlocked(self, worker_id: str, fresh: Mapping[RunRef, Delivery], wait: float) -> dict[RunRef, Delivery]:
-        """Claim the runs of ``fresh``. Return the deliveries whose threads stayed locked for ``wait`` seconds."""
+        """Claim the runs of ``fresh``. Return the deliveries whose threads stayed locked in the store for ``wait`` seconds."""
         self.claiming |= fresh.keys()
         try:
             claims = await self._win(worker_id, list(fresh), wait)
@@ -222,7 +229,7 @@ class ClaimLoop:
             self._give_back_all(fresh, delay=0.0)
             self._on_dead(worker_id)
             return {}
-        except LockedError:  # the lock is not that of a thread
+        except LockedError:  # another lock than that of a thread
             return dict(fresh)
         except BackendUnavailableError:
             self._give_back_all(fresh, delay=jittered(0.5))
@@ -231,10 +238,16 @@ class ClaimLoop:
             self.claiming -= fresh.keys()
         locked = {}
         for (ref, delivery), claim in zip(fresh.items(), claims, strict=True):
-            if not isinstance(claim, Claim):
+            if isinstance(claim, LockedError):
+                locked[ref] = delivery
+            elif isinstance(claim, WorkerDeadError):
+                self._give_back(ref, Effects(), 0.0)
+                self._on_dead(worker_id)
+            elif not isinstance(claim, Claim):
                 names = {"worker_id": worker_id, "thread_key": ref.thread_key, "run_id": ref.run_id}
                 log.error("run_claim_failed", **names, error=str(claim), exc_info=claim)
-                self._give_back(ref, Effects(), OTHER_VERSION_RETRY_SECONDS)
+                away = isinstance(claim, BackendUnavailableError)
+                self._give_back(ref, Effects(), jittered(0.5) if away else OTHER_VERSION_RETRY_SECONDS)
             elif claim.outcome == "skipped":
                 locked[ref] = delivery
             else:
@@ -242,10 +255,9 @@ class ClaimLoop:
         return locked
 
     async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
-        """Claim runs whose threads were locked, and wait longer for the locks.
+        """Claim runs whose threads were locked in the store, and wait longer for these row locks.
 
-        Release the deliveries of threads that stay locked, because their runs would occupy slots.
-        """
+        Release the deliveries of threads that stay locked, because their runs would occupy slots."""
         try:
             for pause in LOCKED_PAUSES_SECONDS:
                 await asyncio.sleep(pause)
@@ -256,7 +268,7 @@ class ClaimLoop:
                 if not locked:
                     return
         except BackendUnavailableError as error:
-            log.warning("claims_on_locked_threads_failed", worker_id=worker_id, runs=len(locked), error=str(error))
+            log.warning("claim_retry_failed", worker_id=worker_id, runs=len(locked), error=str(error))
             return
         for ref in locked:
             self._give_back(ref, Effects(), 0.0 if self.stopping else jittered(LOCKED_RETRY_SECONDS))
@@ -290,7 +302,11 @@ class ClaimLoop:
             execution = self._isolation.execution(self._tools, claim)
         else:
             execution = Execution(self._tools, claim)
-        self._slots.start(delivery.job.ref, execution)
+        slot = self._slots.start(delivery.job.ref, execution)
+        if slot.worker_id != self.worker_id or not self._registered.is_set():  # the worker was declared dead during the claim
+            execution.stop(Stop.ABANDON)
+        elif self._handing_over:
+            execution.stop(Stop.HANDOVER)
         _count(delivery, claim, execution.trace.span)
         task = asyncio.create_task(self._execute(delivery.job, execution), name=f"run {delivery.job.run_id}")
         self._tasks.add(task)
@@ -304,21 +320,38 @@ class ClaimLoop:
         except Exception as error:
             # The run stays `running` in the store without a task in this worker. Worker._inspect releases the run.
             trace = logged_traceback(error, self._tools.app.traceback_filter)
-            log.error("attempt_not_ended", worker_id=self.worker_id, **names, error=str(error), **trace)
+            log.error("attempt_end_not_stored", worker_id=self.worker_id, **names, error=str(error), **trace)
         finally:
-            slot = self._slots.leave(job.ref)
-            self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)
-        if slot.again is not None:
+            slot = self._leave(job.ref, ended)
+        if slot is not None and slot.again is not None:
             try:
                 await self._claim(slot.worker_id, [slot.again])
             except BackendUnavailableError as error:  # the reconciler submits the run again
                 log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
 
+    def _leave(self, ref: RunRef, ended: Ended | None) -> Slot | None:
+        """Free the slot of an attempt that has ended, and return the slot. Return None if the lane's next run has the slot."""
+        if ended is None or ended.next is None or ended.next.job is None:
+            slot = self._slots.leave(ref)
+            self._effects_sender.give_back(slot.worker_id, slot.delivery, ended.effects if ended else None)
+            return slot
+        self._effects_sender.carry_out(ended.effects)
+        delivery = self._slots.pass_on(ref, ended.next.job)
+        if delivery is not None:
+            self._start(delivery, ended.next)
+        return None
+
+    def may_claim_next(self, ref: RunRef) -> bool:
+        """Return whether the completion of the run ``ref`` may claim the next run of its lane."""
+        if self.stopping or not self._registered.is_set() or self._late():
+            return False
+        return self._slots.may_pass_on(ref, self.worker_id)
+
     def _give_back(self, ref: RunRef, effects: Effects, delay: float | None = None, requires: str | None = None) -> None:
         """Give back an unclaimed delivery. ``delay``: seconds until its job is due again, or None to drop the job.
 
-        ``requires``: what this worker lacks. Workers that have it may take the job during the delay.
-        """
+        ``requires``: the requirement that this worker does not fulfil. Workers that fulfil the requirement may take the job
+        during the delay."""
         slot = self._slots.leave(ref)
         jobs = [] if delay is None else [replace(slot.delivery.job, delay=delay, requires=requires)]
         if slot.again is not None:
@@ -350,7 +383,7 @@ def _requirements(app: App) -> list[str]:
 
 
 def _count(delivery: Delivery, claim: Claim, span: Span) -> None:
-    """Measure the waits of a claimed run. ``span``: the span of its attempt, for exemplars."""
+    """Record how long a claimed run has waited. ``span``: the span of its attempt, for exemplars."""
     if claim.takeover:
         metrics.TAKEOVERS.inc()
     job, run = delivery.job, claim.run

@@ -1,4 +1,5 @@
-"""The effects sender applies the effects of commits to Redis and releases deliveries. One call covers many of them."""
+"""The effects sender applies the effects of commits to Redis and releases deliveries. One call of the scheduler or the event
+log serves many commits."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ class EffectsSender:
             for n, (worker_id, deliveries) in enumerate(returned.items()):
                 await self._scheduler.release(worker_id, deliveries, submit=jobs if n == len(returned) - 1 else ())
         except RunyardError as error:
-            # The locks will expire, and the reconciler will submit the jobs. Redis may have received some of the jobs already.
+            # The locks will expire. The reconciler will submit the jobs that Redis has not received.
             held = [delivery.job for deliveries in returned.values() for delivery in deliveries]
             first = [*jobs, *held][0]
             log.warning(

@@ -1,7 +1,7 @@
 """The failure detector watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
 
-The loop of the failure detector does nothing else, and runs in the heartbeat thread. Neither the work of the leader nor user
-code that blocks the main loop delays it.
+The loop of the failure detector does nothing else, and runs in the heartbeat thread. The work of the leader does not delay this
+loop. User code that blocks the main loop does not delay it either.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ LEASE_SECONDS: Final = 2.0
 MIN_READS: Final = 3
 """Minimum number of consecutive reads with the same heartbeat, before a worker is dead."""
 MIN_SPAN_SECONDS: Final = 3.0
-"""Minimum time from the first to the last of these reads, in seconds."""
+"""Minimum time from the first to the last read with the same heartbeat, before a worker is dead, in seconds."""
 MAX_READ_SECONDS: Final = 1.0
-"""Maximum answer time of such a read, in seconds. A slower read may show old heartbeats."""
+"""Maximum answer time of a read of the heartbeats, in seconds. A slower read may show old heartbeats."""
 MAX_GAP_SECONDS: Final = 2.0
-"""Maximum pause between two consecutive reads, in seconds. A longer pause shows that the reader itself was stopped."""
+"""Maximum pause between two consecutive reads of the heartbeats, in seconds. A longer pause shows that the reader itself was
+stopped."""
 
 log = structlog.get_logger("runyard.failure_detector")
 
@@ -82,7 +83,7 @@ class HeartbeatWatch:
         ]
 
     def failed(self) -> None:
-        """Forget the earlier reads, because a read failed."""
+        """Discard the earlier reads, because a read failed."""
         self._seen.clear()
 
 
@@ -110,7 +111,7 @@ class FailureDetector:
 
     @property
     def leading(self) -> bool:
-        """Whether this worker holds the lease. To be safe, this process ends the lease earlier than the store does."""
+        """Whether this worker holds the lease. The value becomes False a little before the lease ends in the store."""
         return time.monotonic() < self._leads_until
 
     async def run(self, backend: Backend) -> None:
@@ -127,7 +128,7 @@ class FailureDetector:
             await asyncio.sleep(max(began + pause - time.monotonic(), 0.05))
 
     async def step(self, backend: Backend) -> None:
-        """Read the heartbeats once, and renew the lease. If this worker leads, declare dead workers dead."""
+        """Read the heartbeats once, and renew the lease. If this worker leads, declare workers without new heartbeats dead."""
         dead = await self._look(backend)
         worker_id = self._worker_id()
         if worker_id is None or self._silence() > LEASE_SECONDS:

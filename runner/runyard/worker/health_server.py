@@ -8,7 +8,8 @@
 =============  ====================================================================================================
 
 The server has separate threads. It therefore answers while user code blocks the main loop. Anyone on the network may call the
-server. The number of connections, their bytes and their duration are therefore bounded. The metrics are cached for a second.
+server. The number of connections is therefore bounded. Each connection has a maximum number of bytes and a maximum duration.
+The metrics are cached for a second.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections that last too long. A timeout for each read would start again with every byte."""
+        """Close connections that last too long. A timeout of single reads is not enough, because it starts again with every
+        byte."""
         late = time.monotonic() - CONNECTION_SECONDS
         with self._changing:
             for request in [request for request, since in self._open.items() if since < late]:
@@ -217,7 +219,7 @@ class _Server6(_Server):
 
 
 class _Head:
-    """The request of a connection. Raises ConnectionError after MAX_REQUEST_BYTES bytes."""
+    """Reads the request of a connection. A read raises ConnectionError after MAX_REQUEST_BYTES bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left = file, MAX_REQUEST_BYTES

@@ -33,7 +33,7 @@ from .heartbeat_process import HeartbeatProcess
 from .redis_outage import RedisOutageReport
 
 HEARTBEAT_SECONDS: Final = 1.0
-"""Seconds between two heartbeats, and between two renewals of all locks."""
+"""Seconds between two heartbeats, and between two renewals of all lane locks."""
 
 CUT_OFF_SECONDS: Final = 3.0
 """Seconds without an accepted heartbeat, after which the worker may have been declared dead.
@@ -55,7 +55,7 @@ log = structlog.get_logger("runyard.heartbeat")
 
 Connect = Callable[[], Awaitable[Backend]]
 Beside = Callable[[Backend], Awaitable[None]]
-"""A loop that runs in the heartbeat thread with the thread's backend, until it is cancelled. It raises no error."""
+"""A loop that runs in the heartbeat thread with the thread's backend, until it is cancelled. The loop raises no error."""
 
 
 class HeartbeatState:
@@ -108,10 +108,10 @@ class HeartbeatState:
             self.on_reply(reply)
 
     def renewed(self, lost: Sequence[Delivery] = ()) -> None:
-        """Record that Redis accepts writes. ``lost``: the deliveries whose locks were not renewed.
+        """Record that Redis accepts writes.
 
-        A lock counts as lost after two failed renewals in succession. A single renewal may fail because the lock is being
-        released.
+        ``lost``: the deliveries whose lane locks were not renewed. A lock counts as lost after two failed renewals in
+        succession. A single renewal may fail because the lock is being released.
         """
         self._redis_answered = time.monotonic()
         self._refusals.pop("Redis", None)
@@ -125,7 +125,7 @@ class HeartbeatState:
         self._refusals[server] = reason
 
     def refusal(self, server: str) -> str | None:
-        """Return the error of the last call to ``server``, or None if the call succeeded."""
+        """Return the error of the last call to ``server``, or None if this call succeeded."""
         return self._refusals.get(server)
 
     @property
@@ -158,12 +158,12 @@ class HeartbeatState:
                     f"{server} has taken no writes lately: {reason}" if reason else f"{server} has not answered lately"
                 )
         if not self.reply.fits:
-            found.append("the schema admits only newer code than this")
+            found.append("the database schema requires newer code than this worker has")
         return found
 
     @property
     def late(self) -> bool:
-        """Whether the last accepted heartbeat is too old for taking jobs."""
+        """Whether the last accepted heartbeat is so old that the worker must take no jobs."""
         return time.monotonic() - self.beaten > LATE_SECONDS
 
     @property
@@ -175,7 +175,7 @@ class HeartbeatState:
 async def keep_alive(backend: Backend, heartbeat_state: HeartbeatState) -> None:
     """Send heartbeats and renew locks until cancelled.
 
-    A slow call to Postgres does not delay calls to Redis, or the reverse.
+    A slow call to Postgres does not delay calls to Redis, and a slow call to Redis does not delay calls to Postgres.
     """
     async with asyncio.TaskGroup() as group:
         group.create_task(_every(heartbeat_state, partial(_beat, backend, heartbeat_state), "Postgres", "heartbeat_failed"))

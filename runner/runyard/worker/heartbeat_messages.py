@@ -25,7 +25,7 @@ class Order(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """A sign of life of the worker's heartbeat thread.
+    """A sign of life from the worker's heartbeat thread.
 
     ``worker_id``: the worker's id, or None while the worker is not registered. ``turned``: the time at which the main loop last
     ran, in seconds of the monotonic clock. All processes of a machine share this clock.
@@ -38,8 +38,8 @@ class Sign(NamedTuple):
 class Report(NamedTuple):
     """A report of the process about a time without signs of the heartbeat thread.
 
-    ``seconds``: the length of this time. ``sent``: the number of heartbeats that Postgres accepted in this time. ``error``:
-    the last failure.
+    ``seconds``: the length of this time. ``sent``: the number of heartbeats that Postgres accepted in this time. ``error``: the
+    last error of a heartbeat, or None.
     """
 
     seconds: float

@@ -2,8 +2,9 @@
 
 Native code that keeps the interpreter's lock stops every thread of the worker, including the heartbeat thread. The heartbeat
 process has a separate interpreter. The heartbeat thread sends this process a sign of life twice a second, over a socket pair
-to which no other process can connect. While the signs are missing, the process sends the heartbeats to Postgres, up to the
-watchdog's limit. The process does not renew the locks in Redis, because a running run needs no lock.
+to which no other process can connect. While the signs are missing, the process sends the heartbeats to Postgres. It stops when
+the main loop has been blocked for longer than the watchdog allows. The process does not renew the locks in Redis, because a
+running run needs no lock.
 
 The program of the process is ``runyard_api.worker.heartbeat_sender``.
 """
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 SIGN_SECONDS: Final = 0.5
-"""Seconds between two signs of life."""
+"""Seconds between two signs of life of the heartbeat thread."""
 RESTART_SECONDS: Final = 5.0
-"""Minimum time between two starts of the process, in seconds."""
+"""Minimum time between two starts of the heartbeat process, in seconds."""
 EXIT_SECONDS: Final = 1.0
 """Seconds to wait for the exit of a killed process."""
 

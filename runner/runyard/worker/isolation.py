@@ -1,13 +1,13 @@
 """Isolated attempts: if attempts of a run have crashed their processes, the run is executed alone, in a child process.
 
-The worker has at most one child. The worker starts the child on demand, and the child executes one attempt after another. The
-child ends after CHILD_IDLE_SECONDS without an attempt. The child has its own connections, and uses the fence of the worker's
-claim. The worker renews the lane's lock and sends the heartbeats.
+The worker has at most one child process. The worker starts it on demand, and the child process executes one attempt after
+another. After CHILD_IDLE_SECONDS without an attempt, the worker ends the child process. The child process has separate
+connections, and uses the fence of the worker's claim. The worker renews the lane's lock and sends the heartbeats.
 
-Worker and child exchange pickled messages over a socket. The worker sends one :class:`Order`, then a claim for each attempt.
-The trace context in the claim is the span of the attempt. A :class:`~runyard.execution.executor.Stop` stops an attempt. The
-child sends :class:`Alive`, :class:`~runyard.ports.workers.BlockedLoop` and :class:`ChildReply`. The child ends when the socket
-is closed.
+Worker and child process exchange pickled messages over a socket. The worker sends one :class:`Order`, then a claim for each
+attempt. The trace context in the claim is the span of the attempt. A :class:`~runyard.execution.executor.Stop` stops an
+attempt. The child process sends :class:`Alive`, :class:`~runyard.ports.workers.BlockedLoop` and :class:`ChildReply`. It ends
+when the socket is closed.
 
 The stored functions in ``postgres/functions/crashes.sql`` count the crashes, and decide whether an attempt must run alone.
 """
@@ -36,9 +36,9 @@ from ..ports.workers import BlockedLoop
 from ..support.store_retries import patiently
 
 CHILD_START_SECONDS: Final = 60.0
-"""Maximum number of seconds that a child may take to load the app and to connect."""
+"""Maximum number of seconds that a child process may take to load the app and to connect."""
 CHILD_IDLE_SECONDS: Final = 60.0
-"""Seconds without an attempt, after which the worker ends the child."""
+"""Seconds without an attempt, after which the worker ends the child process."""
 STOP_SLACK_SECONDS: Final = 2.0
 """Seconds that a stopped attempt gets in addition to the agent's cleanup time."""
 HEADER: Final = struct.Struct("!I")
@@ -50,7 +50,7 @@ log = structlog.get_logger("runyard.isolation")
 class Order:
     """The first message to a child process.
 
-    ``app``: the app as ``module:attribute``. ``settings``: the arguments with which the child connects to the backend.
+    ``app``: the app as ``module:attribute``. ``settings``: the arguments with which the child process connects to the backend.
     ``parent``: the id of the worker's process. ``path``: the import path.
     """
 
@@ -64,8 +64,8 @@ class Order:
 class ChildReply:
     """The end of an attempt.
 
-    ``ended``: the end of the attempt, or None if the child wrote no end. ``used``: the usage by agent and model. The worker
-    adds this usage to its metrics, because the child serves no metrics.
+    ``ended``: the end of the attempt, or None if the child process wrote no end. ``used``: the usage by agent and model. The
+    worker adds this usage to its metrics, because the child process serves no metrics.
     """
 
     ended: Ended | None
@@ -77,7 +77,7 @@ class Alive:
 
 
 class ChildDied(Exception):
-    """The child exited or was killed. The message describes its end."""
+    """The child process exited or was killed. The message describes its end."""
 
 
 def frame(message: object) -> bytes:
@@ -98,9 +98,10 @@ class Child:
 
     @classmethod
     async def start(cls, command: Sequence[str], order: Order, watchdog: float) -> Child:
-        """Start a child, and wait until it is ready. Raises ChildDied.
+        """Start a child process, and wait until it is ready. Raises ChildDied.
 
-        ``command``: the words of the command line. The number of the child's socket is added as the last word.
+        ``command``: the words of the command line. The number of the child process's end of the socket is added as the last
+        word.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -126,14 +127,15 @@ class Child:
         return self._process.returncode is None
 
     def send(self, message: Order | Claim | Stop) -> None:
-        """Send a message. If the child is dead, raise no error, because :meth:`answer` reports the death."""
+        """Send a message. If the child process is dead, raise no error, because :meth:`answer` reports the death."""
         if not self._writer.is_closing():
             self._writer.write(frame(message))
 
     async def answer(self) -> ChildReply:
-        """Wait for the end of the child's attempt. Raises ChildDied, also after ``watchdog`` seconds without a sign of life.
+        """Wait for the end of the attempt in the child process. Raises ChildDied, also after ``watchdog`` seconds without
+        :class:`Alive`.
 
-        A report of a blocked loop is no sign of life. The error names the place of the last report.
+        No other message is a sign of life. The error names the place in the last report of a blocked loop.
         """
         loop = asyncio.get_running_loop()
         deadline, block = loop.time() + self._watchdog, None
@@ -151,7 +153,7 @@ class Child:
             self._process.kill()
 
     async def end(self) -> None:
-        """Kill the child, and wait for its end."""
+        """Kill the child process, and wait for its end."""
         self.kill()
         await self._exit
         self._writer.close()
@@ -159,7 +161,7 @@ class Child:
     async def _receive(self, timeout: float, bound: float, block: BlockedLoop | None = None) -> object:
         """Return the next message. Raises ChildDied after ``timeout`` seconds.
 
-        ``bound``: seconds without a sign of life by then. ``block``: the last report of a blocked loop.
+        ``bound``: the seconds without a sign of life, for the text of the error. ``block``: the last report of a blocked loop.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -177,13 +179,15 @@ class Child:
             raise ChildDied(_how(self._process.returncode)) from None
 
     async def _watch(self) -> None:
-        """Close the socket when the child ends. A process that the agent forked may keep the child's end of the socket open."""
+        """Close the socket when the child process ends. A process that the agent forked may keep the other end of the socket
+        open."""
         await self._process.wait()
         self._writer.transport.close()
 
 
 class Isolation:
-    """The child of one worker. ``watchdog``: seconds for which user code may block the child's event loop."""
+    """The child process of one worker. ``watchdog``: maximum seconds for which user code may block the event loop of this
+    process."""
 
     def __init__(self, command: Sequence[str], order: Order, *, watchdog: float = 30.0) -> None:
         self.turn = asyncio.Lock()
@@ -194,11 +198,11 @@ class Isolation:
         self._idle: asyncio.Task[None] | None = None
 
     def execution(self, tools: WorkerServices, claim: Claim) -> Execution:
-        """Return the attempt of ``claim``, which the child will execute."""
+        """Return the attempt of ``claim``. The child process will execute it."""
         return IsolatedExecution(tools, claim, self)
 
     async def child(self) -> Child:
-        """Return a ready child. The caller holds ``turn``. Raises ChildDied if no child can be started."""
+        """Return a ready child process. The caller holds ``turn``. Raises ChildDied if no child process can be started."""
         await self._keep()
         if self._child is not None and not self._child.lives:
             await self._end()
@@ -207,13 +211,14 @@ class Isolation:
         return self._child
 
     def leave(self) -> None:
-        """Release the turn. If no attempt waits for the turn, end the child after CHILD_IDLE_SECONDS."""
+        """Give the child process to the next waiting attempt. If no attempt waits, end the child process after
+        CHILD_IDLE_SECONDS."""
         self.turn.release()
         if not self.turn.locked() and self._idle is None:
             self._idle = asyncio.create_task(self._end_when_idle())
 
     async def close(self) -> None:
-        """End the child."""
+        """End the child process."""
         await self._keep()
         await self._end()
 
@@ -235,9 +240,9 @@ class Isolation:
 
 
 class IsolatedExecution(Execution):
-    """An attempt that waits for its turn in the child.
+    """An attempt that will be executed in the child process, after the attempts before it.
 
-    Failures before the start of the attempt in the child do not count as errors of the run.
+    Failures before the start of the attempt in the child process do not count as errors of the run.
     """
 
     def __init__(self, tools: WorkerServices, claim: Claim, isolation: Isolation) -> None:
@@ -292,7 +297,7 @@ class IsolatedExecution(Execution):
         return reply.ended
 
     def _log_end(self, ended: Ended | None, seconds: float) -> None:
-        if not self._answered:  # otherwise the child has logged the end
+        if not self._answered:  # otherwise the child process has logged the end
             super()._log_end(ended, seconds)
 
     async def _give_up(self) -> Ended | None:

@@ -86,9 +86,9 @@ class LeaderMetrics:
 
 
 def show_queues(found: Iterable[QueueInfo], before: Iterable[str]) -> set[str]:
-    """Set the gauges of queues to a measurement. Return the names of these queues.
+    """Set the gauges of queues to the values of a measurement. Return the names of these queues.
 
-    A queue that only runs of clients name is counted under the empty name. ``before``: the names that the previous call
+    A queue that is named only by runs of clients is counted under the empty name. ``before``: the names that the previous call
     returned. If a name is missing in the new measurement, its gauges are removed.
     """
     shown: dict[str, QueueInfo] = {}

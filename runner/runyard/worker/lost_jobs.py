@@ -26,41 +26,43 @@ from ..support import metrics
 from ..support.batching import each_its_own
 
 MIN_HEAD_AGE: Final = timedelta(seconds=1)
-"""Minimum age of an examined lane head, because the job of a younger head may not have reached Redis yet."""
+"""Minimum age of an examined lane head. The job of a younger head has possibly not reached Redis yet."""
 MIN_MISSING_SECONDS: Final = 1.0
 """Seconds for which a lane head must be missing from Redis.
 
 MIN_HEAD_AGE is not enough: when a run ends, the next run of the lane becomes the head and is submitted then. This next run may
-already be old.
+be older than MIN_HEAD_AGE.
 """
 ORPHANS_PER_PAGE: Final = 1000
-"""Number of orphans at which one read of orphans ends."""
+"""Number of orphans after which one read of orphans ends. An orphan is a running run of a dead worker."""
 CANCEL_BATCH: Final = 100
-"""Maximum number of cancelled runs that one commit ends."""
+"""Maximum number of runs with a requested cancel that one commit ends."""
 MAX_RESCUES_PER_PASS: Final = 5000
 """Maximum number of jobs that one pass submits. More jobs at once would overload an empty Redis."""
 RECENT_SECONDS: Final = 10.0
-"""Maximum age of recent runs at the time of the previous pass. Every pass examines the recent runs.
+"""Every pass examines the recent runs: the runs that changed after the previous pass, or at most this number of seconds before
+it.
 
 If a process dies between the commit of a run and the submission of its job, the next pass therefore finds the run.
 """
 RECENT_ROWS: Final = 500
 """Maximum number of recent runs that one pass examines. This number bounds the duration of a pass after many new runs."""
 ROTATION_ROWS: Final = 500
-"""Maximum number of other waiting runs that one read examines.
+"""Maximum number of waiting runs that are not recent and that one read examines.
 
 This number bounds the duration of a pass if the queue is long.
 """
 DEAD_LOCK_SECONDS: Final = 60.0
-"""Seconds for which a dead worker may still have locks in Redis after its last heartbeat."""
+"""Seconds for which a dead worker can still have locks in Redis after its last heartbeat."""
 SWEEP_SECONDS: Final = 0.25
-"""Maximum seconds of one pass for a sweep. The servers need the other seconds for other work."""
+"""Maximum seconds of one pass for a sweep. The servers need the rest of the time for other work."""
 
 log = structlog.get_logger("runyard.rescue")
 
 
 class MissingWatch:
-    """Keeps the lane heads that are missing from Redis, to distinguish lost heads from heads that are being submitted."""
+    """Keeps the jobs of lane heads that are missing from Redis. A job that stays missing is lost. A job that is missing only
+    for a short time is being submitted."""
 
     def __init__(self) -> None:
         self._missing: dict[RunRef, tuple[Job, float]] = {}
@@ -74,7 +76,7 @@ class MissingWatch:
             self._missing.setdefault(job.ref, (job, now))
 
     def jobs(self) -> list[Job]:
-        """Return the kept jobs. The next pass looks them up in Redis again."""
+        """Return the kept jobs. The next pass searches these jobs in Redis again."""
         return [job for job, _ in self._missing.values()]
 
     def lost(self, missing: Iterable[Job], now: float) -> list[RunRef]:
@@ -93,7 +95,7 @@ class MissingWatch:
 
 
 class Rotation:
-    """The position of the rotations in the list of waiting runs."""
+    """The position of the present rotation in the list of waiting runs."""
 
     def __init__(self) -> None:
         self.after: WaitingCursor | None = None
@@ -102,7 +104,7 @@ class Rotation:
         self._wrapped = False
 
     def sweep(self) -> None:
-        """Begin a sweep, which ends when the rotation is at its present position again."""
+        """Begin a sweep. It ends when the rotation has returned to its present position."""
         self.sweeping, self._goal, self._wrapped = True, self.after, False
 
     def advance(self, after: WaitingCursor | None) -> None:
@@ -167,7 +169,7 @@ class Rescue:
         try:
             left = MAX_RESCUES_PER_PASS - await self._submit_orphans()
             if await self._submit_lost(left):
-                self.sweep()  # further jobs may be lost for the same reason
+                self.sweep()  # further jobs are possibly lost for the same reason
             await self._look_at_recent()
             await self._rotate()
         except RunyardError:
@@ -175,13 +177,14 @@ class Rescue:
             raise
 
     async def _submit_orphans(self) -> int:
-        """Submit the runs of dead workers at once, because no other process submits them. End their cancelled runs.
+        """Submit the runs of dead workers at once, because no other process submits these runs. End the runs with a requested
+        cancel.
 
         The locks of dead workers do not count. A worker that was declared dead may still reach Redis but not Postgres. Such a
         worker keeps its locks until it notices that it was declared dead.
 
-        Return the number of submitted runs. This pass examines about MAX_RESCUES_PER_PASS orphans, and the next pass the
-        others.
+        Return the number of submitted runs. A pass examines about MAX_RESCUES_PER_PASS runs of dead workers. The next pass
+        continues.
         """
         examined = submitted = 0
         while examined < MAX_RESCUES_PER_PASS and self._leading():
@@ -200,7 +203,7 @@ class Rescue:
         return await self._submit(await self._backend.scheduler.missing_jobs(jobs, dead)) if jobs else 0
 
     async def _submit_lost(self, limit: int) -> int:
-        """Submit up to ``limit`` lane heads that were missing from Redis in an earlier pass and are still missing."""
+        """Submit at most ``limit`` lane heads whose jobs were missing from Redis in an earlier pass and are still missing."""
         if not len(self._missing):
             return 0
         missing = await self._missing_jobs(self._missing.jobs())
@@ -263,7 +266,7 @@ class Rescue:
         return len(lost)
 
     async def _end(self, cancelled: Sequence[RunRef]) -> None:
-        """End cancelled runs of dead workers, also in paused and unserved queues."""
+        """End runs of dead workers for which a cancel was requested, also in paused and unserved queues."""
 
         async def claim(refs: Sequence[RunRef]) -> list[Claim | Exception]:
             claims = {claim.ref: claim for claim in await self._backend.runs.claim(self._worker_id(), refs)}

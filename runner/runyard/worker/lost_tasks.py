@@ -1,6 +1,6 @@
 """Detection of lost tasks: the store says that this worker executes a run, but the worker has no task for the run (W4).
 
-Every worker searches for its own lost tasks. ``lost_jobs.py`` submits runs that no worker holds and whose jobs Redis lost.
+A worker searches only for its own lost tasks. ``lost_jobs.py`` submits runs that no worker executes and whose jobs Redis lost.
 """
 
 from __future__ import annotations

@@ -28,11 +28,12 @@ from .lost_jobs import Rescue
 PASS_SECONDS: Final = 1.0
 """Seconds between two passes. The rescue also makes a pass about this often."""
 PRUNE_SECONDS: Final = 10.0
-"""Seconds until the next pruning, if a pruning has deleted everything that it could."""
+"""Seconds until the next pruning, if the last pruning left no data to delete."""
 PRUNE_PART_SECONDS: Final = 0.25
-"""Maximum seconds that one pass prunes. Each pruning is a short transaction."""
+"""Maximum seconds of pruning in one pass. Each pruning is a short transaction."""
 LONG_FEED_DELAY_SECONDS: Final = 60.0
-"""Minimum delay of the feed for a log line about the transaction that delays it. Also the seconds between two such lines."""
+"""If the feed is delayed for longer than this number of seconds, the transaction that delays it is logged. This is also the
+number of seconds between two such log lines."""
 
 log = structlog.get_logger("runyard.reconciler")
 
@@ -113,7 +114,8 @@ class Reconciler:
         return PASS_SECONDS if admitted.next_due is None else min(PASS_SECONDS, max(admitted.next_due, 0.005))
 
     async def _try_trim(self) -> None:
-        """Trim the event streams to their limit. If Redis had no free memory, no run could start."""
+        """Trim the event streams to their limit. The trim is necessary, because no run could start if Redis had no free
+        memory."""
         if time.monotonic() < self._trim_at:
             return
         self._trim_at = time.monotonic() + PASS_SECONDS * 0.9
@@ -149,7 +151,7 @@ class Reconciler:
             )
 
     async def _prune(self) -> None:
-        """Delete data whose retention has passed, and rows of deleted threads, for PRUNE_PART_SECONDS.
+        """Delete data whose retention has passed, and rows of deleted threads, for at most PRUNE_PART_SECONDS.
 
         Later passes delete the rest.
         """

@@ -1,4 +1,4 @@
-"""Report to Postgres that this worker does not reach Redis. ``explain`` and ``doctor`` show this report."""
+"""Store in Postgres a report that this worker does not reach Redis. ``explain`` and ``doctor`` show this report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .heartbeat import HeartbeatState
 
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two comparisons of the report with the last answer of Redis."""
+"""Seconds between two checks whether the report must change."""
 
 log = structlog.get_logger("runyard.heartbeat")
 
@@ -25,9 +25,9 @@ class RedisOutageReport:
     def __init__(self, heartbeat_state: HeartbeatState) -> None:
         self._state = heartbeat_state
         self._reported: tuple[str, bool] | None = None
-        """The worker's id, and whether Postgres has a report of its outage.
+        """The worker's id, and whether Postgres has a report of an outage.
 
-        None before the first report, because it is unknown whether Postgres has a report.
+        None until this process has stored a report, because the report that Postgres has is unknown until then.
         """
         self._failures = FailureLog(log, "redis_outage_report_failed")
 

@@ -84,7 +84,7 @@ def _summary(posting: Posting, run: Run | None) -> JsonObject:
 
 
 def signed(delivery_id: str, body: bytes, secrets: Iterable[str], now: datetime) -> dict[str, str]:
-    """Return the headers of a try. ``now``: the present time, with a time zone.
+    """Return the headers of one try of a delivery. ``now``: the present time, with a time zone.
 
     ``secrets``: secrets of the form ``whsec_`` and a base64 text. The headers have one signature for each secret.
     """

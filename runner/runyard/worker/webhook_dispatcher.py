@@ -1,10 +1,9 @@
-"""The webhook dispatcher: the leader sends due deliveries, a bounded number at once, and stores their outcomes.
+"""The webhook dispatcher: the leader sends due webhook deliveries, at most a certain number at once, and stores their outcomes.
 
-The dispatcher takes each delivery under a lease. If the dispatcher dies, its deliveries without a stored outcome keep their
-leases. When these leases end, the next leader sends the deliveries again. The store keeps deliveries, leases and tries, but
-not the unresponsive endpoints. A new leader must learn which endpoints are unresponsive. ``WebhookPolicy``
-(``domain/webhooks.py``) has the number of tries and the first pause. The constants below define
-the later pauses.
+The dispatcher takes each delivery under a lease. If the dispatcher dies, the deliveries without a stored outcome are due again
+when their leases end. The next leader sends them. The store keeps deliveries, leases and tries, but not the unresponsive
+endpoints. A new leader must learn which endpoints are unresponsive. ``WebhookPolicy`` (``domain/webhooks.py``) has the number
+of tries and the first pause. The constants below define the later pauses.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..support.store_retries import patiently
 from .signed_webhook import body_of, signed
 
 POLL_SECONDS: Final = 0.5
-"""Seconds until the next read of the store, if a read has found no due delivery."""
+"""Seconds until the next read of the store, if the last read found no due delivery."""
 MEASURE_SECONDS: Final = 5.0
 """Seconds between two measurements of the oldest waiting delivery."""
 MAX_IN_FLIGHT: Final = 64
@@ -39,11 +38,12 @@ MAX_IN_FLIGHT_PER_ENDPOINT: Final = 8
 MAX_IN_FLIGHT_UNRESPONSIVE: Final = 32
 """Maximum number of deliveries in flight to unresponsive endpoints.
 
-An endpoint is unresponsive if the last try got no answer. A delivery to such an endpoint may occupy its place for a whole
-timeout. All unresponsive endpoints share these places, but each endpoint has at least one place.
+An endpoint is unresponsive if the last try got no answer. A delivery to such an endpoint can be in flight for a whole timeout.
+All unresponsive endpoints share this maximum. Each of them may always have one delivery in flight, even beyond the maximum.
 """
 MAX_UNRESPONSIVE_KNOWN: Final = 1000
-"""Maximum number of known unresponsive endpoints. If there are more, the endpoint with the oldest last try is dropped."""
+"""Maximum number of unresponsive endpoints that the dispatcher remembers. If there are more, the dispatcher forgets the
+endpoint with the oldest last try."""
 BACKOFF_FACTOR: Final = 3.0
 MAX_BACKOFF_SECONDS: Final = 4 * 3600.0
 """Maximum number of seconds between two tries."""
@@ -69,7 +69,7 @@ class WebhookDispatcher:
 
     @property
     def lease(self) -> float:
-        """Seconds after which the store offers a delivery again, if its outcome was not stored."""
+        """Seconds after which a delivery is due again if its outcome was not stored."""
         return self._policy.timeout + 2 * LEASE_MARGIN_SECONDS
 
     async def run(self) -> None:
@@ -108,9 +108,11 @@ class WebhookDispatcher:
         return len(postings)
 
     def _busy(self) -> dict[str, int]:
-        """Return the number of occupied places of each endpoint.
+        """Return the number of occupied places of each endpoint. An endpoint has MAX_IN_FLIGHT_PER_ENDPOINT places for
+        deliveries.
 
-        An unresponsive endpoint may use only some of its places. The other places count as occupied.
+        Every delivery in flight occupies a place. An unresponsive endpoint may use fewer places. The other places count as
+        occupied.
         """
         busy = Counter(self._flights.values())
         if self._unresponsive:
@@ -119,7 +121,8 @@ class WebhookDispatcher:
         return dict(busy)
 
     async def _pause(self) -> None:
-        """Wait POLL_SECONDS for the next read. If no place is free, wait until a place is free, at most POLL_SECONDS."""
+        """Wait POLL_SECONDS for the next read. If MAX_IN_FLIGHT deliveries are in flight, wait until one of them ends, at most
+        POLL_SECONDS."""
         if len(self._flights) >= MAX_IN_FLIGHT:
             await asyncio.wait(self._flights, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         else:
@@ -133,7 +136,8 @@ class WebhookDispatcher:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _deliver(self, posting: Posting) -> None:
-        """Make one try, and store its outcome. If the outcome cannot be stored, the store offers the delivery again."""
+        """Make one try, and store its outcome. If the outcome cannot be stored, the delivery is due again when its lease
+        ends."""
         try:
             outcome = await self._outcome(posting)
             metrics.WEBHOOK_DELIVERIES.labels(outcome=outcome.kind).inc()
@@ -161,7 +165,7 @@ class WebhookDispatcher:
     async def _try(self, posting: Posting) -> DeliveryOutcome:
         try:
             check_url(posting.url, "webhook")
-        except InvalidInputError:  # a host program stored the URL, which may contain a secret
+        except InvalidInputError:  # a host program stored the URL, which can contain a secret
             return DeliveryOutcome("failed", error="the stored URL is not valid for a webhook")
         if not posting.versions:
             return DeliveryOutcome("failed", error="the webhook was removed")

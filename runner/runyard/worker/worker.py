@@ -21,7 +21,7 @@ from ..app import App, check_app
 from ..domain.webhooks import WebhookPolicy
 from ..errors import BackendUnavailableError, WorkerDeadError
 from ..events.writer import EventWriter
-from ..execution.executor import CLEANUP_SECONDS, Stop, WorkerServices
+from ..execution.executor import CLEANUP_SECONDS, WorkerServices
 from ..ports.stores import Backend, WebhookSender
 from ..ports.worker_defaults import DEFAULT_GRACE_SECONDS, DEFAULT_SLOTS, DEFAULT_WATCHDOG_SECONDS
 from ..ports.workers import HeartbeatReply, Retention, WorkerInfo
@@ -42,15 +42,15 @@ from .slots import Slots
 from .webhook_dispatcher import WebhookDispatcher
 
 INSPECT_SECONDS: Final = 2.0
-"""Seconds between two checks that each run of this worker in the store has a task."""
+"""Seconds between two checks whether each run that this worker executes according to the store has a task."""
 ANNOUNCE_TIMEOUT_SECONDS: Final = 2.0
-"""Maximum seconds for which a worker that shuts down waits for an answer of a server."""
+"""Maximum seconds for which a worker waits for the answer of a server while the worker shuts down."""
 HANDOVER_SECONDS: Final = CLEANUP_SECONDS + 5.0
-"""Maximum seconds after the grace time until the worker has released its unfinished runs."""
+"""Maximum seconds for the release of the unfinished runs after the grace time."""
 LEAVE_SECONDS: Final = HANDOVER_SECONDS + 5 * ANNOUNCE_TIMEOUT_SECONDS
 """Maximum seconds after the grace time until :meth:`Worker.run` ends, even if servers do not answer."""
 TURN_SECONDS: Final = 0.5
-"""Seconds between two records of the main loop that it is not blocked. The heartbeat reads these records."""
+"""At this interval, in seconds, the main loop records that it is not blocked. The heartbeat thread reads these records."""
 
 log = structlog.get_logger("runyard.worker")
 
@@ -65,15 +65,16 @@ class Worker:
     """Serves the agents of ``app`` from ``backend``.
 
     ``queues``: the queues to serve, by default the app's queues. ``slots``: maximum number of runs at once. ``grace``: seconds
-    for which a stopping worker lets its runs continue. After this time the worker releases unfinished runs at their last
-    commit. ``connect``: a function that makes a second, small backend for the heartbeat thread. Without ``connect``, the main
-    loop sends and watches the heartbeats. ``watchdog``: seconds for which user code may block the main loop. After this time
-    the worker sends no heartbeats and loses its runs. ``heartbeat_process``: the process that sends the heartbeats while
-    native code holds the interpreter. It needs ``connect``. ``address``: the ``host:port`` of the worker's health server. The
-    worker registers this address. ``retention``: the retention of the data that the leader prunes. ``isolation``: the object
-    that executes runs which need a separate process. Without ``isolation``, this process executes them. ``sender``: the object
-    that sends webhooks while this worker leads. Without ``sender``, this worker sends no webhooks. ``webhooks``: the settings
-    of webhooks. ``loops``: further loops that run until the worker has drained. If a loop fails, the worker starts it again.
+    for which a stopping worker lets its runs continue. Then the worker releases the unfinished runs. A later attempt continues
+    after their last commits. ``connect``: a function that makes a second, small backend for the heartbeat thread. Without
+    ``connect``, the main loop sends and watches the heartbeats. ``watchdog``: seconds for which user code may block the main
+    loop. After this time the worker sends no heartbeats and loses its runs. ``heartbeat_process``: the process that sends the
+    heartbeats while native code holds the interpreter. It needs ``connect``. ``address``: the ``host:port`` of the worker's
+    health server. The worker registers this address. ``retention``: the retention of the data that the leader prunes.
+    ``isolation``: the object that executes runs which need a separate process. Without ``isolation``, this process executes
+    them. ``sender``: the object that sends webhooks while this worker leads. Without ``sender``, this worker sends no webhooks.
+    ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions that run until the worker has drained. If a
+    coroutine fails, the worker starts it again.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Worker:
             on_reply=lambda reply: self.loop.call_soon_threadsafe(self._on_reply, reply),
             watchdog=watchdog,
         )
-        tools = WorkerServices.of(app, backend, self.writer)
+        tools = WorkerServices.of(app, backend, self.writer, lambda ref: self.claim_loop.may_claim_next(ref))
         self.claim_loop = ClaimLoop(
             tools,
             self.slots,
@@ -164,7 +165,8 @@ class Worker:
         return self._heartbeat_thread is None or self._heartbeat_thread.alive
 
     def troubles(self) -> list[str]:
-        """Return the reasons why the worker claims no runs, or an empty list. Any thread may call this method."""
+        """Return the reasons why the worker claims no runs. The list is empty if the worker claims runs. Any thread may call
+        this method."""
         return ["the worker is draining"] if self.claim_loop.stopping else self._heartbeat_state.troubles()
 
     def drain(self) -> None:
@@ -234,8 +236,8 @@ class Worker:
                 failures.failed(error, worker_id=info.worker_id)
                 await asyncio.sleep(jittered(0.5))
             except WorkerDeadError:
-                # An earlier call registered this id, but its answer was lost. The leader then declared this id dead, because
-                # nobody sent its heartbeats.
+                # An earlier call registered this id, but its answer was lost. The leader then declared this id dead, because no
+                # heartbeats were sent for it.
                 info = replace(info, worker_id=new_worker_id())
             else:
                 failures.worked(worker_id=info.worker_id)
@@ -253,8 +255,6 @@ class Worker:
         log.error("declared_dead", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
         self._heartbeat_state.worker_id = None
         self.claim_loop.close()
-        for execution in self.slots.executions():
-            execution.stop(Stop.ABANDON)
         registration = asyncio.create_task(self._register())
         self._registrations.add(registration)
         registration.add_done_callback(self._registrations.discard)
@@ -319,7 +319,7 @@ class Worker:
             self.effects_sender.carry_out((await self.backend.runs.admit()).effects)
 
     async def _inspect(self) -> None:
-        """Find this worker's runs that have no task, and cancels whose hint was lost."""
+        """Find runs of this worker that have no task. Also find cancels whose hints were lost."""
         while True:
             await asyncio.sleep(INSPECT_SECONDS)
             worker_id = self.worker_id
@@ -333,8 +333,7 @@ class Worker:
         """
         await _first(self._finished(taking), self._stop.wait())
         await _first(self._finished(taking), asyncio.sleep(self.grace), self._hurry.wait())
-        for execution in self.slots.executions():
-            execution.stop(Stop.HANDOVER)
+        self.claim_loop.hand_over()
         await _first(self._finished(taking), asyncio.sleep(HANDOVER_SECONDS))
         if len(self.slots):
             log.error("runs_abandoned", worker_id=self.worker_id, occupied_slots=len(self.slots))
@@ -351,7 +350,7 @@ class Worker:
         await self.backend.workers.leave(self.worker_id)
 
     async def _call_store(self, verb: str, call: Coroutine[Any, Any, object]) -> None:
-        """Call the store while the worker shuts down. If the call fails or gets no answer, the shutdown continues."""
+        """Make a call to the store while the worker shuts down. If the call fails or gets no answer, the shutdown continues."""
         task = asyncio.create_task(call, name=f"worker {verb}")
         await asyncio.wait((task,), timeout=ANNOUNCE_TIMEOUT_SECONDS)
         error = task.exception() if task.done() else BackendUnavailableError(f"no answer within {ANNOUNCE_TIMEOUT_SECONDS:g} s")
@@ -369,7 +368,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of ``waits`` has returned. Cancel the others."""
+    """Wait until one of ``waits`` has returned. Cancel the other waits."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -74,7 +74,7 @@ def main(url: str, key: str) -> None:
     is_a(RunOutcome, wait_run.sync("python", "r2", client=client))
     assert is_a(Run, get_run.sync("python", "r2", client=client)).status is RunStatus.COMPLETED
 
-    forked = is_a(ForkMade, fork_thread.sync("python", client=client, body=Fork(new="fork", after_run_id="r1")))
+    forked = is_a(ForkMade, fork_thread.sync("python", client=client, body=Fork(new_thread_id="fork", after_run_id="r1")))
     assert forked.thread.parent_thread_id == "python"
     assert delete_thread.sync_detailed("fork", client=client).status_code == 204
     gone = get_thread.sync("fork", client=client)

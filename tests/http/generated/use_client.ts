@@ -74,7 +74,7 @@ const events = (streamed.data as unknown as string)
 assert.equal(events.map(words).join(""), "hello");
 
 const forked = found(
-  await client.POST("/v1/threads/{thread_id}/fork", { ...thread, body: { new: "ts-fork", after_run_id: "r1" } }),
+  await client.POST("/v1/threads/{thread_id}/fork", { ...thread, body: { new_thread_id: "ts-fork", after_run_id: "r1" } }),
 );
 assert("thread" in forked && forked.thread.parent_thread_id === "typescript");
 const fork = { params: { path: { thread_id: "ts-fork" } } };

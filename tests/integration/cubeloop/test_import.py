@@ -29,6 +29,7 @@ from runyard_backends.cubepi import Report, import_threads
 from runyard_backends.cubepi.marks import TAG
 from tests.support.cubeloop_databases import converse, downgrade, execute, own_checkpointer
 from tests.support.cubeloop_packages import Package
+from tests.support.long_form import LONG
 
 if TYPE_CHECKING:
     from tests.conftest import Databases
@@ -244,9 +245,8 @@ async def test_an_import_that_is_interrupted_anywhere_goes_on(made: Made, client
     """Each write of an import fails once, before or after it takes effect. The next import completes the same state."""
     await import_threads(made.url, client.backend)
     whole = _timeless(await everything(client))
-    step, broken = (1 if "RUNYARD_TEST_INTERRUPTIONS" in os.environ else 4), 0
-    for kind in ("before", "after"):
-        number = 0
+    step, broken = (1 if LONG else 8), 0
+    for kind, number in (("before", 0), ("after", step // 2)):
         while True:
             tenant = f"{kind}{number}"
             backend = client.backend.for_tenant(tenant)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 from tests.support.agents.graph import effects
 from tests.support.fleet import Fleet, until
+from tests.support.long_form import LONG
 
 APP = "tests.support.agents.graph:app"
 BEFORE_THE_ANSWER = [
@@ -23,13 +23,12 @@ BEFORE_THE_ANSWER = [
 """Failpoints that kill workers before the graph asks. ``+n``: after n such calls. The fourth call is the subgraph's first."""
 AFTER_THE_ANSWER = ["graphs.mark.before=crash*1+1", "graphs.put.after=crash*1+1", "runs.complete.before=crash"]
 SHORT = 2, 1
-"""Numbers of the failpoints in the short form. RUNYARD_TEST_GRAPH_KILLS=all kills at all failpoints."""
+"""Numbers of the failpoints in the short form."""
 
 
 async def test_r9_kill_9_repeats_no_effect_of_a_node(fleet: Fleet, notes: Path) -> None:
     """The worker of each run is killed once, and another worker continues the run. Each effect happens once, in forks too."""
-    short = os.environ.get("RUNYARD_TEST_GRAPH_KILLS") != "all"
-    early, late = BEFORE_THE_ANSWER[: SHORT[0] if short else None], AFTER_THE_ANSWER[: SHORT[1] if short else None]
+    early, late = BEFORE_THE_ANSWER[: None if LONG else SHORT[0]], AFTER_THE_ANSWER[: None if LONG else SHORT[1]]
     threads = [f"t{n}" for n in range(len(early))]
     doomed = [await fleet.start(app=APP, slots=1, failpoints=point) for point in early]
     handles = [await fleet.client.enqueue(thread_id, "go") for thread_id in threads]

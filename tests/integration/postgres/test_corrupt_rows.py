@@ -15,7 +15,7 @@ import pytest
 from runyard import Client
 from runyard.domain.states import RunStatus
 from runyard.domain.webhooks import Webhook, WebhookPolicy, WebhookReply
-from runyard.errors import DataCorruptedError
+from runyard.errors import BackendUnavailableError, DataCorruptedError
 from runyard.models import FEED_TYPES, ErrorInfo, HitlRequest, Message, RunOptions, Usage
 from runyard.ports.commands import AcceptRequest, Cut, FanOut, ForkRequest, Write
 from runyard.ports.queries import PageRequest, RunFilter
@@ -125,6 +125,24 @@ async def test_a_run_that_cannot_be_decoded_fails_when_it_is_claimed(backend: Ba
     finally:
         await connection.close()
     assert (status, code) == ("failed", "data_corrupted")
+
+
+async def test_w4_a_run_that_cannot_be_failed_does_not_lose_the_claims_of_its_batch(
+    backend: Backend, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has no task for the run, and releases it."""
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    refs = []
+    for thread_id in ("bad", "fine"):
+        accepted = await backend.runs.accept(AcceptRequest(thread_id=thread_id, run_id="r", input=Message.user("hello")))
+        refs.append(accepted.effects.jobs[0].ref)
+    await execute(postgres_url, """UPDATE runyard.runs SET options = '{"timeout": -1}' WHERE thread_id = 'bad'""")
+
+    async def away(*_: object) -> None:
+        raise BackendUnavailableError("away")
+
+    monkeypatch.setattr(backend.runs, "fail", away)
+    assert {claim.ref: claim.outcome for claim in await backend.runs.claim("w", refs)} == {refs[0]: "ended", refs[1]: "claimed"}
 
 
 RUNS = {

@@ -47,7 +47,10 @@ SELECT runyard.fork('{TENANT}', '{{"src": "{LONG}", "new": "a-fork", "cut": {{}}
 """
 LIVE = f"SELECT * FROM runyard.list_runs('{TENANT}', NULL, '{{}}', NULL, NULL, NULL, NULL, NULL, {PAGE})"
 RUNS_OF = f"SELECT * FROM runyard.list_runs('{TENANT}', {{}}, NULL, {{}}, NULL, NULL, NULL, NULL, {PAGE})"
-THREADS_OF = f"SELECT * FROM runyard.list_threads('{TENANT}', {{}}, {{}}, '{{}}', 0, {PAGE})"
+THREADS_OF = "; ".join(
+    f"SELECT * FROM runyard.list_threads_v2('{TENANT}', {{0}}, {{1}}, '{{2}}', NULL, {newest_first}, {PAGE})"
+    for newest_first in ("false", "true")
+)
 REQUESTS_OF = f"SELECT * FROM runyard.list_requests('{TENANT}', {{}}, {{}}, NULL, NULL, {PAGE})"
 DELIVERIES = f"SELECT * FROM runyard.list_deliveries('{TENANT}', {{}}, 9000000000, 50)"
 ADMIT = "SELECT runyard.admit(100)"
@@ -92,6 +95,7 @@ SERVES: dict[str, str] = {
     "branches_thread": LEAVES,
     "levels_pkey": f"SELECT runyard.path_page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
     "levels_ancestor": DELETE,
+    "erasures_pkey": f"SELECT runyard.held_until(runyard.branch_view(head_branch), '[]') {HEAD}",
     "messages_pkey": f"SELECT runyard.path_page('{TENANT}', '{LONG}', NULL, 0, 900000, 10, false, NULL)",
     "messages_id": f"SELECT runyard.holder_of({KEY}, gen_random_uuid())",
     "messages_tools": f"SELECT runyard.open_calls(runyard.branch_view(head_branch)) {HEAD}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -187,3 +188,35 @@ async def test_a_locked_run_delays_only_its_own_write(backend: PostgresBackend, 
         assert not writes[3].done()
     await writes[3]
     await host.close()
+
+
+async def test_a_locked_run_among_many_costs_few_transactions(
+    backend: PostgresBackend, postgres_url: str, sent: list[int]
+) -> None:
+    """Q4: a batch is divided by halves, not into its writes."""
+    attempts = await begin_many(backend, interim_writes.BATCH)
+    host = await asyncpg.connect(postgres_url)
+    async with host.transaction():
+        await host.execute("SELECT 1 FROM runyard.runs WHERE thread_id = 't13' FOR UPDATE")
+        writes = [asyncio.create_task(backend.runs.append(a, [call()])) for a in attempts]
+        await asyncio.gather(*(task for n, task in enumerate(writes) if n != 13))
+        first = sent.index(1) + 1
+        assert (
+            sent[:2] == [interim_writes.BATCH, interim_writes.BATCH // 2] and first <= 2 * math.log2(interim_writes.BATCH) + 1
+        )
+    await writes[13]
+    await host.close()
+    assert max(sent[first + 1 :], default=1) <= interim_writes.BATCH // 2
+
+
+async def test_a_refused_message_among_many_costs_few_transactions(backend: PostgresBackend, sent: list[int]) -> None:
+    """Its thread has another message with the same id."""
+    taken = (await backend.threads.store_message("t21", Message.user("hello"))).id
+    attempts = await begin_many(backend, interim_writes.BATCH)
+    messages = [call() for _ in attempts]
+    messages[21] = call().model_copy(update={"id": taken})
+    stored = await asyncio.gather(
+        *(backend.runs.append(a, [m], first_event=3) for a, m in zip(attempts, messages, strict=True)), return_exceptions=True
+    )
+    assert [n for n, outcome in enumerate(stored) if isinstance(outcome, BaseException)] == [21]
+    assert len(sent) <= 2 * math.log2(interim_writes.BATCH) + 1

@@ -77,8 +77,10 @@ OF_ONE: dict[tuple[str, str], tuple[Any, ...]] = {
 """Lists of something that has to be named, and of which an empty tenant has nothing."""
 NOT_LISTS = {
     "threads.ancestors": "a look-up by key for each ancestor",
+    "runs.accept_many": "a verb",
     "runs.claim": "a verb of workers, by ids",
     "runs.context": "what one run sees, whole",
+    "runs.recent": "what one run sees, from its end",
     "runs.append": "a verb",
     "runs.complete": "a verb",
     "runs.statuses": "of the runs that it names",

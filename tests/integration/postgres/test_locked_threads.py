@@ -29,6 +29,7 @@ from runyard.ports.results import Ended
 from runyard.ports.workers import WorkerInfo
 from runyard.support import locked_batching, store_retries
 from runyard_backends.postgres import codec
+from runyard_backends.postgres.accepts import encoded
 from runyard_backends.postgres.backend import PostgresBackend, connect
 
 AT_ONCE = 6.0
@@ -362,7 +363,7 @@ class TestOpenHostTransaction:
             await backend.runs.accept(request, connection=host)
             async with asyncio.timeout(AT_ONCE):
                 with pytest.raises(LockedError):
-                    await backend.runs._accept_many([request], wait=DEADLINE)
+                    await backend.runs.accepts.rows_apart([encoded(request)], wait=DEADLINE)
 
     async def test_an_accept_answers_within_its_bound(
         self, backend: PostgresBackend, host: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch

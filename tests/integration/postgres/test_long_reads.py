@@ -49,7 +49,7 @@ async def test_parts_together_are_the_whole(postgres_url: str, monkeypatch: pyte
         async def counted(name: str, *args: object) -> object:
             found = await rows(name, *args)
             if name in ("page", "context"):
-                sent.append(len(found))
+                sent.append(len(found) - (name == "context"))  # the first row of a context is no message
             return found
 
         monkeypatch.setattr(backend.db, "rows", counted)

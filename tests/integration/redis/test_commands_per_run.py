@@ -45,7 +45,7 @@ async def runs(scheduler: RedisScheduler, log: RedisEventLog, keys: range) -> No
     await scheduler.release("w", deliveries)
 
 
-@pytest.mark.parametrize(("together", "most"), [(1, 49), (50, 26)])
+@pytest.mark.parametrize(("together", "most"), [(1, 51), (50, 27)])
 async def test_a_simple_run_costs_few_commands(server: RedisServer, together: int, most: int) -> None:
     """A run that is alone, and one of many that share their calls. The first runs load the scripts and set expiries."""
     log = RedisEventLog(server)
@@ -57,6 +57,42 @@ async def test_a_simple_run_costs_few_commands(server: RedisServer, together: in
     # The calls: the queued event and the submission, the claim, two appends, the release.
     assert found.pop("evalsha") == 6 and found.pop("blpop") == 1
     assert found["xadd"] == 5 * together and found["spublish"] == 5 * together and found["xrevrange"] == 0
+    sweep = 8 * (found["zrangebyscore"] // 3)  # once a second, of any number of runs
+    assert found.total() - sweep <= most * together, found
+
+
+@pytest.mark.parametrize(("together", "most"), [(1, 24), (50, 19)])
+async def test_a_tool_call_costs_few_commands(server: RedisServer, together: int, most: int) -> None:
+    """The events of a tool call of a running run: the call and the start of the tool, then its end and the result."""
+    log, jobs = RedisEventLog(server), [Job(key, "r") for key in range(together)]
+    await log.append_many([(job.ref, [event(job, 2, 1, "run.started")]) for job in jobs])
+    await counted(server)
+    await log.append_many([(job.ref, [event(job, 2, 2), event(job, 2, 3, "tool.started")]) for job in jobs])
+    await log.append_many([(job.ref, [event(job, 2, 4, "tool.completed"), event(job, 2, 5)]) for job in jobs])
+    found = await counted(server)
+    assert found.pop("evalsha") == 2
+    assert found["xadd"] == 4 * together and found["spublish"] == 2 * together and found["xrevrange"] == 0
+    assert found.total() <= most * together, found
+
+
+async def chained(log: RedisEventLog, keys: range) -> None:
+    """Make the calls of simple runs that the completions of other runs have claimed."""
+    jobs = [Job(key, "r", queued=queued_event("t", "r", 1, 1)) for key in keys]
+    first = [(job.queued, event(job, 2, 1, "run.started"), event(job, 2, 2)) for job in jobs]
+    await log.append_many([(job.ref, [one for one in events if one]) for job, events in zip(jobs, first, strict=True)])
+    await log.append_many([(job.ref, [event(job, 2, 3), event(job, 2, 4, "run.completed")]) for job in jobs])
+
+
+@pytest.mark.parametrize(("together", "most"), [(1, 22), (50, 18)])
+async def test_a_chained_run_costs_fewer_commands(server: RedisServer, together: int, most: int) -> None:
+    """No submission, no claim and no release. The queued event shares a message with the first events of the attempt."""
+    log = RedisEventLog(server)
+    await chained(log, range(together))
+    await counted(server)
+    await chained(log, range(1000, 1000 + together))
+    found = await counted(server)
+    assert found.pop("evalsha") == 2
+    assert found["xadd"] == 5 * together and found["spublish"] == 3 * together
     sweep = 8 * (found["zrangebyscore"] // 3)  # once a second, of any number of runs
     assert found.total() - sweep <= most * together, found
 

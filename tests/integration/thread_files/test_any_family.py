@@ -8,7 +8,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runyard.domain.states import LIVE
@@ -177,6 +177,7 @@ async def closing_ids(backend: Backend, thread: str) -> list[str]:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@example(["label", "parallel", "turn"], 5, False)  # the parallel run continues the message on which the labelled branch ends
 @given(st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=3, max_size=40), st.integers(0, 2**16), st.booleans())
 def test_an_export_can_be_imported(operations: list[str], seed: int, orphans: bool) -> None:
     """F2, B3: An import accepts what an export wrote, whatever the threads have, and the readers see the same."""

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from runyard.errors import CapabilityMissingError, ThreadNotFoundError
+from runyard.errors import ThreadNotFoundError
 from runyard.models import Message, new_id
 from runyard.ports.stores import Backend
 from runyard_api.cli.main import main
@@ -246,14 +246,6 @@ async def test_memory_does_not_grow_with_the_messages(tmp_path: Path) -> None:
     await backend.close()
     assert report.messages == 1000 and (tmp_path / "long.jsonl").stat().st_size > 20 * 10**6
     assert most < 15 * 10**6, most
-
-
-async def test_over_http_the_branches_are_missing() -> None:
-    """R14: The HTTP API has no call that reads a thread branch by branch."""
-    from runyard_backends.http.threads import HttpThreadStore
-
-    with pytest.raises(CapabilityMissingError, match="branch_keys"):
-        await HttpThreadStore(None).branch_keys("t")  # type: ignore[arg-type, attr-defined]
 
 
 async def test_the_commands(source: Backend, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

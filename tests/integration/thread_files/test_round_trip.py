@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 from runyard.errors import RunAlreadyCompletedError
+from runyard.ports.branches import BranchStore
 from runyard.ports.stores import Backend
 from runyard.support.backend_urls import connect
 from runyard_backends.memory import connect as connect_memory
@@ -56,5 +58,10 @@ async def test_a_family_is_the_same_in_another_store(stores: tuple[Backend, Back
     with pytest.raises(RunAlreadyCompletedError):  # the id of the deleted run stays taken
         await target.checkpointer.claim_run("t", "gone")
     before = {thread: await shown(target, thread) for thread in FAMILY}
+    for store in (source, target):
+        branches = cast(BranchStore, store.threads)
+        keys = await branches.branch_keys("t")
+        places = [await branches.branch_at("t", place) for place in range(len(keys) + 1)]
+        assert places == [(key, len(keys)) for key in (*keys, None)] and len(keys) > 1
     again = await import_threads(target, file)
     assert again.outcomes == {"unchanged": len(FAMILY)} and {t: await shown(target, t) for t in FAMILY} == before

@@ -75,7 +75,7 @@ async def test_a_worker_that_the_schema_left_behind_is_not_ready(fleet: Fleet) -
 
     async def not_ready() -> bool:
         status, body = await ask(fleet, pid, "/readyz")
-        return status == 503 and json.loads(body)["reasons"] == ["the schema admits only newer code than this"]
+        return status == 503 and json.loads(body)["reasons"] == ["the database schema requires newer code than this worker has"]
 
     await until(not_ready)
 

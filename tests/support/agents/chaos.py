@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import structlog
 
-from runyard.app import App
 from runyard.execution.context import RunContext
 from runyard.models import Message, ToolCallPart, ToolResultPart
 
@@ -165,6 +164,3 @@ async def _act(ctx: RunContext, plan: Plan, n: int, done: set[str], trace: Trace
 
     value = await ctx.step(effect, key=call.id)
     await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=value), metadata={"mark": f"result-{n}"}))
-
-
-app = App({"chaotic": chaotic}, version="1")

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pydantic import BaseModel
 from pydantic_ai import Agent, ToolReturn
 from pydantic_ai.direct import model_request
-from pydantic_ai.models import infer_model
 
 from runyard import App, Message, RunContext, current_step
 from runyard.agents.message_codec import to_model
+from runyard.agents.models import model_named
 from runyard.agents.provider_quirks import fitting
 from tests.support.providers.conversation import MODELS, Call, Conversation, Reply
 
@@ -74,7 +74,7 @@ async def talker(ctx: RunContext) -> None:
 
 async def send_as_it_is(messages: Sequence[Message], protocol: str) -> None:
     """Send a conversation to a model directly. An agent of pydantic-ai would first close its open tool calls."""
-    model = infer_model(MODELS[protocol])
+    model = model_named(MODELS[protocol])
     await model_request(model, fitting(await to_model(messages), model))
 
 

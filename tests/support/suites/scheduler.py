@@ -161,6 +161,40 @@ async def test_locks_of_dead_workers_do_not_count(any_scheduler: Scheduler) -> N
     assert await any_scheduler.missing_jobs([mine], ["dead"]) == []
 
 
+async def test_a_lock_passes_to_the_next_run_of_its_lane(any_scheduler: Scheduler) -> None:
+    """I2, W3: A worker goes on with the next run of the lane. It renews and releases the same lock under the name of that run,
+    with or without a renewal between two runs."""
+    first, second, third, another = (Job(1, run_id) for run_id in ("r1", "r2", "r3", "r4"))
+    await any_scheduler.submit([first])
+    [held] = await any_scheduler.claim("a", QUEUES, 9)
+    passed = replace(held, job=second)
+    assert await any_scheduler.renew("a", [passed]) == []
+    assert await any_scheduler.missing_jobs([second]) == [], "the lock has the name of the run that is executed"
+    passed = replace(held, job=third)
+    await any_scheduler.submit([another])
+    assert await any_scheduler.claim("b", QUEUES, 9) == [], "the lane is locked throughout"
+    await any_scheduler.release("a", [passed])
+    [next_lock] = await any_scheduler.claim("a", QUEUES, 9)
+    assert next_lock.job == another
+    await any_scheduler.release("a", [passed])
+    assert await any_scheduler.renew("a", [passed, next_lock]) == [passed], "only the lock with the same token is the same lock"
+
+
+async def test_a_passed_lock_is_taken_over_with_its_run(any_scheduler: Scheduler) -> None:
+    """O4: the worker is dead, but reaches Redis. After a renewal the lock has the name of the run that is taken over."""
+    await any_scheduler.submit([Job(1, "r1")])
+    [held] = await any_scheduler.claim("dead", QUEUES, 9)
+    passed = replace(held, job=Job(1, "r2"))
+    await any_scheduler.renew("dead", [passed])
+    assert await any_scheduler.missing_jobs([passed.job], ["dead"]) == [passed.job]
+    await any_scheduler.submit([passed.job])
+    [taken] = await any_scheduler.claim("heir", QUEUES, 9)
+    assert taken.job == passed.job and taken.token > held.token
+    assert await any_scheduler.renew("dead", [passed]) == [passed]
+    await any_scheduler.release("dead", [passed])
+    assert await any_scheduler.renew("heir", [taken]) == [], "a lock of another token is not released"
+
+
 async def test_release_wakes_who_waits_for_the_lane(scheduler: RedisScheduler) -> None:
     """A job that waits for another run's lock is due when the lock is released, and not only when it would expire."""
     await scheduler.submit([Job(1, "r1")])
@@ -550,6 +584,37 @@ async def test_offers_that_nobody_takes_are_bounded_and_expire(server: RedisServ
     assert await scheduler.missing_jobs(jobs) == []
     await scheduler.submit([replace(job, over=True) for job in jobs])
     assert await scheduler.claim("w", QUEUES, 9, has=["nobody"]) == []
+
+
+@pytest.mark.parametrize("gone", ["taken", "ended", "put back for another"])
+async def test_the_offer_of_a_job_that_is_gone_takes_no_place(
+    server: RedisServer, scheduler: RedisScheduler, gone: str
+) -> None:
+    """A2: the bound of offers is for jobs that wait. The other workers of the queue take the first jobs when they are due."""
+    jobs = [Job(n, "r", delay=0.05, requires="seller") for n in range(1000)]
+    await scheduler.submit(jobs)
+    if gone == "taken":
+        await scheduler.submit([replace(job, delay=0.0) for job in jobs])
+        taken = 0
+        while taken < len(jobs):
+            taken += len(await scheduler.claim("clerks", QUEUES, 400, has=["clerk"]))
+    elif gone == "ended":
+        await scheduler.submit([replace(job, over=True) for job in jobs])
+    else:
+        await scheduler.submit([replace(job, delay=30.0, requires=f"seller{job.thread_key % 2}") for job in jobs])
+    assert await server.command("EXISTS", f"{server.keys.prefix(0)}due:14:default\nseller:") == 0
+    await scheduler.submit([Job(5000, "r", delay=30.0, requires="seller")])
+    assert (await scheduler.claim("sellers", QUEUES, 9, has=["seller"]))[0].job.thread_key == 5000
+
+
+async def test_the_requirement_of_jobs_that_are_gone_takes_no_place(server: RedisServer, scheduler: RedisScheduler) -> None:
+    """A2: the bound of requirements is for jobs that wait. An empty queue has no key."""
+    jobs = [Job(n, "r", delay=30.0, requires=f"invented{n}") for n in range(100)]
+    await scheduler.submit(jobs)
+    await scheduler.submit([replace(job, over=True) for job in jobs])
+    assert await server.command("DBSIZE") == 0
+    await scheduler.submit([Job(5000, "r", delay=30.0, requires="seller")])
+    assert [delivery.job.thread_key for delivery in await scheduler.claim("sellers", QUEUES, 9, has=["seller"])] == [5000]
 
 
 async def test_a_queue_that_nobody_serves_leaves_nothing_behind(server: RedisServer, scheduler: RedisScheduler) -> None:

@@ -75,6 +75,28 @@ async def keys(server: RedisServer, pattern: str) -> list[bytes]:
     return sorted(await server.command("KEYS", pattern))
 
 
+async def test_the_account_never_goes_below_zero(redis_url: str) -> None:
+    """Streams are released twice, and after the server has lost the sum. Later streams keep to the limit."""
+    async with logging(redis_url, StreamLimits(total_bytes=300_000)) as (server, log):
+        await log.trim()
+        sum_key = f"{server.keys.prefix(0)}stream_bytes"
+        for thread, loses in ((1, False), (2, True)):
+            await said(log, thread, "r")
+            if loses:
+                await server.command("DEL", sum_key)
+            for _ in range(2):
+                await log.forget([thread])
+                assert await total(server) == 0
+        await said(log, 3, "shrinking", size=100_000)
+        await server.command("DEL", sum_key)
+        small = RedisEventLog(server, StreamLimits(bytes=1000, total_bytes=300_000))
+        await small.append(3, [event("shrinking", 3, size=10)])
+        assert await total(server) == 0
+        for n in range(40):
+            await said(log, 10 + n, "more")
+        assert 0 < await total(server) <= 300_000
+
+
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_streams_keep_to_their_limit_and_runs_that_stopped_go_first(redis_url: str, shards: int) -> None:
     """E4: runs that stopped longest ago lose their streams first, then the runs without an event for the longest time."""

@@ -341,7 +341,11 @@ class TestTools:
         inner = agent(then(calls("a")), work.tool("a", needs_approval=True), name="inner")
         outer = agent(then(calls("help", "1", input="x")), inner.as_tool("help", "helps"))
         done = await run(outer, max_attempts=3)
-        assert not done.ok and done.attempts == 1 and "set needs_approval of the agent's tool" in done.run.error.message
+        assert (
+            not done.ok
+            and done.attempts == 1
+            and "set needs_approval of the tool that calls this agent" in done.run.error.message
+        )
 
     async def test_an_agent_as_a_tool_may_need_approval(self, work: Work) -> None:
         inner = agent(lambda items: "inner", name="inner")

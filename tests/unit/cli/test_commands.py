@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 import typer
 
-from runyard import App, Client, Message, errors, new_id
+from runyard import App, Client, Message, Prompt, RunHandle, errors, new_id
 from runyard.domain.states import RunStatus
 from runyard.models import ROOT_ID, ErrorInfo, HitlRequest
+from runyard.ports import commands
 from runyard.ports.commands import Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
@@ -27,6 +28,7 @@ from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
 from runyard.support.settings import Settings
 from runyard_api.cli import exit_codes
+from runyard_api.cli.commands import enqueue
 from runyard_api.cli.dev import servers
 from runyard_api.cli.main import app, main
 from runyard_api.cli.view import graph
@@ -162,7 +164,8 @@ class TestTracebacks:
 class TestExitCodes:
     def test_every_error_has_one(self) -> None:
         for cls in errors.BY_CODE.values():
-            expected = exit_codes.Exit.INTERNAL if cls.http_status == 500 else None
+            internal = cls.http_status == 500 and cls is not errors.ConfigurationError  # exit code of usage
+            expected = exit_codes.Exit.INTERNAL if internal else None
             code = exit_codes.of_error(cls("x"))
             assert code is expected if expected else code not in (exit_codes.Exit.OK, exit_codes.Exit.INTERNAL), cls
 
@@ -223,12 +226,13 @@ class TestExitCodes:
     def test_a_wait_says_after_a_moment_why_the_run_waits(
         self, runyard: Command, world: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """R12: the sentence of ``explain``, once, and no second line if the run ends."""
+        """R12: the sentence of ``explain``, once if it does not change."""
         monkeypatch.setattr("runyard_api.cli.view.waiting.EXPLAIN_SECONDS", 0.0)
         asyncio.run(world.workers.register(WorkerInfo(worker_id="w", queues=["default"], agents={"writer": "default"})))
         code, _, err = runyard("prompt", "t", "one", "--agent", "nope", "--wait", "--wait-timeout", "0.2")
         sentence = "no live worker of queue default serves agent nope"
-        assert code == exit_codes.Exit.TIMEOUT and err.splitlines()[:2] == [sentence, sentence]
+        assert code == exit_codes.Exit.TIMEOUT
+        assert err.splitlines() == [sentence, "runyard: the wait timed out; the run continues"]
 
     def test_the_apps_of_a_command_have_its_namespace(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         """L4: an app that ``worker``, ``dev`` or ``api`` makes, also in a child process."""
@@ -705,8 +709,20 @@ class TestInit:
     def test_makes_a_project_that_loads(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert runyard("init", "shop")[0] == exit_codes.Exit.OK
         written = {path.name: path.read_text() for path in (tmp_path / "shop").iterdir()}
-        assert written.keys() == {"app.py", "README.md", "requirements.txt", "Dockerfile", ".dockerignore", ".gitignore"}
+        assert written.keys() == {
+            "app.py",
+            "README.md",
+            "requirements.txt",
+            "Dockerfile",
+            ".dockerignore",
+            ".env.example",
+            ".gitignore",
+        }
         assert not [name for name, text in written.items() if re.search(r"\{(project|version)\}", text)]
+        variables = re.findall(r"^#? ?(RUNYARD_\w+)=", written[".env.example"], re.MULTILINE)
+        assert {"RUNYARD_POSTGRES_URL", "RUNYARD_REDIS_URL"} <= set(variables), variables
+        known = {f"RUNYARD_{name.upper()}" for name in (*Settings.model_fields, *ApiSettings.model_fields)}
+        assert set(variables) <= known | {"RUNYARD_WEBHOOK_SECRET"}
         assert re.fullmatch(r"runyard\[http\]==\d+\.\d+\S*\n", written["requirements.txt"])
         assert {".env", ".runyard/"} <= set(written[".dockerignore"].split()), "secrets and data stay out of the image"
         from runyard.app import App
@@ -729,13 +745,13 @@ class TestDevServers:
         monkeypatch.setenv("RUNYARD_POSTGRES_URL", "postgresql://u:secret@db.example/prod")
         code, _, err = runyard("dev")
         assert code == exit_codes.Exit.USAGE and "secret" not in err
-        assert "RUNYARD_POSTGRES_URL=postgresql://u:***@db.example/prod names servers of another machine" in err
+        assert "RUNYARD_POSTGRES_URL=postgresql://u:***@db.example/prod names a server on another machine" in err
         assert "--configured" in err
 
     def test_the_demo_takes_no_servers_of_another_machine(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RUNYARD_REDIS_URL", "redis://db.example")
         code, _, err = runyard("demo")
-        assert code == exit_codes.Exit.USAGE and "names servers of another machine" in err
+        assert code == exit_codes.Exit.USAGE and "names a server on another machine" in err
 
     def test_a_host_of_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert servers.is_local("postgresql:///x")
@@ -804,8 +820,13 @@ def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 class TestOperate:
     def test_limits_are_set_listed_and_cleared(self, runyard: Command) -> None:
-        assert runyard("limits", "set", "queued-per-tenant", "5")[0] == exit_codes.Exit.OK
-        assert runyard("limits", "set", "queued_per_tenant", "7", "--for", "acme")[0] == exit_codes.Exit.OK
+        assert runyard("limits", "set", "queued-per-tenant", "5") == (
+            exit_codes.Exit.OK,
+            "queued_per_tenant for each is 5\n",
+            "",
+        )
+        told = runyard("limits", "set", "queued_per_tenant", "7", "--for", "acme")[1]
+        assert told == 'queued_per_tenant for "acme" is 7\n'
         _, out, _ = runyard("limits", "list", "--json")
         assert [(found["subject"], found["most"]) for found in json.loads(out)] == [(None, 5), ("acme", 7)]
         runyard("limits", "set", "queued", "9")
@@ -848,3 +869,98 @@ class TestOperate:
         assert json.loads(runyard("usage", "--agent", "nobody", "--json")[1])["total"]["runs"] == 0
         for wrong in (["--since", "yesterday"], ["--since", "2024-01-01", "--until", "2025-01-01"]):
             assert runyard("usage", *wrong)[0] == exit_codes.Exit.USAGE
+
+
+class TestEnqueue:
+    """``runyard enqueue``: the prompts of a file."""
+
+    def test_each_line_is_a_prompt(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(commands, "MAX_PROMPTS_PER_CALL", 20)
+        lines = [{"thread_id": f"t{n % 3}", "message": "hi", "run_id": f"r{n}", "metadata": {"n": n}} for n in range(50)]
+        (tmp_path / "runs.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+        code, out, err = runyard("enqueue", "runs.jsonl")
+        assert (code, out, err) == (0, "accepted 50 runs; 0 existed before; 0 lines were refused\n", "")
+        assert runyard("enqueue", "runs.jsonl")[1].startswith("accepted 0 runs; 50 existed before")
+        shown = json.loads(runyard("runs", "show", "t1", "r1", "--json")[1])
+        assert shown["metadata"] == {"n": 1} or shown["run"]["metadata"] == {"n": 1}
+
+    def test_a_refused_line_spares_the_others(self, runyard: Command, tmp_path: Path) -> None:
+        lines = [
+            '{"thread_id": "t", "message": "a", "run_id": "r"}',
+            "no JSON",
+            '{"thread_id": "t", "message": 7}',
+            '{"thread_id": "t", "message": "b", "run_id": "r"}',
+            '{"thread_id": "t", "message": "c", "tenant": "x"}',
+            '["thread_id"]',
+            '{"thread_id": "t", "message": {"role": "user", "content": [{"type": "text", "text": "d"}]}, "priority": "high"}',
+        ]
+        (tmp_path / "runs.jsonl").write_text("\n".join(lines))
+        code, out, err = runyard("enqueue", "runs.jsonl")
+        assert code == exit_codes.Exit.USAGE and out == "accepted 2 runs; 0 existed before; 5 lines were refused\n"
+        assert [line.split(":")[0] for line in err.splitlines()] == [f"line {n}" for n in (2, 3, 4, 5, 6)]
+        code, out, _ = runyard("enqueue", "runs.jsonl", "--json")
+        found = [json.loads(line) for line in out.splitlines()]
+        assert [one["line"] for one in found] == list(range(1, 8))
+        assert found[0] == {"line": 1, "thread_id": "t", "run_id": "r", "created": False}
+        assert found[3]["error"]["code"] == "run_conflict"
+
+    def test_bytes_bound_a_line_and_a_part(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A longer line is refused alone, and is never read whole. A line with too many values is not parsed."""
+        monkeypatch.setattr(enqueue, "MAX_LINE_BYTES", 150_000)
+        monkeypatch.setattr(enqueue, "PART_BYTES", 200)
+        sizes = []
+        enqueue_many = Client.enqueue_many
+
+        async def counted(client: Client, prompts: Iterable[Prompt]) -> list[RunHandle | errors.RunyardError]:
+            sizes.append(len(found := list(prompts)))
+            return await enqueue_many(client, found)
+
+        monkeypatch.setattr(Client, "enqueue_many", counted)
+        small = [f'{{"thread_id": "t", "message": "{n:50}"}}' for n in range(5)]
+        many = '{"thread_id": "t", "message": "x", "metadata": {"a": [' + "0," * 60_000 + "0]}}"
+        lines = ["\ufeff" + small[0], '"' + "x" * 400_000, *small[1:3], many, *small[3:]]
+        (tmp_path / "runs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        code, out, err = runyard("enqueue", "runs.jsonl")
+        assert code == exit_codes.Exit.USAGE and out.startswith("accepted 5 runs"), err
+        first, second = err.splitlines()
+        assert first.startswith("line 2: invalid_input: the line has more than 150000 bytes")
+        assert second.startswith("line 5:") and "more than 50000 values" in second
+        assert len(sizes) > 2
+
+    def test_the_words_of_a_refusal_name_no_class(self, runyard: Command, tmp_path: Path) -> None:
+        retry = ", ".join(f'"k{n}": 1' for n in range(1001))
+        lines = ['"x"', '{"thread_id": "t", "message": "x", "retry": {' + retry + "}}"]
+        (tmp_path / "runs.jsonl").write_text("\n".join(lines))
+        err = runyard("enqueue", "runs.jsonl")[2].splitlines()
+        assert err == [
+            "line 1: invalid_input: the line: Input should be an object",
+            "line 2: invalid_input: retry: at most 1000 entries are allowed here",
+        ]
+
+    def test_the_server_decides_about_webhooks(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A wrong setting of this machine does not matter, and no network that it does not allow."""
+        monkeypatch.setenv("RUNYARD_SLOTS", "none")
+        (tmp_path / "runs.jsonl").write_text('{"thread_id": "t", "message": "x", "webhook": "http://10.0.0.1/"}')
+        assert runyard("enqueue", "runs.jsonl")[:2] == (0, "accepted 1 runs; 0 existed before; 0 lines were refused\n")
+
+    @pytest.mark.parametrize("as_json", [True, False])
+    def test_after_an_outage_no_line_is_sent(
+        self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+    ) -> None:
+        """R3: A later line could overtake an earlier line of its thread."""
+        monkeypatch.setattr(commands, "MAX_PROMPTS_PER_CALL", 2)
+        asked = []
+
+        async def gone(client: Client, prompts: Iterable[Prompt]) -> list[RunHandle | errors.RunyardError]:
+            asked.append(len(found := list(prompts)))
+            return [errors.BackendUnavailableError("gone") for _ in found]
+
+        monkeypatch.setattr(Client, "enqueue_many", gone)
+        (tmp_path / "runs.jsonl").write_text('{"thread_id": "t", "message": "x"}\n' * 10)
+        code, _, err = runyard("enqueue", "runs.jsonl", *(["--json"] if as_json else []))
+        assert code == exit_codes.Exit.UNAVAILABLE and asked == [2]
+        assert "no line after line 2 was sent" in err
+
+    def test_a_file_that_cannot_be_read_is_refused(self, runyard: Command, tmp_path: Path) -> None:
+        assert runyard("enqueue", "missing.jsonl")[0] == exit_codes.Exit.USAGE
+        assert runyard("enqueue", str(tmp_path))[0] == exit_codes.Exit.USAGE

@@ -35,3 +35,9 @@ def printed(*events: tuple[str, JsonObject]) -> list[str]:
 )
 def test_watch_tells_a_retry_from_a_takeover(data: JsonObject, line: str) -> None:
     assert printed(("run.rewound", data)) == [line]
+
+
+def test_a_message_that_arrives_twice_is_printed_once() -> None:
+    message: JsonObject = {"role": "assistant", "content": [{"type": "text", "text": "Done."}]}
+    event: tuple[str, JsonObject] = ("message.completed", {"message_id": "m1", "message": message})
+    assert printed(event, event) == ["Done."]

@@ -114,7 +114,10 @@ def test_a_blocked_worker_explains_that_there_is_no_leader() -> None:
     blocked = replace(WORKER, worker_id="b", blocked=BlockedLoop(7.0, "app.py:63", ""))
     for workers, says in (
         ([blocked], "there is no leader while the main loop of every worker is blocked: b"),
-        ([blocked, WORKER], "there is no leader yet: b blocked, and another worker takes the lead within seconds"),
+        (
+            [blocked, WORKER],
+            "there is no leader yet: the main loop of b is blocked; another worker becomes the leader within seconds",
+        ),
     ):
         [finding] = [finding for finding in checks.of_workers(workers, None) if finding.about == "leader"]
         assert (finding.level, finding.says) == ("warn", says) and finding.do

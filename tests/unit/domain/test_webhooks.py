@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from standardwebhooks import Webhook
 
 from runyard.domain.webhook_secrets import derived, expanded
 from runyard.domain.webhooks import Posting, WebhookPolicy, WebhookReply
+from runyard.errors import ConfigurationError
 from runyard.models import RunOptions
 from runyard.ports.stores import WebhookSender
 from runyard.support.backend_urls import connect
@@ -47,7 +47,7 @@ def test_a_secret_that_takes_the_place_of_another() -> None:
     for root in (old, new):
         (secret,) = derived(root, "a", None, (1,))
         assert Webhook(secret).verify(b"{}", headers) == {}
-    with pytest.raises(ValidationError, match="openssl rand") as refused:
+    with pytest.raises(ConfigurationError, match="openssl rand") as refused:
         settings(webhook_secret=f"{new},whsec_short")
     assert "whsec_short" not in str(refused.value), "the log would have the good one too"
 
@@ -70,14 +70,14 @@ def test_no_two_owners_and_no_two_versions_share_a_secret() -> None:
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_short", "whsec_????????????????????????????????????????????", "x" * 200])
 def test_webhook_secret_that_is_none_is_refused(secret: str) -> None:
     """Found when a worker starts, not when the first webhook is due."""
-    with pytest.raises(ValidationError, match="openssl rand"):
+    with pytest.raises(ConfigurationError, match="openssl rand"):
         settings(webhook_secret=secret)
     assert settings(webhook_secret="").webhooks.secret is None, "a variable without a value is none"
 
 
 @pytest.mark.parametrize("networks", ["10.0.0.1/8", "everything", "10.0.0.0/33"])
 def test_private_network_that_is_none_is_refused(networks: str) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigurationError):
         settings(webhook_allow_private=networks)
 
 

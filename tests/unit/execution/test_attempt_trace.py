@@ -259,7 +259,7 @@ async def test_what_a_program_adds_to_its_provider_breaks_no_run(method: str) ->
         async with Harness(agent) as harness:
             asked = await harness.prompt("t", "hi", "r")
             assert (await asked.respond("blue")).ok
-            await harness.client.fork("t", new="copy")
+            await harness.client.fork("t", new_thread_id="copy")
             harness.crash_after("finish_step")
             assert (await (await harness.prompt("copy", "hi", "r2")).respond("red")).ok
 

@@ -17,7 +17,7 @@ from runyard.execution import transcript
 from runyard.execution.attempt_store import ProbeAttemptStore
 from runyard.execution.context import RunContext
 from runyard.execution.control_signals import ControlSignal, QuestionRefused
-from runyard.models import JsonObject, JsonValue, Message, ToolCallPart, ToolResultPart
+from runyard.models import JsonObject, JsonValue, Message, ToolCallPart, ToolResultPart, Usage, new_id
 from runyard.ports.commands import AcceptRequest
 from runyard.ports.refs import AttemptToken
 from runyard_backends.memory import connect
@@ -409,3 +409,62 @@ async def test_a_probe_cannot_ask() -> None:
     assert isinstance(refused.value.error, HitlNotAllowedError)
     with pytest.raises(QuestionRefused):
         await context.approve(CALL)
+
+
+class TestReplayedMessages:
+    """E1: A message that an earlier attempt stored is announced once, and the agent gets it as it was stored."""
+
+    async def test_e1_a_later_attempt_announces_a_stored_message_once(self, lab: Lab) -> None:
+        given = Message.assistant([CALL]), Message.tool(ToolResultPart(call_id="c1", content="ok"))
+        returned: list[Message] = []
+
+        async def agent(ctx: RunContext) -> None:
+            returned.extend(await ctx.append(*given))
+            if ctx.attempt == 1:
+                raise ValueError("again")
+            await ctx.append(given[0], Message.assistant("done", usage=Usage(requests=1)))
+
+        assert status(await lab.attempt(agent)) is RunStatus.QUEUED
+        assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+        assert (await lab.texts())[-1] == "done" and len(await lab.texts()) == 4
+        first, later = returned[:2], returned[2:]
+        assert [m.id for m in later] == [m.id for m in given] and all(m.created_at is not None for m in later)
+        assert all(m.created_at is None for m in first)
+        events = await lab.events()
+        told = [event.data["message_id"] for event in events if event.type == "message.completed"]
+        assert len(told) == len(set(told)) == 4
+        places = [event.id for event in events if event.id is not None]
+        assert len(set(places)) == len(places)
+
+    async def test_e1_a_held_message_is_replayed_as_well(self, lab: Lab) -> None:
+        """The message is held until the run is suspended, and repeated by the attempt after the answer."""
+        said = Message.assistant("One moment.", id=new_id())
+
+        async def agent(ctx: RunContext) -> None:
+            await ctx.append(said, said)
+            await ctx.ask("go on?", key="q")
+            await ctx.append(Message.assistant("Done."))
+
+        assert status(await lab.attempt(agent)) is RunStatus.SUSPENDED
+        await lab.backend.runs.respond("yes", thread_id="t")
+        assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+        assert await lab.texts() == ["hi", "One moment.", "Done."]
+        told = [event.data["message"]["content"] for event in await lab.events() if event.type == "message.completed"]
+        assert len(told) == 3
+
+    async def test_usage_of_a_replayed_message_counts_once(self, lab: Lab) -> None:
+        """R7: The record of the run has the usage of the first attempt."""
+        given = [
+            Message.assistant([CALL], usage=Usage(requests=1, input_tokens=5)),
+            Message.tool(ToolResultPart(call_id="c1", content="ok")),
+        ]
+
+        async def agent(ctx: RunContext) -> None:
+            await ctx.append(*given)
+            if ctx.attempt == 1:
+                raise ValueError("again")
+
+        await lab.attempt(agent)
+        await lab.attempt(agent)
+        run = await lab.backend.runs.run("t", "r")
+        assert run is not None and run.usage.input_tokens == 5

@@ -229,6 +229,26 @@ async def test_a_timeout_ends_the_attempt(lab: Lab) -> None:
     assert seen["cancelled"] is True
 
 
+async def test_a_timeout_names_the_line_at_which_the_agent_was(lab: Lab) -> None:
+    """R11: The record of the run has the place and the traceback of the user's code."""
+
+    async def wait_long() -> None:
+        await asyncio.Event().wait()
+
+    async def agent(ctx: RunContext) -> None:
+        async with asyncio.timeout(60):
+            await wait_long()
+
+    await lab.accept(options=RunOptions(timeout=0.02))
+    await lab.attempt(agent)
+    error = (await lab.run()).error
+    assert error is not None and error.traceback is not None
+    line = wait_long.__code__.co_firstlineno + 1
+    assert error.message == f"the attempt took longer than 0.02 s; the agent was at {__file__}:{line} in wait_long"
+    assert "in agent\n    await wait_long()" in error.traceback and "runyard/" not in error.traceback
+    assert error.traceback.endswith(f"RunTimeoutError: {error.message}\n")
+
+
 @pytest.mark.parametrize("timeout", [1e300, 1e12])
 async def test_a_timeout_beyond_all_dates_bounds_nothing(lab: Lab, timeout: float) -> None:
     """R11."""

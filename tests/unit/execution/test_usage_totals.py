@@ -176,6 +176,68 @@ async def test_a_lost_attempt_after_a_retried_one(lab: Lab) -> None:
     assert await lab.totals() == ("completed", expected, expected, expected)
 
 
+async def test_a_step_that_ends_behind_the_end_of_its_attempt(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that outlives its agent finishes a step while the completion is under way. The completion counts the usage."""
+    used, go = asyncio.Event(), asyncio.Event()
+    late: list[asyncio.Task[Any]] = []
+    complete = lab.backend.runs.complete
+
+    async def delayed(*args: Any, **kwargs: Any) -> Any:
+        go.set()
+        await asyncio.gather(*late, return_exceptions=True)
+        return await complete(*args, **kwargs)
+
+    monkeypatch.setattr(lab.backend.runs, "complete", delayed)
+
+    async def agent(ctx: RunContext) -> None:
+        async def step() -> None:
+            ctx.add_usage(STEPPED)
+            used.set()
+            await go.wait()
+
+        late.append(asyncio.create_task(ctx.step(step)))
+        await used.wait()
+        await ctx.append(Message.assistant("done", usage=LAST))
+
+    await (await lab.execution(agent=agent)).run()
+    assert len(late) == 1 and isinstance(late[0].exception(), BaseException)
+    assert await lab.totals() == ("completed", STEPPED + LAST, STEPPED + LAST, STEPPED + LAST)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_attempt_whose_store_is_away_until_its_end(lab: Lab, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
+    """The store answers neither a write nor the question about the usage of that write. It answers the end of the attempt."""
+
+    async def at_once(call: Callable[[], Awaitable[Any]]) -> Any:
+        return await call()
+
+    monkeypatch.setattr(attempt_store, "patiently", at_once)
+    append, run_usage = lab.backend.runs.append, attempt_store.FencedAttemptStore.run_usage
+    asked: list[str] = []
+
+    async def unanswered(*args: Any, **kwargs: Any) -> Any:
+        if committed:
+            await append(*args, **kwargs)
+        raise BackendUnavailableError("no answer")
+
+    async def unread(_: attempt_store.FencedAttemptStore) -> Usage:
+        asked.append("usage")
+        monkeypatch.setattr(attempt_store.FencedAttemptStore, "run_usage", run_usage)
+        monkeypatch.setattr(lab.backend.runs, "append", append)
+        raise BackendUnavailableError("no answer")
+
+    async def agent(ctx: RunContext) -> None:
+        if ctx.attempt == 1:
+            monkeypatch.setattr(lab.backend.runs, "append", unanswered)
+            monkeypatch.setattr(attempt_store.FencedAttemptStore, "run_usage", unread)
+            await ctx.append(Message.user("noted"), Message.assistant("held", usage=ASKED))
+        await ctx.history()
+
+    await (await lab.execution(agent=agent)).run()
+    await (await lab.execution("v", agent)).run()
+    assert asked and await lab.totals() == ("completed", ASKED, ASKED, ASKED)
+
+
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("end", ["cancelled", "completed"])
 async def test_an_attempt_whose_write_got_no_answer(

@@ -49,6 +49,25 @@ class TestSleep:
         async with Harness(agent) as harness:
             run = await harness.prompt("t", "hi")
             assert (run.text, run.attempts) == ("awake", 1)
+            assert [event.type for event in run.events if event.type.startswith("run.")] == [
+                "run.queued", "run.started", "run.resumed", "run.completed",
+            ]  # fmt: skip
+
+    async def test_e2_an_attempt_that_need_not_be_suspended_is_resumed_after_its_messages(self) -> None:
+        """E2: A reader sees where the agent begins again, and the last message that it then has."""
+
+        async def agent(ctx: RunContext) -> None:
+            if not any(message.text == "soon" for message in await ctx.history()):
+                await say(ctx, "soon")
+            await ctx.sleep(0, key="first")
+            await ctx.sleep(0, key="second")
+
+        async with Harness(agent) as harness:
+            run = await harness.prompt("t", "hi")
+            resumed = [event.data for event in run.events if event.type == "run.resumed"]
+            assert resumed == [{"attempt": 1, "message_id": run.messages[-1].id}] * 2
+            types = [event.type for event in run.events]
+            assert types.index("run.resumed") == len(types) - 3
 
     async def test_k1_sleeps_have_the_key_of_their_number(self) -> None:
         async def agent(ctx: RunContext) -> None:

@@ -1,12 +1,59 @@
 """Group commit of calls (Q2)."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 import pytest
 
-from runyard.errors import BackendUnavailableError
+from runyard.errors import BackendUnavailableError, LockedError, WorkerDeadError
 from runyard.support.batching import Batcher, each_its_own
+
+
+class Failing:
+    """A call that fails with an error of one item. The item ``n`` belongs to the thread ``n // 2``."""
+
+    def __init__(self, bad: int, error: Exception) -> None:
+        self.bad, self.error = bad, error
+        self.calls: list[list[int]] = []
+
+    async def __call__(self, items: Sequence[int]) -> list[int | Exception]:
+        self.calls.append(list(items))
+        if self.bad in items:
+            raise self.error
+        return [item * 2 for item in items]
+
+
+@pytest.mark.parametrize("bad", range(32))
+async def test_one_bad_item_among_many_costs_few_calls(bad: int) -> None:
+    call = Failing(bad, ValueError("bad"))
+    answers = await each_its_own(call, range(32))
+    assert answers == [call.error if item == bad else item * 2 for item in range(32)]
+    assert len(call.calls) <= 2 * math.log2(32) + 1
+
+
+@pytest.mark.parametrize("bad", range(32))
+async def test_a_locked_item_among_many_costs_few_calls(bad: int) -> None:
+    """The items of the locked thread are sent and refused together, and keep their order."""
+    call = Failing(bad, LockedError("locked"))
+    items = [*range(0, 32, 2), *range(1, 32, 2)]  # the items of a thread are not beside each other
+    answers = await each_its_own(call, items, lambda item: item // 2)
+    assert answers == [call.error if item // 2 == bad // 2 else item * 2 for item in items]
+    assert len(call.calls) <= 2 * math.log2(16) + 1
+    assert all(sorted(sent, key=items.index) == sent for sent in call.calls)
+
+
+async def test_the_items_of_one_locked_thread_are_sent_once() -> None:
+    call = Failing(0, LockedError("locked"))
+    assert await each_its_own(call, [0, 1], lambda item: item // 2) == [call.error] * 2
+    assert call.calls == [[0, 1]]
+
+
+async def test_without_threads_a_lock_is_the_error_of_all_items() -> None:
+    call = Failing(3, LockedError("locked"))
+    with pytest.raises(LockedError):
+        await each_its_own(call, range(8))
+    assert len(call.calls) == 1
 
 
 class Store:
@@ -107,6 +154,22 @@ async def test_an_unreachable_backend_is_nobodys_own_fault() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("error", [BackendUnavailableError("away"), LockedError("locked"), WorkerDeadError("dead")])
+async def test_w4_answers_before_the_store_went_away_are_kept(error: Exception) -> None:
+    calls = []
+
+    async def call(items: Sequence[int]) -> list[int | Exception]:
+        calls.append(list(items))
+        if len(items) == 8:
+            raise ValueError("one of them is bad")
+        if 4 in items:
+            raise error
+        return list(items)
+
+    assert await each_its_own(call, range(8)) == [0, 1, 2, 3, *[error] * 4]
+    assert calls == [[*range(8)], [0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 async def test_items_behind_a_call_that_hangs_are_sent_after_a_while() -> None:
     store = Store()
     batcher = Batcher(store, in_flight=2, patience=0.02)
@@ -135,3 +198,27 @@ async def test_quick_calls_stay_one_at_a_time() -> None:
     async with asyncio.timeout(5):
         await asyncio.gather(*futures)
     assert store.calls == [[1], [2, 3, 4]]
+
+
+async def test_a_call_holds_at_most_most_bytes() -> None:
+    """An item that is larger has a call of its own."""
+    store = Store()
+    batcher = Batcher(store, limit=4, size=lambda item: item, most_bytes=10)
+    items = [4, 6, 1, 50, 2, 2, 2, 2, 2]
+    assert await asyncio.gather(*(batcher(n) for n in items)) == [n * 2 for n in items]
+    assert store.calls == [[4, 6], [1], [50], [2, 2, 2, 2], [2]]
+
+
+async def test_a_bad_item_of_a_thousand_costs_few_calls() -> None:
+    calls = []
+
+    async def call(items: Sequence[int]) -> list[int | Exception]:
+        calls.append(items)
+        if 700 in items:
+            raise ValueError("bad")
+        return list(items)
+
+    answers = await each_its_own(call, range(1000))
+    assert [n for n, answer in enumerate(answers) if answer != n] == [700] and isinstance(answers[700], ValueError)
+    assert len(calls) <= 21
+    assert await each_its_own(call, []) == []

@@ -106,7 +106,7 @@ def test_a_file_of_variables_gets_nothing_of_the_environment(folder: Path, monke
 def test_a_file_of_variables_that_others_can_change_is_refused(folder: Path) -> None:
     env_file(folder, "RUNYARD_POSTGRES_URL=https://api\n")
     (folder / ".env").chmod(0o666)
-    with pytest.raises(InvalidInputError, match="can be changed by others and is not followed"):
+    with pytest.raises(InvalidInputError, match="can be changed by others and is not used"):
         locate()
 
 

@@ -119,3 +119,20 @@ async def test_another_error_of_a_waiting_call_goes_to_its_items() -> None:
     batcher = batcher_of(Broken("a"))
     answers = await asyncio.gather(batcher(("a", 1)), batcher(("a", 2)), batcher(("b", 1)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [ConnectionError, ConnectionError, tuple]
+
+
+async def test_items_of_an_unlocked_thread_are_sent_in_calls_of_most_bytes() -> None:
+    threads = Threads("a")
+    sizes: list[int] = []
+
+    async def call(items: Sequence[Item], *, wait: float) -> list[Item | Exception]:
+        sizes.append(sum(size for _, size in items))
+        return await threads(items, wait=wait)
+
+    batcher = LockedBatcher(call, lambda item: item[0], size=lambda item: item[1], most_bytes=10)
+    sent = [batcher(("a", size)) for size in (4, 6, 5, 20, 1)]
+    await asyncio.sleep(0.05)
+    threads.unlock()
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*sent) == threads.kept
+    assert [size for _, size in threads.kept] == [4, 6, 5, 20, 1] and max(sizes) == 20

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -119,6 +121,47 @@ def test_an_import_that_fails_names_file_line_and_error_of_the_app(folder: Path,
     head, first, *_ = text.splitlines()
     assert head.startswith("Traceback") and f'File "{folder / "broken_9.py"}", line 1' in first
     assert "<frozen importlib" not in text and importlib.__file__ not in text and words in text
+
+
+def test_a_syntax_error_of_the_app_itself_shows_no_frame_of_runyard(folder: Path) -> None:
+    (folder / "broken_8.py").write_text("x = 1\n\ndef f(:\n")
+    with pytest.raises(AppImportError) as found:
+        load_app("broken_8:app")
+    text = found.value.details["traceback"]
+    assert text.splitlines()[:2] == ["Traceback (most recent call last):", f'  File "{folder / "broken_8.py"}", line 3']
+    assert text.endswith("SyntaxError: invalid syntax\n") and "runyard" not in text
+
+
+class Hook(SourceFileLoader):
+    """A loader as packages install them, e.g. to check types at run time."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        if fullname == "unloved_7":
+            raise ValueError("this module is not checked")
+        return super().get_code(fullname)
+
+
+@pytest.fixture
+def hooked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path_hooks", [FileFinder.path_hook((Hook, SOURCE_SUFFIXES)), *sys.path_hooks])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    return folder
+
+
+def test_an_error_of_an_import_hook_begins_at_the_hook(hooked: Path) -> None:
+    (hooked / "unloved_7.py").write_text("x = 1\n")
+    with pytest.raises(AppImportError) as found:
+        load_app("unloved_7:app")
+    text = found.value.details["traceback"]
+    assert f'File "{__file__}"' in text.splitlines()[1] and "in load_app" not in text
+
+
+def test_a_syntax_error_behind_an_import_hook_shows_no_frame_of_the_hook(hooked: Path) -> None:
+    (hooked / "broken_7.py").write_text("def f(:\n")
+    with pytest.raises(AppImportError) as found:
+        load_app("broken_7:app")
+    text = found.value.details["traceback"]
+    assert text.splitlines()[1] == f'  File "{hooked / "broken_7.py"}", line 1' and "get_code" not in text
 
 
 def test_a_module_that_does_not_exist_is_no_failed_import(folder: Path) -> None:

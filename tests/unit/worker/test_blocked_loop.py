@@ -105,6 +105,15 @@ async def test_a_second_block_is_logged_again(bench: Bench) -> None:
     assert [len(await bench.look(silence)) for silence in (1.1, 0.1, 1.2)] == [1, 0, 1]
 
 
+async def test_the_end_of_a_block_is_logged_with_its_length_and_its_place(bench: Bench) -> None:
+    [begun] = await bench.look(12.0)
+    bench.now += 0.3
+    bench.state.turn()
+    [ended] = await bench.look(0.1)
+    assert (ended["event"], ended["seconds"], ended["at"]) == ("main_loop_resumed", 12.3, begun["at"])
+    assert ended["worker_id"] == "w" and await bench.look(0.2) == []
+
+
 async def test_the_stack_is_filtered_in_the_log_the_report_and_the_attempt_that_the_block_costs(bench: Bench) -> None:
     bench.filtered(lambda text: "[hidden]" if "user_code" in text else text)
     runs, workers = bench.backend.runs, bench.backend.workers

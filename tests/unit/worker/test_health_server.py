@@ -191,7 +191,7 @@ class TestTroubles:
         assert heartbeat_state.troubles()[1] == "Redis has taken no writes lately: a replica"
         heartbeat_state.beat(HeartbeatReply(fits=False))
         heartbeat_state.renewed()
-        assert heartbeat_state.troubles() == ["the schema admits only newer code than this"]
+        assert heartbeat_state.troubles() == ["the database schema requires newer code than this worker has"]
         clock[0] += 60
         assert heartbeat_state.troubles() == ["the main loop has been blocked for 66 s"]
         heartbeat_state.worker_id = None

@@ -2,10 +2,10 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { at, get } from "../api";
-import { brief, now } from "../format";
+import { brief, moment, now } from "../format";
 import { href, place, setQuery } from "../router";
 import type { HitlRequest } from "../types";
-import { AnswerForm, callOf, question } from "../ui/answer_form";
+import { AnswerForm, callOf, Given, question } from "../ui/answer_form";
 import { Age, Empty, Id, Problem } from "../ui/bits";
 import { note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
@@ -61,7 +61,7 @@ export function Inbox() {
           {chosen !== null ? (
             <Chosen key={chosen} id={chosen} known={items[index]} onDone={done} />
           ) : (
-            !list.loading && items.length === 0 && <Empty title="Nobody waits for you">Questions and approvals of all threads appear here.</Empty>
+            !list.loading && items.length === 0 && <Empty title="No request waits for an answer">Questions and approvals of all threads appear here.</Empty>
           )}
         </div>
       </div>
@@ -76,7 +76,9 @@ function Row({ request, current }: { request: HitlRequest; current: boolean }) {
         <span class="inbox-question">{brief(question(request), 200)}</span>
         <span class="inbox-meta">
           <span class="chip">{request.kind}</span>
-          <span class="inbox-agent">{request.agent ?? "default"}</span>
+          <span class="inbox-agent">
+            {request.agent ?? "default"} · {request.thread_id}
+          </span>
           <span class="spacer" />
           {request.deadline_at && <Deadline at={request.deadline_at} />}
           <Age at={request.created_at} />
@@ -97,8 +99,8 @@ function Chosen({ id, known, onDone }: { id: string; known: HitlRequest | undefi
 function Deadline({ at: deadline }: { at: string }) {
   const left = Date.parse(deadline) - now.value;
   return (
-    <span class={`deadline${left < 300_000 ? " near" : ""}`} title={`deadline ${deadline}`}>
-      due <Age at={deadline} />
+    <span class={`deadline${left < 300_000 ? " near" : ""}`} title={`deadline ${moment(deadline)}`}>
+      {left < 0 ? "overdue" : <>due <Age at={deadline} /></>}
     </span>
   );
 }
@@ -121,6 +123,7 @@ export function RequestDetail({ request, onDone }: { request: HitlRequest; onDon
           <Code value={call.arguments} label="Arguments" />
         </div>
       )}
+      {request.answered_at !== null && <Given request={request} />}
       {request.answered_at !== null ? (
         <div class="answered">
           <p>
@@ -137,9 +140,9 @@ export function RequestDetail({ request, onDone }: { request: HitlRequest; onDon
           <Icon name="threads" size={14} /> {request.thread_id}
         </a>
         {request.run_id && (
-          <span class="dim">
-            run <Id value={request.run_id} />
-          </span>
+          <a href={href(["threads", request.thread_id], { run: request.run_id })}>
+            <Icon name="runs" size={14} /> <Id value={request.run_id} />
+          </a>
         )}
         <span class="dim">agent {request.agent ?? "default"}</span>
       </p>

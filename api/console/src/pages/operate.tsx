@@ -44,7 +44,7 @@ export function Operate() {
 }
 
 function Queues() {
-  const list = useLive<Queue[]>("queues", (signal) => gather<Queue>("v1/queues", {}, 1000, signal), 2500);
+  const list = useLive<Queue[]>("queues", async (signal) => (await gather<Queue>("v1/queues", {}, 1000, signal)).items, 2500);
   if (list.error !== null) return <Problem error={list.error} />;
   if (list.value?.length === 0) return <Empty title="No queues yet">A queue appears with its first run or worker.</Empty>;
   const act = (queue: string, verb: "pause" | "resume"): Promise<unknown> =>
@@ -54,13 +54,13 @@ function Queues() {
       <thead>
         <tr>
           <th>Queue</th>
-          <th class="num">Waiting</th>
-          <th class="num">Oldest</th>
-          <th class="num">Queued</th>
-          <th class="num">Scheduled</th>
-          <th class="num">Running</th>
-          <th class="num">Parked</th>
-          <th class="num">Workers</th>
+          <th class="num" title="due runs that wait for a worker or for an earlier run of their lane">Queued</th>
+          <th class="num" title="the longest wait of a queued run">Oldest</th>
+          <th class="num" title="queued runs that need only a worker">For a worker</th>
+          <th class="num" title="runs that are not due yet">Scheduled</th>
+          <th class="num" title="runs that workers execute">Running</th>
+          <th class="num" title="runs that wait for a human, a time, a signal or a child">Suspended</th>
+          <th class="num" title="live workers that serve the queue">Workers</th>
           <th />
         </tr>
       </thead>
@@ -69,11 +69,11 @@ function Queues() {
           <tr key={each.queue}>
             <td>
               <a href={href(["runs"], { queue: each.queue })}>{each.queue}</a> {each.paused_at && <span class="chip warn">paused <Age at={each.paused_at} /></span>}
-              {!each.known && <span class="chip">unserved</span>}
+              {!each.known && <span class="chip warn" title="a prompt names this queue, but no agent and no worker has it">unknown</span>}
             </td>
-            <td class="num">{each.waiting}</td>
-            <td class={`num${(each.oldest ?? 0) > 60 ? " warn-text" : ""}`}>{each.oldest === null ? "–" : seconds(each.oldest)}</td>
             <td class="num">{each.queued}</td>
+            <td class={`num${each.waiting > 0 && (each.oldest ?? 0) > 60 ? " warn-text" : ""}`}>{each.oldest === null ? "–" : seconds(each.oldest)}</td>
+            <td class="num">{each.waiting}</td>
             <td class="num">{each.scheduled}</td>
             <td class="num">{each.running}</td>
             <td class="num">{each.suspended}</td>
@@ -108,7 +108,7 @@ function Workers() {
   const list = useLive<{ items: Worker[] }>("workers", (signal) => get<{ items: Worker[] }>("v1/workers", {}, signal), 2500);
   if (list.error !== null) return <Problem error={list.error} />;
   const workers = [...(list.value?.items ?? [])].sort((a, b) => Number(a.dead_at !== null) - Number(b.dead_at !== null));
-  if (list.value && workers.length === 0) return <Empty title="No workers">No run starts until a worker does: <code>runyard worker</code>.</Empty>;
+  if (list.value && workers.length === 0) return <Empty title="No workers">Runs wait until a worker starts: <code>runyard worker</code>.</Empty>;
   const drain = (worker: Worker): void =>
     ask({
       title: `Drain ${worker.worker_id}?`,
@@ -156,7 +156,7 @@ function Workers() {
             <td class="dim">{Object.keys(each.agents).slice(0, 6).join(", ")}{Object.keys(each.agents).length > 6 && ` +${Object.keys(each.agents).length - 6}`}</td>
             <td class="num">{each.slots}</td>
             <td class="dim">{each.app_version ?? "–"}</td>
-            <td class="num">{each.dead_at ? <Age at={each.dead_at} /> : each.silent_for === null ? "–" : `${seconds(each.silent_for)} ago`}</td>
+            <td class="num">{each.dead_at ? <><Age at={each.dead_at} /> ago</> : each.silent_for === null ? "–" : `${seconds(each.silent_for)} ago`}</td>
             <td class="actions-cell">
               {operator.value && each.dead_at === null && each.address !== null && (
                 <Button kind="quiet" onClick={() => attempt(() => stacks(each))}>
@@ -189,7 +189,7 @@ function Limits() {
   return (
     <>
       {list.value?.items.length === 0 ? (
-        <Empty title="No limits are set">Every tenant and agent may queue and run as much as it likes.</Empty>
+        <Empty title="No limits">The numbers of queued and running runs are not limited.</Empty>
       ) : (
         <table>
           <thead>
@@ -274,7 +274,7 @@ function Webhooks() {
           <tbody>
             {(list.value?.items ?? []).map((each) => (
               <tr key={each.webhook_id}>
-                <td class="break">{each.url} {each.disabled_at && <span class="chip bad">answered 410 <Age at={each.disabled_at} /> ago</span>}</td>
+                <td class="break">{each.url} {each.disabled_at && <span class="chip bad">disabled <Age at={each.disabled_at} /> ago</span>}</td>
                 <td class="dim">{each.events.join(", ")}</td>
                 <td>{each.tenant === null ? "all tenants" : each.tenant}</td>
                 <td class="actions-cell">
@@ -332,6 +332,11 @@ function Webhooks() {
   );
 }
 
+/** A text in which commands are between backticks. */
+function WithCode({ text }: { text: string }) {
+  return <>{text.split("`").map((piece, n) => (n % 2 ? <code key={n}>{piece}</code> : piece))}</>;
+}
+
 const SIGN = { ok: "completed", warn: "queued", fail: "failed" } as const;
 
 function Doctor() {
@@ -340,15 +345,19 @@ function Doctor() {
   const items = [...(found.value?.items ?? [])].sort((a, b) => "fwo".indexOf(a.level[0] as string) - "fwo".indexOf(b.level[0] as string));
   return (
     <>
-      {!found.value && <p class="dim pad" aria-busy="true">examining …</p>}
+      {!found.value && <p class="dim pad" aria-busy="true">The doctor examines the deployment …</p>}
       <ul class="findings">
         {items.map((each, n) => (
           <li key={n} class={`finding f-${each.level}`}>
             <Status status={SIGN[each.level]} small />
             <strong>{each.about}</strong>
             <span>
-              {each.says}
-              {each.do && <span class="finding-do">{each.do}</span>}
+              <WithCode text={each.says} />
+              {each.do && (
+                <span class="finding-do">
+                  <WithCode text={each.do} />
+                </span>
+              )}
             </span>
           </li>
         ))}

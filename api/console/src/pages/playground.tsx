@@ -1,6 +1,6 @@
 /** The playground: choose an agent, prompt, watch, answer, fork, and compare two branches or two threads side by side. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { useAgents } from "../agents";
 import { at, get, post } from "../api";
 import { href, place, setQuery } from "../router";
@@ -11,6 +11,7 @@ import { Button, Empty, Id, Problem } from "../ui/bits";
 import { attempt } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useLive } from "../ui/live";
+import { json } from "../ui/long";
 import { Composer } from "../thread/composer";
 import { ThreadModel } from "../thread/model";
 import { Model } from "../thread/page";
@@ -35,7 +36,7 @@ export function Playground() {
     attempt(async () => {
       const made = await post<{ thread: Thread }>(at.thread(thread as string, "fork"), leaf === null ? {} : { at_message_id: leaf });
       setQuery({ other: made.thread.thread_id });
-    }, "Forked: prompt both");
+    }, "Forked. Both threads take prompts.");
   if (thread === null) return null;
   return (
     <section class="page playground">
@@ -64,7 +65,7 @@ export function Playground() {
           )
         ) : (
           <Button icon="close" onClick={() => setQuery(alone)}>
-            Close right
+            Close right side
           </Button>
         )}
         {can("write") && (
@@ -89,28 +90,16 @@ export function Playground() {
 
 function Side({ id, leaf, agent, onSent }: { id: string; leaf: string | null; agent: string; onSent: () => void }) {
   const model = useMemo(() => new ThreadModel(id), [id]);
-  const [started, setStarted] = useState(false);
   useEffect(() => {
     void model.open(leaf);
     return () => model.close();
   }, [model]);
   const missing = model.error.value !== null;
-  const waiting = missing && !started;
-  // the first prompt makes the thread, which can be followed only then
-  useEffect(() => {
-    if (!waiting) return;
-    const timer = setInterval(async () => {
-      try {
-        await get(at.thread(id));
-      } catch {
-        return;
-      }
-      setStarted(true);
-      await model.open(null);
-      setStarted(false);
-    }, 400);
-    return () => clearInterval(timer);
-  }, [waiting]);
+  const sent = (): void => {
+    onSent();
+    // the first prompt makes the thread, which can be followed only then
+    if (model.thread.value === null) void model.open(null);
+  };
   return (
     <Model.Provider value={model}>
       <div class="side-pane">
@@ -119,8 +108,8 @@ function Side({ id, leaf, agent, onSent }: { id: string; leaf: string | null; ag
             <Icon name="threads" size={14} /> {model.thread.value?.title ?? id}
           </a>
         </p>
-        {missing ? <div class="transcript"><Empty title="A new thread">The first prompt begins it.</Empty></div> : <Transcript />}
-        {can("write") && <Composer agent={agent} onSent={onSent} />}
+        {missing ? <div class="transcript"><Empty title="A new thread">The first prompt creates it.</Empty></div> : <Transcript />}
+        {can("write") && <Composer agent={agent} onSent={sent} />}
       </div>
     </Model.Provider>
   );
@@ -198,7 +187,7 @@ function DiffLine({ left, right }: { left: Message | undefined; right: Message |
 
 function shown(message: Message | undefined): string {
   if (!message) return "";
-  const calls = message.content.flatMap((part) => (part.type === "tool_call" ? [`${part.name}(${JSON.stringify(part.arguments)})`] : part.type === "tool_result" ? [JSON.stringify(part.content)] : []));
+  const calls = message.content.flatMap((part) => (part.type === "tool_call" ? [`${part.name}(${json(part.arguments, 0)})`] : part.type === "tool_result" ? [typeof part.content === "string" ? part.content : json(part.content, 0)] : []));
   const text = [textOf(message), ...calls].filter(Boolean).join("\n");
   return text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)} …` : text;
 }

@@ -2,11 +2,11 @@
 
 import { useRef } from "preact/hooks";
 import { useAgents } from "../agents";
-import { brief, money, tokens } from "../format";
+import { brief, count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
 import { can } from "../session";
 import type { Thread } from "../types";
-import { Age, Empty, Id, Problem } from "../ui/bits";
+import { Age, Empty, Id, Problem, SearchEnd } from "../ui/bits";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { usePaged } from "../ui/paged";
@@ -17,7 +17,7 @@ export function Threads() {
   const agent = query.get("agent");
   const tag = query.get("tag");
   const text = (query.get("text") ?? "").toLowerCase();
-  const list = usePaged<Thread>("v1/threads", { agent, tag: tag ? [tag] : [] }, (each) => each.thread_id, 5000);
+  const list = usePaged<Thread>("v1/threads", { order: "newest_first", agent, tag: tag ? [tag] : [] }, (each) => each.thread_id, 5000);
   const agents = useAgents();
   const field = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => field.current?.focus() });
@@ -69,13 +69,17 @@ export function Threads() {
         <span class="num">Changed</span>
       </div>
       {shown.length > 0 ? (
-        <VirtualList items={shown} height={48} label="Threads" onEnd={list.more} row={(each) => <Row key={each.thread_id} thread={each} />} />
+        <VirtualList items={shown} height={48} label="Threads" onEnd={text === "" ? list.more : undefined} row={(each) => <Row key={each.thread_id} thread={each} />} />
       ) : (
-        !list.loading && (
-          <Empty title={text || agent || tag ? "No thread fits the filter" : "No threads yet"}>
+        !list.loading &&
+        list.error === null && (
+          <Empty title={text !== "" && !list.ended ? "None found so far" : text || agent || tag ? "No thread fits the filter" : "No threads yet"}>
             {text ? "Enter opens the thread with this id." : <>A prompt makes its thread: in the playground, with <code>runyard prompt</code>, or through the API.</>}
           </Empty>
         )
+      )}
+      {text !== "" && !list.loading && !list.ended && (
+        <SearchEnd what={`The filter looked at the newest ${count(list.items.length, "thread")}.`} more={list.more} />
       )}
     </section>
   );

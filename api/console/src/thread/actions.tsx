@@ -21,9 +21,9 @@ export function askFork(model: ThreadModel, message: Message | undefined = selec
     body: <p>The new thread shows the messages up to this one. No message is copied, and this thread stays as it is.</p>,
     confirm: "Fork",
     input: { label: "First prompt of the fork (optional)", value: "", multiline: true, optional: true },
-    act: async (text) => {
+    act: async (text, { key }) => {
       const body = { at_message_id: message.id, ...(text.trim() ? { message: text } : {}) };
-      const made = await post<{ thread: Thread }>(at.thread(model.id, "fork"), body);
+      const made = await post<{ thread: Thread }>(at.thread(model.id, "fork"), body, {}, key);
       note("Forked");
       go(href(["threads", made.thread.thread_id]));
     },
@@ -33,10 +33,16 @@ export function askFork(model: ThreadModel, message: Message | undefined = selec
 /** Answer again, on a branch of its own, and show that branch. */
 export function askRegenerate(model: ThreadModel, message: Message | undefined = selected(model)): void {
   const id = message?.role === "tool" ? undefined : message?.id;
-  void attempt(async () => {
-    await post<Run>(at.thread(model.id, "regenerate"), { message_id: id ?? null });
-    showHead(model);
-  }, "Answering again, on a new branch");
+  ask({
+    title: "Answer again?",
+    body: <p>A run answers on a new branch. The answer that is there stays.</p>,
+    confirm: "Answer again",
+    act: async (_, { key }) => {
+      await post<Run>(at.thread(model.id, "regenerate"), { message_id: id ?? null }, {}, key);
+      note("Answering again, on a new branch");
+      showHead(model);
+    },
+  });
 }
 
 export function askEdit(model: ThreadModel, message: Message): void {
@@ -45,8 +51,8 @@ export function askEdit(model: ThreadModel, message: Message): void {
     body: <p>The edited message begins a new branch beside this one.</p>,
     confirm: "Send",
     input: { label: "Message", value: textOf(message), multiline: true },
-    act: async (text) => {
-      await post<Run>(at.thread(model.id, "regenerate"), { message_id: message.id, message: text });
+    act: async (text, { key }) => {
+      await post<Run>(at.thread(model.id, "regenerate"), { message_id: message.id, message: text }, {}, key);
       showHead(model);
     },
   });

@@ -7,9 +7,8 @@ import { setQuery } from "../router";
 import type { Run } from "../types";
 import { Button } from "../ui/bits";
 import { attempt } from "../ui/dialog";
+import { useOnce } from "../ui/once";
 import { useModel } from "./page";
-
-const showEnd = (): void => setQuery({ leaf: null });
 
 export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: () => void }) {
   const model = useModel();
@@ -17,10 +16,11 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
   const [text, setText] = useState("");
   const [agent, setAgent] = useState("");
   const [beside, setBeside] = useState(false);
+  const once = useOnce();
   const leaf = model.leaf.value;
   const send = async (): Promise<void> => {
     const message = text.trim();
-    if (message === "") return;
+    if (message === "" || once.busy) return;
     const chosen = fixed ?? agent;
     const body = {
       message: text,
@@ -28,10 +28,11 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
       ...(leaf !== null ? { parent_id: leaf } : {}),
       ...(beside ? { parallel: true } : {}),
     };
-    const sent = await attempt(() => post<Run>(at.thread(model.id, "runs"), body));
+    const sent = await attempt(() => once.act(JSON.stringify(body), (key) => post<Run>(at.thread(model.id, "runs"), body, {}, key)));
     if (!sent) return;
     setText("");
-    if (leaf !== null) (onSent ?? showEnd)();
+    if (onSent !== undefined) onSent();
+    else if (leaf !== null) setQuery({ leaf: null });
     model.reloadSoon(0);
   };
   return (
@@ -47,11 +48,12 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
         placeholder={leaf === null ? "Prompt" : "Prompt, after the last message of this path"}
         rows={Math.min(8, Math.max(2, text.split("\n").length))}
         value={text}
+        readOnly={once.busy}
         onInput={(e) => setText(e.currentTarget.value)}
         onKeyDown={(e) => {
           if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
             e.preventDefault();
-            void send();
+            if (!e.repeat) void send();
           }
           if (e.key === "Escape") e.currentTarget.blur();
         }}
@@ -65,13 +67,13 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
             ))}
           </select>
         )}
-        <label class="checked" title="on a branch and a lane of its own, beside what runs">
+        <label class="checked" title="The run does not wait for other runs of the thread. It writes to a branch of its own.">
           <input type="checkbox" checked={beside} onChange={(e) => setBeside(e.currentTarget.checked)} />
-          <span>beside</span>
+          <span>parallel</span>
         </label>
         <span class="spacer" />
-        <span class="dim hint">Enter sends, Shift+Enter breaks the line</span>
-        <Button kind="primary" type="submit" icon="send" disabled={text.trim() === ""}>
+        <span class="dim hint">Enter sends. Shift+Enter begins a line.</span>
+        <Button kind="primary" type="submit" icon="send" disabled={text.trim() === "" || once.busy}>
           Send
         </Button>
       </div>

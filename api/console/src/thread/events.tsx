@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { at } from "../api";
-import { brief } from "../format";
+import { brief, count } from "../format";
 import { place, setQuery } from "../router";
 import { follow } from "../sse";
 import type { Run, RunEvent } from "../types";
@@ -13,14 +13,19 @@ const MOST = 5000;
 
 export function Events({ run }: { run: Run }) {
   const [events, setEvents] = useState<RunEvent[]>([]);
+  const [cut, setCut] = useState(false);
   const kept = useRef<RunEvent[]>([]);
   const chosen = place.value.query.get("event");
   useEffect(() => {
     const over = new AbortController();
     kept.current = [];
+    setCut(false);
     let drawing = 0;
     void follow(at.run(run.thread_id, run.run_id, "stream"), over.signal, (event) => {
-      if (kept.current.length >= MOST) return over.abort();
+      if (kept.current.length >= MOST) {
+        setCut(true);
+        return over.abort();
+      }
       kept.current.push(event);
       if (drawing === 0) drawing = requestAnimationFrame(() => ((drawing = 0), setEvents([...kept.current])));
     }, { once: true });
@@ -44,6 +49,7 @@ export function Events({ run }: { run: Run }) {
           </div>
         )}
       />
+      {cut && <p class="dim">Only the first {count(MOST, "event")} are shown.</p>}
       {events[index] && <Code value={events[index]} label="Event" />}
     </div>
   );

@@ -7,6 +7,7 @@ import { ends } from "./lanes";
 
 const LEAVES = 200;
 const MOST_LEAVES = 2000;
+const MOST_FORKS = 2000;
 const CANDIDATES = 20;
 const AT_ONCE = 6;
 /** Milliseconds within which the ends of several candidates are one reason to read. */
@@ -29,7 +30,8 @@ export class FamilyModel {
   private asked = new Set<string>();
   private queue: (() => Promise<unknown>)[] = [];
   private working = 0;
-  private timers = new Map<string, number>();
+  /** Fan-outs that are about to be read again. */
+  private waiting = new Set<string>();
 
   /** Read what surrounds a thread. */
   async open(id: string, signal: AbortSignal): Promise<void> {
@@ -39,6 +41,7 @@ export class FamilyModel {
       this.add([...above, lineage.thread, ...lineage.children]);
       for (const each of above) this.want(each.thread_id);
       this.asked.add(id);
+      if (lineage.next_children !== null) this.once(`forks ${id}`, () => this.readForks(id));
     } catch {
       // the thread itself is shown
     }
@@ -46,15 +49,16 @@ export class FamilyModel {
 
   async readLeaves(thread: string): Promise<void> {
     const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES);
-    this.branches.value = new Map(this.branches.value).set(thread, ends(found));
+    this.branches.value = new Map(this.branches.value).set(thread, ends(found.items));
   }
 
   /** Read the leaves and forks of a thread. */
   want(thread: string): void {
-    this.once(thread, async () => {
-      const children = get<Page<Thread>>("v1/threads", { parent_thread_id: thread, limit: 200 }).then((page) => this.add(page.items.reverse()));
-      await Promise.all([this.readLeaves(thread), children]);
-    });
+    this.once(thread, () => Promise.all([this.readLeaves(thread), this.readForks(thread)]));
+  }
+
+  private async readForks(thread: string): Promise<void> {
+    this.add((await gather<Thread>("v1/threads", { parent_thread_id: thread }, MOST_FORKS)).items);
   }
 
   /** Read the first candidates of a fan-out. */
@@ -64,9 +68,12 @@ export class FamilyModel {
 
   /** Read a fan-out again of which something has ended, if it was read before. */
   changed(thread: string, run: string): void {
-    if (!this.fanOuts.value.has(run)) return;
-    clearTimeout(this.timers.get(run));
-    this.timers.set(run, window.setTimeout(() => void this.readFanOut(thread, run).catch(() => undefined), TOGETHER));
+    if (!this.fanOuts.value.has(run) || this.waiting.has(run)) return;
+    this.waiting.add(run);
+    window.setTimeout(() => {
+      this.waiting.delete(run);
+      void this.readFanOut(thread, run).catch(() => undefined);
+    }, TOGETHER);
   }
 
   async moreCandidates(job: Run): Promise<void> {

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { at, get } from "../api";
-import { clock, money, moment, seconds, tokens } from "../format";
+import { clock, count, money, moment, seconds, tokens } from "../format";
 import { href } from "../router";
 import { RequestDetail } from "../pages/inbox";
 import { isLive } from "../runs";
@@ -86,10 +86,7 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
   const model = useModel();
   const trace = traceLink(run.trace_context);
   const budget = budgetOf(run, requests);
-  const steps: [string, string | null][] = [
-    ["accepted", run.accepted_at], ["admitted", run.admitted_at], ["due", run.run_at], ["started", run.started_at],
-    ["suspended", run.suspended_at], ["cancel requested", run.cancel_requested_at], [run.finished_at ? run.status : "ended", run.finished_at],
-  ];
+  const history = historyOf(run, attempts);
   return (
     <>
       {run.error && (
@@ -116,15 +113,22 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
         <Field name="Lane">
           {run.lane || "thread"} <span class="dim">{placeInLane(run, model.live.value)}</span>
         </Field>
-        <Field name="Worker">{run.worker_id ?? "–"}</Field>
+        <Field name="Worker">{run.worker_id ?? attempts.at(-1)?.worker_id ?? "none"}</Field>
         {run.app_version && <Field name="Version">{run.app_version}</Field>}
         <Field name="Attempts">
-          {run.attempt} <span class="dim">{run.error_count} errors, {run.crash_count} crashes</span>
+          {run.attempt} <span class="dim">{[run.error_count > 0 && count(run.error_count, "error"), run.crash_count > 0 && count(run.crash_count, "crash", "crashes")].filter(Boolean).join(", ")}</span>
         </Field>
-        <Field name="Tokens">
-          {tokens(run.usage.input_tokens)} in, {tokens(run.usage.output_tokens)} out <span class="dim">{run.usage.requests} requests</span>
-        </Field>
-        <Field name="Cost">{money(run.usage.cost)}</Field>
+        {run.usage.requests > 0 ? (
+          <>
+            <Field name="Tokens">
+              {tokens(run.usage.input_tokens)} in, {tokens(run.usage.output_tokens)} out <span class="dim">{count(run.usage.requests, "model request")}</span>
+            </Field>
+            <Field name="Cost">{money(run.usage.cost)}</Field>
+            <Field name="Time">{seconds(run.usage.seconds)} <span class="dim">of models and tools</span></Field>
+          </>
+        ) : (
+          <Field name="Usage"><span class="dim">no model requests</span></Field>
+        )}
         {budget && (
           <Field name="Budget">
             <span class="budget">
@@ -133,7 +137,6 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
             </span>
           </Field>
         )}
-        <Field name="Busy">{seconds(run.usage.seconds)}</Field>
         {trace && (
           <Field name="Trace">
             {trace.url ? (
@@ -151,12 +154,14 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
       </dl>
       <h3>History</h3>
       <ol class="history">
-        {steps.filter(([, time]) => time !== null).sort((a, b) => ((a[1] as string) < (b[1] as string) ? -1 : 1)).map(([name, time]) => (
-          <li key={name}>
-            <time title={moment(time)}>{clock(time)}</time> {name}
+        {history.map(([name, time]) => (
+          <li key={`${name} ${time}`}>
+            <time dateTime={time} title={moment(time)}>
+              {clock(time)}
+            </time>{" "}
+            {name}
           </li>
         ))}
-        {attempts.length > 1 && <li class="dim">{attempts.map((each) => each.outcome).join(" → ")}</li>}
       </ol>
       <Fold title="Options">
         <Code value={run.options} label="Options" />
@@ -168,6 +173,18 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
       )}
     </>
   );
+}
+
+/** What happened to a run, in order. */
+function historyOf(run: Run, attempts: Attempt[]): [string, string][] {
+  const ends: Record<string, string> = { lost: "the worker died", retried: "failed, for another attempt", released: "released by the worker" };
+  const found: [string, string | null][] = [["accepted", run.accepted_at], ["due", run.run_at], ["admitted", run.admitted_at]];
+  attempts.forEach((each, n) => {
+    found.push([`attempt ${n + 1} started`, each.started_at]);
+    if (each.outcome !== run.status || run.finished_at === null) found.push([ends[each.outcome] ?? each.outcome, each.ended_at]);
+  });
+  found.push(["cancel requested", run.cancel_requested_at], [run.status, run.finished_at]);
+  return found.filter((each): each is [string, string] => each[1] !== null).sort((a, b) => Date.parse(a[1]) - Date.parse(b[1]));
 }
 
 /** Which of the runs of its lane that have not ended this is. Nothing if it is alone. */

@@ -1,6 +1,7 @@
 /** The messages that runs are writing, from the events of their streams. */
 
-import type { JsonObject, RunEvent } from "../types";
+import { ENDS } from "../sse";
+import type { JsonObject, Message, Run, RunEvent } from "../types";
 
 export interface LiveMessage {
   id: string;
@@ -46,11 +47,22 @@ export function after(state: Writing, event: RunEvent): Writing {
     const tools = new Map(state.tools);
     return tools.delete(String(data.call_id)) ? { ...state, tools } : state;
   }
-  if (event.type === "run.rewound" || ENDS.has(event.type)) return without(state, event.run_id);
+  if (event.type === "run.rewound" || ENDS.test(event.type)) return without(state, event.run_id);
   return state;
 }
 
-const ENDS = new Set(["run.completed", "run.failed", "run.cancelled", "run.dead", "run.suspended"]);
+/**
+ * The state without stored messages, and without what runs wrote that are not running: the events that say so may be lost.
+ * `before`: the state before the messages and the runs were read. What began later stays.
+ */
+export function settled(state: Writing, before: Writing, stored: Message[], runs: ReadonlyMap<string, Run>): Writing {
+  const ids = new Set(stored.map((each) => each.id));
+  const stopped = (run: string): boolean => (runs.get(run)?.status ?? "running") !== "running";
+  const messages = [...state.messages].filter(([id, each]) => !before.messages.has(id) || !(ids.has(id) || stopped(each.run_id)));
+  const tools = [...state.tools].filter(([id, each]) => !before.tools.has(id) || !stopped(each.run_id));
+  if (messages.length === state.messages.size && tools.length === state.tools.size) return state;
+  return { messages: new Map(messages), tools: new Map(tools) };
+}
 
 function without(state: Writing, run: string): Writing {
   const messages = [...state.messages].filter(([, each]) => each.run_id !== run);

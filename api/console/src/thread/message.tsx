@@ -1,13 +1,13 @@
 /** One message: its text, what the model thought, the tools that it called with their results, and what a person can do with it. */
 
-import { useMemo } from "preact/hooks";
-import { brief, seconds, size, tokens } from "../format";
+import { useMemo, useState } from "preact/hooks";
+import { brief, count, seconds, size, tokens } from "../format";
 import { render } from "../markdown";
 import { can } from "../session";
 import type { Json, Media, Message, Part, ToolCall, ToolResult } from "../types";
 import { Button, Fold } from "../ui/bits";
 import { Icon } from "../ui/icons";
-import { Code, LongText, Tail } from "../ui/long";
+import { Code, json, LongText, Tail } from "../ui/long";
 import { askEdit, askFork, askRegenerate } from "./actions";
 import type { LiveMessage } from "./live";
 import { select, useModel } from "./page";
@@ -19,15 +19,20 @@ export function Markdown({ text }: { text: string }) {
   return <div class="markdown" dangerouslySetInnerHTML={{ __html: html }} />;
 }
 
+/** Parts of a message that are shown at first. */
+const MOST_PARTS = 100;
+
 interface Props {
   message: Message;
-  results: ReadonlyMap<string, Part>;
-  called: ReadonlySet<string>;
+  /** The results that are shown with their calls. */
+  results: ReadonlyMap<ToolCall, ToolResult>;
+  beside: ReadonlySet<ToolResult>;
   selected: boolean;
 }
 
-export function MessageView({ message, results, called, selected }: Props) {
-  const parts = message.content.filter((part) => !(part.type === "tool_result" && called.has(part.call_id)));
+export function MessageView({ message, results, beside, selected }: Props) {
+  const [most, setMost] = useState(MOST_PARTS);
+  const parts = message.content.filter((part) => !(part.type === "tool_result" && beside.has(part)));
   if (message.role === "tool" && parts.length === 0) return <span id={`m-${message.id}`} />; // its results are beside the calls
   const pick = (event: MouseEvent): void => {
     if ((event.target as Element).closest("a, button, input, textarea, pre, summary") || String(getSelection()) !== "") return;
@@ -51,9 +56,14 @@ export function MessageView({ message, results, called, selected }: Props) {
         {message.stop_reason && !["stop", "tool_calls"].includes(message.stop_reason) && <span class="chip bad">{message.stop_reason}</span>}
         <Actions message={message} />
       </header>
-      {parts.map((part, n) => (
-        <PartView key={n} part={part} result={part.type === "tool_call" ? results.get(part.id) : undefined} />
+      {parts.slice(0, most).map((part, n) => (
+        <PartView key={n} part={part} result={part.type === "tool_call" ? results.get(part) : undefined} />
       ))}
+      {parts.length > most && (
+        <Button kind="quiet" onClick={() => setMost(most + MOST_PARTS)}>
+          Show more, {count(parts.length - most, "part")} left
+        </Button>
+      )}
     </article>
   );
 }
@@ -74,7 +84,7 @@ function Actions({ message }: { message: Message }) {
   );
 }
 
-function PartView({ part, result }: { part: Part; result: Part | undefined }) {
+function PartView({ part, result }: { part: Part; result: ToolResult | undefined }) {
   if (part.type === "text") return part.text.trim() === "" ? null : <Markdown text={part.text} />;
   if (part.type === "thinking") {
     const words = part.redacted ? "redacted by the provider" : brief(part.text, 80);
@@ -84,14 +94,14 @@ function PartView({ part, result }: { part: Part; result: Part | undefined }) {
       </Fold>
     );
   }
-  if (part.type === "tool_call") return <Call call={part} result={result?.type === "tool_result" ? result : undefined} />;
+  if (part.type === "tool_call") return <Call call={part} result={result} />;
   if (part.type === "tool_result") return <Result result={part} />;
   return <MediaView part={part} />;
 }
 
 function Call({ call, result }: { call: ToolCall; result: ToolResult | undefined }) {
   const state = result === undefined ? "open" : result.is_error ? "bad" : "done";
-  const given = useMemo(() => brief(JSON.stringify(call.arguments), 60), [call]);
+  const given = useMemo(() => brief(json(call.arguments, 0), 60), [call]);
   const got = useMemo(() => (result ? brief(words(result.content), 60) : ""), [result]);
   return (
     <Fold
@@ -128,7 +138,7 @@ function Result({ result }: { result: ToolResult }) {
 }
 
 function words(content: Json): string {
-  return typeof content === "string" ? content : JSON.stringify(content);
+  return typeof content === "string" ? content : json(content, 0);
 }
 
 const SHOWN_IMAGES = /^image\/(png|jpeg|gif|webp)$/;

@@ -1,19 +1,17 @@
 /** What the page of a thread shows: the family, the chosen path as far as it was read, the runs, and what streams in. */
 
 import { batch, computed, signal } from "@preact/signals";
-import { at, get } from "../api";
+import { ApiError, at, get } from "../api";
+import { brief } from "../format";
 import { place } from "../router";
-import { follow } from "../sse";
+import { ENDS, follow } from "../sse";
 import type { Attempt, Branch, HitlRequest, Message, Page, Run, RunEvent, Thread } from "../types";
 import { FamilyModel } from "./family";
 import { build, forksOf } from "./lanes";
-import { after, NOTHING, Seen } from "./live";
+import { after, NOTHING, Seen, settled } from "./live";
+import { type Chunk, PAGE, resultsOf, withEnd } from "./path";
 import { isLive } from "../runs";
-
-export interface Chunk {
-  key: string;
-  messages: Message[];
-}
+import { note } from "../ui/dialog";
 
 export type Selection = { kind: "run" | "message" | "request"; id: string };
 
@@ -27,12 +25,15 @@ function selectionOf(query: URLSearchParams): Selection | null {
 
 /** Stands for the message at the end of the thread. */
 export const HEAD = "";
-const PAGE = 60;
-const ENDS = /^run\.(completed|failed|cancelled|dead|suspended)$/;
+/** Fewest milliseconds from one reading of the end of the path to the next. */
+const BETWEEN = 200;
 
 export class ThreadModel {
   readonly thread = signal<Thread | null>(null);
-  readonly error = signal<unknown>(null);
+  /** Why the thread cannot be shown: the API's answer that there is none. */
+  readonly error = signal<ApiError | null>(null);
+  /** Why the path, or what is beside it, could not be read. */
+  readonly failure = signal<unknown>(null);
   readonly family = new FamilyModel();
   /** The message that ends the path; null follows the head of the thread. */
   readonly leaf = signal<string | null>(null);
@@ -48,6 +49,8 @@ export class ThreadModel {
   readonly connected = signal(false);
 
   readonly messages = computed(() => this.chunks.value.flatMap((chunk) => chunk.messages));
+  readonly results = computed(() => resultsOf(this.messages.value));
+  readonly beside = computed(() => new Set(this.results.value.values()));
   readonly leaves = computed(() => this.family.branches.value.get(this.id) ?? []);
   readonly path = computed<Branch | null>(() => {
     const found = this.leaves.value.find((each) => (this.leaf.value === null ? each.head : each.message_id === this.leaf.value));
@@ -71,9 +74,12 @@ export class ThreadModel {
 
   private over = new AbortController();
   private generation = 0;
+  /** Counts the paths that were chosen: what was read for another one is not shown. */
+  private paths = 0;
   private seen = new Seen();
-  private streams = new Map<string, AbortController>();
   private timer = 0;
+  private due = 0;
+  private reloaded = -BETWEEN;
   private reloading = false;
   private again = false;
 
@@ -84,12 +90,10 @@ export class ThreadModel {
     const own = ++this.generation;
     this.over.abort();
     this.over = new AbortController();
-    this.streams.clear();
     const signal = this.over.signal;
+    let path = 0;
     batch(() => {
-      this.leaf.value = leaf;
-      this.chunks.value = [];
-      this.loading.value = true;
+      path = this.choose(leaf);
       this.error.value = null;
       this.writing.value = NOTHING;
       this.runs.value = new Map();
@@ -97,15 +101,16 @@ export class ThreadModel {
       this.gaps.value = 0;
     });
     this.seen = new Seen();
-    try {
-      await Promise.all([this.readPath(own), this.readThread(own), this.readRuns(own), this.family.readLeaves(this.id)]);
-    } catch (error) {
-      if (own === this.generation) this.error.value = error;
-      return;
-    } finally {
-      if (own === this.generation) this.loading.value = false;
-    }
+    const reads = [this.readThread(own), this.readPath(path), this.readRuns(own), this.family.readLeaves(this.id)];
+    const reasons = (await Promise.allSettled(reads)).map((each) => (each.status === "rejected" ? (each.reason as unknown) : null));
     if (own !== this.generation) return;
+    const [missing] = reasons;
+    if (path === this.paths) this.loading.value = false;
+    if (missing instanceof ApiError && missing.status === 404) {
+      this.error.value = missing;
+      return;
+    }
+    if (path === this.paths) this.failure.value = reasons.find((each) => each !== null) ?? null;
     void this.family.open(this.id, signal);
     void follow(at.thread(this.id, "stream"), signal, (event) => this.hear(event), {
       onState: (open) => {
@@ -120,27 +125,36 @@ export class ThreadModel {
     this.generation += 1;
     this.over.abort();
     clearTimeout(this.timer);
+    this.timer = 0;
+  }
+
+  /** Choose a path, of which nothing is read yet. Returns its number. */
+  private choose(leaf: string | null): number {
+    batch(() => {
+      this.leaf.value = leaf;
+      this.chunks.value = [];
+      this.older.value = null;
+      this.loading.value = true;
+      this.failure.value = null;
+    });
+    return ++this.paths;
   }
 
   /** Show another path of the same thread. */
   async show(leaf: string | null): Promise<void> {
-    const own = this.generation;
-    batch(() => {
-      this.leaf.value = leaf;
-      this.chunks.value = [];
-      this.loading.value = true;
-    });
+    const path = this.choose(leaf);
     try {
-      await this.readPath(own);
+      await this.readPath(path);
     } catch (error) {
-      this.error.value = error;
+      if (path === this.paths) this.failure.value = error;
     } finally {
-      this.loading.value = false;
+      if (path === this.paths) this.loading.value = false;
     }
   }
 
   /** Show a path with a linked message or run, if the shown path has neither: the path that ends there. */
   async reveal(message: string | null, run: string | null): Promise<void> {
+    if (this.error.value !== null) return;
     const shown = this.messages.value;
     if (message !== null) {
       if (!shown.some((each) => each.id === message)) await this.show(message);
@@ -162,13 +176,13 @@ export class ThreadModel {
 
   async readOlder(): Promise<void> {
     const cursor = this.older.value;
-    const own = this.generation;
+    const path = this.paths;
     const leaf = this.leaf.value;
     if (cursor === null || this.reading) return;
     this.reading = true;
     try {
       const page = await this.page(leaf, cursor);
-      if (own !== this.generation || leaf !== this.leaf.value) return;
+      if (path !== this.paths || cursor !== this.older.value) return;
       batch(() => {
         this.chunks.value = [{ key: cursor, messages: page.items.reverse() }, ...this.chunks.value];
         this.older.value = page.next;
@@ -184,10 +198,21 @@ export class ThreadModel {
     return get<Page<Message>>(at.thread(this.id, "messages"), { order: "newest_first", limit: PAGE, leaf_id: leaf, cursor }, this.over.signal);
   }
 
-  private async readPath(own: number): Promise<void> {
+  /** Read the newest page of the path. A path to a message that the thread does not have is replaced by that to the head. */
+  private async readPath(path: number): Promise<void> {
     const leaf = this.leaf.value;
-    const page = await this.page(leaf, null);
-    if (own !== this.generation || leaf !== this.leaf.value) return;
+    let page: Page<Message>;
+    try {
+      page = await this.page(leaf, null);
+    } catch (error) {
+      if (leaf === null || !(error instanceof ApiError) || ![400, 404, 422].includes(error.status)) throw error;
+      if (path !== this.paths) return;
+      this.leaf.value = null;
+      await this.readPath(path);
+      note(`The thread has no message ${brief(leaf, 40)}. This is its end.`, true);
+      return;
+    }
+    if (path !== this.paths) return;
     batch(() => {
       this.chunks.value = [{ key: "newest", messages: page.items.reverse() }];
       this.older.value = page.next;
@@ -211,17 +236,7 @@ export class ThreadModel {
       this.runs.value = new Map(page.items.map((run) => [run.run_id, run]));
       this.requests.value = requests.items;
     });
-    for (const run of page.items) {
-      if (run.attempt > 1) void this.readAttempts(run);
-      if (run.status === "running") this.followRun(run.run_id);
-    }
-  }
-
-  /** A run that was under way when the page opened: its stream from the beginning has what the thread's stream sent before. */
-  private followRun(run: string): void {
-    if (this.streams.has(run)) return;
-    this.streams.set(run, this.over);
-    void follow(at.run(this.id, run, "stream"), this.over.signal, (event) => this.hear(event), { once: true });
+    for (const run of page.items) if (run.attempt > 1) void this.readAttempts(run);
   }
 
   async readAttempts(run: Run): Promise<void> {
@@ -236,11 +251,12 @@ export class ThreadModel {
   }
 
   private hear(event: RunEvent): void {
+    if (event.type === "gap") return this.reloadSoon(30); // a gap may be of no thread
     if (event.thread_id !== this.id || this.seen.has(event)) return;
     this.writing.value = after(this.writing.value, event);
     if (event.type === "message.completed" && !this.addMessage(event)) this.reloadSoon(250);
     if (event.type === "candidate.ended" || ENDS.test(event.type)) this.family.changed(this.id, event.run_id);
-    if (/^(run|hitl)\.|^gap$/.test(event.type)) this.reloadSoon(30);
+    if (/^(run|hitl)\./.test(event.type)) this.reloadSoon(30);
   }
 
   /** Append a completed message at once if it continues the shown path. Returns whether the path has it. */
@@ -257,10 +273,17 @@ export class ThreadModel {
     return true;
   }
 
-  /** Read the end of the path, the runs and the leaves again. */
+  /** Read the end of the path, the runs and the leaves again, at the earliest of the times that were asked for. */
   reloadSoon(milliseconds: number): void {
+    const now = performance.now();
+    const due = Math.max(now + milliseconds, this.reloaded + BETWEEN);
+    if (this.timer !== 0 && this.due <= due) return;
     clearTimeout(this.timer);
-    this.timer = window.setTimeout(() => void this.reload(), milliseconds);
+    this.due = due;
+    this.timer = window.setTimeout(() => {
+      this.timer = 0;
+      void this.reload();
+    }, due - now);
   }
 
   async reload(): Promise<void> {
@@ -269,9 +292,14 @@ export class ThreadModel {
       return;
     }
     this.reloading = true;
+    this.reloaded = performance.now();
     const own = this.generation;
+    const path = this.paths;
+    const before = this.writing.value;
     try {
-      await Promise.all([this.readEnd(own), this.readRuns(own), this.family.readLeaves(this.id), this.readThread(own)]);
+      await Promise.all([this.readEnd(path), this.readRuns(own), this.family.readLeaves(this.id), this.readThread(own)]);
+      if (own === this.generation) this.writing.value = settled(this.writing.value, before, this.messages.value, this.runs.value);
+      if (path === this.paths) this.failure.value = null;
     } catch {
       // the next event reads again
     } finally {
@@ -283,29 +311,14 @@ export class ThreadModel {
     }
   }
 
-  private async readEnd(own: number): Promise<void> {
+  private async readEnd(path: number): Promise<void> {
     const leaf = this.leaf.value;
     const page = await this.page(leaf, null);
-    if (own !== this.generation || leaf !== this.leaf.value) return;
-    const end = page.items.reverse();
-    const first = end[0]?.id;
-    const kept: Chunk[] = [];
-    let joined = first === undefined;
-    for (const chunk of this.chunks.value) {
-      const index = chunk.messages.findIndex((each) => each.id === first);
-      if (index < 0) {
-        kept.push(chunk);
-        continue;
-      }
-      joined = true;
-      if (index > 0) kept.push({ ...chunk, key: `${chunk.key}.`, messages: chunk.messages.slice(0, index) });
-      break;
-    }
+    if (path !== this.paths || leaf !== this.leaf.value) return;
+    const chunks = withEnd(this.chunks.value, page.items.reverse());
     batch(() => {
-      if (joined || page.next !== null || this.chunks.value.length === 0) {
-        if (!joined) this.older.value = page.next;
-        this.chunks.value = [...(joined ? kept : []), { key: "newest", messages: end }];
-      } else this.chunks.value = [{ key: "newest", messages: end }];
+      if (chunks.length === 1) this.older.value = page.next;
+      this.chunks.value = chunks;
     });
   }
 }

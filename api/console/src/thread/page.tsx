@@ -2,12 +2,12 @@
 
 import { createContext } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { ApiError, at, patch, remove } from "../api";
-import { money, tokens } from "../format";
+import { at, patch, remove } from "../api";
+import { count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
 import { can } from "../session";
 import type { Thread } from "../types";
-import { Button, Empty, Problem, Tabs } from "../ui/bits";
+import { Button, Empty, Tabs } from "../ui/bits";
 import { ask, note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
@@ -60,11 +60,7 @@ export function ThreadPage({ id }: { id: string }) {
     k: () => step(model, -1),
     Escape: () => select(null),
   });
-  const error = model.error.value;
-  if (error !== null) {
-    const missing = error instanceof ApiError && error.status === 404;
-    return missing ? <Empty title={`There is no thread ${id}`}><a href={href(["threads"])}>All threads</a></Empty> : <Problem error={error} />;
-  }
+  if (model.error.value !== null) return <Empty title={`There is no thread ${id}`}><a href={href(["threads"])}>All threads</a></Empty>;
   return (
     <Model.Provider value={model}>
       <section class={`thread show-${pane}`}>
@@ -149,8 +145,8 @@ function Head({ model }: { model: ThreadModel }) {
         <span class="hidden-text">{model.connected.value ? "live" : "not connected"}</span>
       </span>
       <span class="spacer" />
-      {usage && (
-        <span class="dim usage" title={`${usage.requests} model requests`}>
+      {usage && usage.requests > 0 && (
+        <span class="dim usage" title={count(usage.requests, "model request")}>
           {tokens(usage.input_tokens + usage.output_tokens)} tokens · {money(usage.cost)}
         </span>
       )}

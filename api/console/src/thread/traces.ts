@@ -11,7 +11,7 @@ export function askTraceTemplate(): void {
     title: "Link to traces",
     body: "{trace_id} stands for the id of the run's trace. This browser keeps the link.",
     confirm: "Save",
-    input: { label: "URL", value: template.value || "https://traces.example.org/trace/{trace_id}", optional: true },
+    input: { label: "URL", value: template.value, placeholder: "https://traces.example.org/trace/{trace_id}", optional: true },
     act: (value) => {
       const url = value.trim();
       if (url !== "" && linkTo(url, "") === null) throw new Error("A link begins with https:// or http://");

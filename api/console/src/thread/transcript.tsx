@@ -1,19 +1,21 @@
 /** The chosen path: messages grouped by run, the newest at the end, older ones read as somebody scrolls up. */
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { brief } from "../format";
 import { go, href, setQuery } from "../router";
 import { can } from "../session";
 import { promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
 import { AnswerForm, callOf, question } from "../ui/answer_form";
-import { Boundary, Button, Empty, Id, Status } from "../ui/bits";
+import { Boundary, Button, Empty, Id, Problem, Status } from "../ui/bits";
 import { Icon } from "../ui/icons";
 import { Code, LongText } from "../ui/long";
 import { cancel } from "./actions";
 import type { Fork } from "./lanes";
 import { LiveView, MessageView } from "./message";
-import type { Chunk, ThreadModel } from "./model";
+import type { ThreadModel } from "./model";
 import { select, useModel } from "./page";
+import type { Chunk } from "./path";
 
 export function Transcript() {
   const model = useModel();
@@ -26,8 +28,9 @@ export function Transcript() {
   const onPath = useMemo(() => new Set(shown.map((each) => each.run_id)), [shown]);
   const selected = model.selection.value;
 
-  // stay at the end while it grows, unless somebody has scrolled away from it
+  // stay at the end while it grows, unless somebody has scrolled away from it; another path is shown from its end
   useLayoutEffect(() => {
+    if (model.loading.value) stuck.current = true;
     if (stuck.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [last?.id, writing, model.requests.value, model.loading.value]);
   useEffect(() => {
@@ -41,7 +44,7 @@ export function Transcript() {
 
   const scroll = (): void => {
     const element = box.current;
-    if (!element) return;
+    if (!element || model.loading.value) return;
     stuck.current = element.scrollTop + element.clientHeight > element.scrollHeight - 60;
     if (element.scrollTop < 1500 && model.older.value !== null) void older(model, element);
   };
@@ -61,6 +64,12 @@ export function Transcript() {
       {chunks.map((chunk, n) => (
         <ChunkView key={chunk.key} chunk={chunk} before={chunks[n - 1]?.messages.at(-1)} box={box} />
       ))}
+      {model.failure.value !== null && (
+        <div class="broken">
+          <Problem error={model.failure.value} />
+          <Button onClick={() => model.open(model.leaf.value)}>Try again</Button>
+        </div>
+      )}
       {live.map((each) => (
         <LiveView key={each.id} message={each} />
       ))}
@@ -89,7 +98,7 @@ export function Transcript() {
       {ended.map((fork) => (
         <Continuations key={fork.seq} fork={fork} />
       ))}
-      {!model.loading.value && shown.length === 0 && waiting.length === 0 && <Empty title="No messages yet">The first prompt begins the thread.</Empty>}
+      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
     </div>
   );
 }
@@ -123,12 +132,6 @@ function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | und
     watch.observe(element.current);
     return () => watch.disconnect();
   }, []);
-  const results = useMemo(() => {
-    const found = new Map<string, Message["content"][number]>();
-    for (const message of chunk.messages) for (const part of message.content) if (part.type === "tool_result") found.set(part.call_id, part);
-    return found;
-  }, [chunk]);
-  const called = useMemo(() => new Set(chunk.messages.flatMap((each) => each.content.flatMap((part) => (part.type === "tool_call" ? [part.id] : [])))), [chunk]);
   if (!near) return <div class="chunk" ref={element} style={{ height: `${height.current}px` }} />;
   const selected = model.selection.value;
   const forks = model.forks.value;
@@ -145,7 +148,7 @@ function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | und
             <Rewinds message={message} before={from} />
             {fork && <Siblings fork={fork} />}
             <Boundary>
-              <MessageView message={message} results={results} called={called} selected={selected?.kind === "message" && selected.id === message.id} />
+              <MessageView message={message} results={model.results.value} beside={model.beside.value} selected={selected?.kind === "message" && selected.id === message.id} />
             </Boundary>
           </div>
         );
@@ -197,15 +200,22 @@ function Rewinds({ message, before }: { message: Message; before: Message | unde
   );
 }
 
-export function Rewound({ attempt, before }: { attempt: Attempt; before: Attempt | undefined }) {
-  const lost = before?.outcome === "lost";
+function Rewound({ attempt, before }: { attempt: Attempt; before: Attempt | undefined }) {
   return (
     <p class="mark rewound">
       <Icon name="again" size={12} />
-      {lost ? "The worker died. " : before?.outcome === "released" ? "The worker was stopped. " : "The attempt failed. "}
-      {attempt.worker_id ? `Taken over by ${attempt.worker_id}` : "Another attempt went on here"}
+      <span>{whyAgain(before, attempt.worker_id ?? "another worker")}</span>
     </p>
   );
+}
+
+/** Why another attempt of a run began. Only the run of a dead worker is taken over. */
+function whyAgain(before: Attempt | undefined, worker: string): string {
+  const error = before?.error ? `${before.error.code}: ${brief(before.error.message, 160)}` : "an error";
+  if (before?.outcome === "lost") return `The worker died. Taken over by ${worker}`;
+  if (before?.outcome === "released") return `The worker released the run. Continued by ${worker}`;
+  if (before?.outcome === "retried") return `Retried after ${error}`;
+  return `Redriven after ${error}`;
 }
 
 function Siblings({ fork }: { fork: Fork }) {

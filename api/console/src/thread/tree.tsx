@@ -4,8 +4,8 @@ import { signal, useComputed, useSignal } from "@preact/signals";
 import type { RefObject } from "preact";
 import { useEffect } from "preact/hooks";
 import { at, get } from "../api";
-import { brief, count } from "../format";
-import { go, href } from "../router";
+import { brief, count, gist } from "../format";
+import { go, href, place } from "../router";
 import { textOf } from "../runs";
 import type { Message, Run } from "../types";
 import { Age, Status } from "../ui/bits";
@@ -42,8 +42,8 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
     for (let up: Node | null = shown.value[current.value]?.node ?? null; up !== null; up = up.parent) found.add(up);
     return found;
   });
-  const leaf = model.path.value?.message_id;
-  useEffect(() => void (cursor.value = null), [leaf]);
+  const leaf = place.value.query.get("leaf");
+  useEffect(() => void (cursor.value = null), [model, leaf]);
   const open = (node: Node): void => {
     if (node.kind === "more") return void attempt(() => model.family.moreCandidates(node.run as Run));
     onOpen();
@@ -139,14 +139,16 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
     >
       <Lanes row={row} active={active} />
       <span class="tree-text">
-        <span class={`tree-name${trunk ? " strong" : ""}`}>
-          <Name node={node} />
-        </span>
-        {node.branch?.labels.map((label) => (
-          <span class="chip label" key={label}>
-            {label}
+        <span class="tree-title">
+          <span class={`tree-name${trunk ? " strong" : ""}`}>
+            <Name node={node} />
           </span>
-        ))}
+          {node.branch?.labels.map((label) => (
+            <span class="chip label" key={label}>
+              {label}
+            </span>
+          ))}
+        </span>
         {trunk && <Tags tags={node.thread.tags} />}
         {trunk && node.thread.agent && <span class="tree-agent">{node.thread.agent}</span>}
       </span>
@@ -182,17 +184,17 @@ function Name({ node }: { node: Node }) {
     return (
       <span class={candidate.status === "failed" ? "bad-text" : ""}>
         {fanOut?.winner === candidate.number && (
-          <span class="winner" title="the judge's choice">
+          <span class="winner" title="the choice of the judge">
             <Icon name="check" size={12} />
           </span>
         )}
-        {brief(text, 90)}
+        {gist(text, 90)}
       </span>
     );
   }
   if (node.kind === "more") return <>more candidates, {(fanOut?.progress.total ?? 0) - (fanOut?.candidates.length ?? 0)} left</>;
   if (node.kind === "job") {
-    const prompt = brief(textOf(run?.input ?? null), 40);
+    const prompt = gist(textOf(run?.input ?? null), 40);
     if (run?.kind !== "fork_many") return <>probe {prompt}</>;
     const all = fanOut?.progress;
     const ended = all ? all.completed + all.failed + all.cancelled : 0;
@@ -281,7 +283,7 @@ function readWords(thread: string, message: string): void {
     .then((found) => {
       const text = textOf(found);
       const call = found.content.find((part) => part.type === "tool_call");
-      words.value = new Map(words.value).set(message, brief(text || (call?.type === "tool_call" ? `${call.name}()` : found.role), 100));
+      words.value = new Map(words.value).set(message, gist(text || (call?.type === "tool_call" ? `${call.name}()` : found.role), 100));
     })
     .catch(() => asked.delete(message));
 }

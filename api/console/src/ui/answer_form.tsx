@@ -1,34 +1,91 @@
 /** The answer to a request: a form made from the JSON schema of its answers, or approval with edited arguments. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { at, post } from "../api";
+import { moment } from "../format";
 import { can } from "../session";
 import type { HitlRequest, Json, JsonObject } from "../types";
 import { countPending } from "../pending";
-import { Button, Problem } from "./bits";
-import { json, visible } from "./long";
+import { Button, Fold, Problem } from "./bits";
+import { Code, json, visible } from "./long";
 import { initial, SchemaInput } from "./schema_input";
 
 /** Milliseconds for which a new form takes no answer: a click that was meant for what was there before answers nothing. */
 const CLICK_TIME = 400;
 
+/** Characters of a field from which on it is folded. */
+const LARGE = 1000;
+const MOST_FIELDS = 50;
+
+/** The field of the payload that has the question. */
+function questionField(payload: JsonObject): string | undefined {
+  return ["question", "message", "reason", "prompt"].find((name) => typeof payload[name] === "string" && payload[name] !== "");
+}
+
 export function question(request: HitlRequest): string {
   const payload = request.payload;
-  for (const name of ["question", "message", "reason", "prompt"]) {
-    if (typeof payload[name] === "string" && payload[name] !== "") return visible(payload[name]);
-  }
+  const field = questionField(payload);
+  if (field !== undefined) return visible(payload[field] as string);
   const call = callOf(request);
   return visible(call ? `Call ${call.name}?` : json(payload));
 }
 
-export function callOf(request: HitlRequest): { name: string; arguments: JsonObject } | null {
-  const found = request.payload.tool_call ?? request.payload.call ?? request.payload;
+/** The field of the payload that has the call, unless the payload itself is the call. */
+function callField(payload: JsonObject): string | undefined {
+  return ["tool_call", "call"].find((name) => payload[name] !== undefined && payload[name] !== null);
+}
+
+export function callOf(request: HitlRequest): { name: string; arguments: Json } | null {
+  const field = callField(request.payload);
+  const found = field === undefined ? request.payload : request.payload[field];
   if (typeof found !== "object" || found === null || Array.isArray(found)) return null;
   const given = found as JsonObject;
   const name = given.name ?? given.tool ?? given.tool_name;
-  const args = given.arguments ?? given.args;
-  if (typeof name !== "string") return null;
-  return { name, arguments: typeof args === "object" && args !== null && !Array.isArray(args) ? args : {} };
+  const args = given.arguments === undefined ? given.args : given.arguments;
+  return typeof name === "string" ? { name, arguments: args === undefined ? {} : args } : null;
+}
+
+interface Shown {
+  name: string;
+  value: Json;
+  large: boolean;
+}
+
+/** The payload but for what is shown as the question and as the call of an approval. */
+function fieldsOf(request: HitlRequest): Shown[] {
+  const { kind, payload } = request;
+  const call = callOf(request);
+  const asked = questionField(payload);
+  if (asked === undefined && call === null) return []; // the whole payload is the question
+  const shown = [asked, kind === "approval" && call !== null ? callField(payload) : undefined];
+  const left = Object.entries(payload).filter(([name]) => !shown.includes(name));
+  const fields: [string, Json][] = left.length > MOST_FIELDS ? [["payload", Object.fromEntries(left)]] : left;
+  return fields.map(([name, value]) => ({ name: visible(name), value, large: json(value).length > LARGE }));
+}
+
+/** What the agent gave beside the question and the call, and what the deadline does. */
+export function Given({ request }: { request: HitlRequest }) {
+  const fields = useMemo(() => fieldsOf(request), [request]);
+  return (
+    <>
+      {fields.map(({ name, value, large }) => (
+        <Fold key={name} title={<span class="fold-words">{name}</span>} open={!large}>
+          <Code value={value} label={name} />
+        </Fold>
+      ))}
+      {request.deadline_at !== null && request.answered_at === null && <AtDeadline at={request.deadline_at} outcome={request.on_deadline} />}
+    </>
+  );
+}
+
+function AtDeadline({ at: deadline, outcome }: { at: string; outcome: JsonObject | null }) {
+  if (outcome === null || !("answer" in outcome)) return <p class="dim">If nobody answers by {moment(deadline)}, the run fails.</p>;
+  return (
+    <div>
+      <p class="dim">If nobody answers by {moment(deadline)}, this is the answer:</p>
+      <Code value={outcome.answer} label="Answer at the deadline" />
+    </div>
+  );
 }
 
 export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?: (answered: HitlRequest) => void }) {
@@ -38,7 +95,6 @@ export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?:
     const timer = setTimeout(() => setReady(true), CLICK_TIME);
     return () => clearTimeout(timer);
   }, []);
-  if (!can("respond")) return <p class="dim">This key may not answer requests.</p>;
   const answer = async (value: Json): Promise<void> => {
     setError(null);
     try {
@@ -50,10 +106,23 @@ export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?:
     }
   };
   return (
-    <fieldset class="answer" disabled={!ready}>
-      {request.kind === "approval" ? <Approve request={request} answer={answer} /> : <Question schema={request.answer_schema} answer={answer} />}
-      {error !== null && <Problem error={error} />}
-    </fieldset>
+    <>
+      <Given request={request} />
+      {can("respond") ? (
+        <fieldset class="answer" disabled={!ready}>
+          {request.kind === "approval" ? (
+            <Approve request={request} answer={answer} />
+          ) : request.kind === "step" ? (
+            <Decide answer={answer} />
+          ) : (
+            <Question schema={request.answer_schema} answer={answer} />
+          )}
+          {error !== null && <Problem error={error} />}
+        </fieldset>
+      ) : (
+        <p class="dim">This key does not have the scope “respond”.</p>
+      )}
+    </>
   );
 }
 
@@ -61,34 +130,10 @@ function Approve({ request, answer }: { request: HitlRequest; answer: (value: Js
   const call = callOf(request);
   const before = visible(json(call?.arguments ?? {}));
   const [mode, setMode] = useState<"ask" | "edit" | "deny">("ask");
-  const [args, setArgs] = useState(before);
   const [reason, setReason] = useState("");
-  const [wrong, setWrong] = useState<string | null>(null);
-  const approveEdited = async (): Promise<void> => {
-    try {
-      const edited = JSON.parse(args) as Json;
-      setWrong(null);
-      await answer({ approved: true, arguments: edited });
-    } catch (error) {
-      setWrong(`not JSON: ${(error as Error).message}`);
-    }
-  };
   if (mode === "edit") {
-    return (
-      <div class="answer-body">
-        <label class="labelled">
-          <span>Arguments of {call?.name ?? "the call"}</span>
-          <textarea class="mono" rows={Math.min(14, args.split("\n").length + 1)} value={args} onInput={(e) => setArgs(e.currentTarget.value)} />
-        </label>
-        {wrong && <Problem error={wrong} />}
-        <div class="actions">
-          <Button kind="primary" icon="check" onClick={approveEdited}>
-            Approve with these
-          </Button>
-          <Button onClick={() => setMode("ask")}>Back</Button>
-        </div>
-      </div>
-    );
+    const send = (edited: Json): Promise<void> => answer({ approved: true, arguments: edited });
+    return <JsonEditor label={`Arguments of ${call?.name ?? "the call"}`} before={before} confirm="Approve with these" send={send} back={() => setMode("ask")} />;
   }
   if (mode === "deny") {
     return (
@@ -119,6 +164,58 @@ function Approve({ request, answer }: { request: HitlRequest; answer: (value: Js
           Edit arguments…
         </Button>
       )}
+    </div>
+  );
+}
+
+/** A value as JSON, to be edited and sent. */
+function JsonEditor(props: { label: string; before: string; confirm: string; send: (value: Json) => Promise<void>; back: () => void }) {
+  const [text, setText] = useState(props.before);
+  const [wrong, setWrong] = useState<string | null>(null);
+  const send = async (): Promise<void> => {
+    try {
+      const value = JSON.parse(text) as Json;
+      setWrong(null);
+      await props.send(value);
+    } catch (error) {
+      setWrong(`not JSON: ${(error as Error).message}`);
+    }
+  };
+  return (
+    <div class="answer-body">
+      <label class="labelled">
+        <span>{props.label}</span>
+        <textarea class="mono" rows={Math.min(14, text.split("\n").length + 1)} value={text} onInput={(e) => setText(e.currentTarget.value)} />
+      </label>
+      {wrong && <Problem error={wrong} />}
+      <div class="actions">
+        <Button kind="primary" icon="check" onClick={send}>
+          {props.confirm}
+        </Button>
+        <Button onClick={props.back}>Back</Button>
+      </div>
+    </div>
+  );
+}
+
+/** The answer for a step whose end is not recorded: whether it was done. */
+function Decide({ answer }: { answer: (value: Json) => Promise<void> }) {
+  const [done, setDone] = useState(false);
+  if (done) {
+    const send = (result: Json): Promise<void> => answer({ action: "done", result });
+    return <JsonEditor label="Result of the step (JSON)" before="null" confirm="Record this result" send={send} back={() => setDone(false)} />;
+  }
+  return (
+    <div class="actions">
+      <Button icon="check" onClick={() => setDone(true)}>
+        It was done…
+      </Button>
+      <Button icon="again" onClick={() => answer({ action: "retry" })}>
+        Do it again
+      </Button>
+      <Button kind="danger" onClick={() => answer({ action: "fail" })}>
+        Fail the step
+      </Button>
     </div>
   );
 }

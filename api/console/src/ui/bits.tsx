@@ -78,6 +78,16 @@ export function Empty({ title, children }: { title: string; children?: Component
   );
 }
 
+/** Says that a search or a filter stopped before the end of the list, and goes on when somebody asks for it. */
+export function SearchEnd({ what, more }: { what: string; more: () => unknown }) {
+  return (
+    <p class="search-end" role="status">
+      <span>{what}</span>
+      <Button onClick={more}>Search further</Button>
+    </p>
+  );
+}
+
 export function Problem({ error }: { error: unknown }) {
   const text = error instanceof Error ? error.message : String(error);
   return (
@@ -96,7 +106,13 @@ export class Boundary extends Component<{ children: ComponentChildren }, { error
   }
 
   override render(): ComponentChildren {
-    return this.state.error === null ? this.props.children : <Problem error={`This cannot be shown: ${String(this.state.error)}`} />;
+    if (this.state.error === null) return this.props.children;
+    return (
+      <div class="broken">
+        <Problem error={`This cannot be shown: ${String(this.state.error)}`} />
+        <Button onClick={() => this.setState({ error: null })}>Try again</Button>
+      </div>
+    );
   }
 }
 

@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Button, Problem } from "./bits";
+import { useOnce } from "./once";
 
 interface Question {
   title: string;
@@ -11,8 +12,19 @@ interface Question {
   /** The name of the button that acts. Without one, the dialog only shows something. */
   confirm?: string;
   danger?: boolean;
-  input?: { label: string; value: string; multiline?: boolean; optional?: boolean };
-  act?: (value: string) => Promise<unknown> | unknown;
+  /** Whether it appears later than the person acted: Enter, which may be meant for something else, then confirms nothing. */
+  late?: boolean;
+  input?: { label: string; value: string; placeholder?: string; multiline?: boolean; optional?: boolean };
+  act?: (value: string, doing: Doing) => Promise<unknown> | unknown;
+}
+
+export interface Doing {
+  /** The Idempotency-Key of the action: the same after a failure, if the value is the same. */
+  key: string;
+  /** Is aborted when the person closes the dialog. */
+  signal: AbortSignal;
+  /** Show how far the action is. */
+  tell: (progress: string) => void;
 }
 
 const asked = signal<Question | null>(null);
@@ -21,6 +33,12 @@ let counter = 0;
 
 export function ask(question: Question): void {
   asked.value = question;
+}
+
+/** Close the dialog and take the messages away: they belong to the caller who is gone. */
+export function dismiss(): void {
+  asked.value = null;
+  notes.value = [];
 }
 
 export function note(text: string, bad = false): void {
@@ -60,17 +78,24 @@ function Dialog({ question }: { question: Question }) {
   const element = useRef<HTMLDialogElement>(null);
   const [value, setValue] = useState(question.input?.value ?? "");
   const [error, setError] = useState<unknown>(null);
+  const [progress, setProgress] = useState("");
+  const over = useRef(new AbortController());
+  const once = useOnce();
   const before = useRef(document.activeElement as HTMLElement | null);
   useEffect(() => {
     element.current?.showModal();
-    element.current?.querySelector<HTMLElement>(`textarea, input, .dialog-foot .button:${question.danger ? "first" : "last"}-child`)?.focus();
-    return () => before.current?.focus?.();
+    element.current?.querySelector<HTMLElement>(`textarea, input, .dialog-foot .button:${question.danger || question.late ? "first" : "last"}-child`)?.focus();
+    return () => {
+      over.current.abort();
+      before.current?.focus?.();
+    };
   }, []);
   const close = (): void => void (asked.value = null);
   const submit = async (): Promise<void> => {
+    if (once.busy) return;
     setError(null);
     try {
-      await question.act?.(value);
+      await once.act(value, async (key) => question.act?.(value, { key, signal: over.current.signal, tell: setProgress }));
       if (asked.value === question) close();
     } catch (found) {
       setError(found);
@@ -78,13 +103,17 @@ function Dialog({ question }: { question: Question }) {
   };
   const ready = !question.input || question.input.optional || value.trim() !== "";
   const keys = (event: KeyboardEvent): void => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || !question.input?.multiline) && ready) {
+    if (event.key === "Enter" && !event.repeat && (event.ctrlKey || event.metaKey || !question.input?.multiline) && ready) {
       event.preventDefault();
       void submit();
     }
   };
+  // Enter that is held down opened the dialog, and does not confirm it
+  const held = (event: KeyboardEvent): void => {
+    if (event.key === "Enter" && event.repeat && (event.target as Element).matches("button")) event.preventDefault();
+  };
   return (
-    <dialog ref={element} class="dialog" aria-labelledby="dialog-title" onClose={close} onCancel={close}>
+    <dialog ref={element} class="dialog" aria-labelledby="dialog-title" onClose={close} onCancel={close} onKeyDown={held}>
       <h2 id="dialog-title">{question.title}</h2>
       {question.body && <div class="dialog-body">{question.body}</div>}
       {question.input && (
@@ -93,15 +122,16 @@ function Dialog({ question }: { question: Question }) {
           {question.input.multiline ? (
             <textarea rows={5} value={value} onInput={(e) => setValue(e.currentTarget.value)} onKeyDown={keys} />
           ) : (
-            <input value={value} onInput={(e) => setValue(e.currentTarget.value)} onKeyDown={keys} />
+            <input value={value} placeholder={question.input.placeholder} onInput={(e) => setValue(e.currentTarget.value)} onKeyDown={keys} />
           )}
         </label>
       )}
+      {progress !== "" && <p role="status">{progress}</p>}
       {error !== null && <Problem error={error} />}
       <div class="dialog-foot">
         <Button onClick={close}>{question.confirm ? "Cancel" : "Close"}</Button>
         {question.confirm && (
-          <Button kind={question.danger ? "danger" : "primary"} disabled={!ready} onClick={submit}>
+          <Button kind={question.danger ? "danger" : "primary"} disabled={!ready || once.busy} onClick={submit}>
             {question.confirm}
           </Button>
         )}

@@ -52,9 +52,10 @@ function More({ left, show }: { left: number; show: () => void }) {
   );
 }
 
-export function json(value: unknown): string {
+/** `indent`: the number of spaces per level, or 0 for one line. */
+export function json(value: unknown, indent = 2): string {
   try {
-    return JSON.stringify(value, null, 2);
+    return JSON.stringify(value, null, indent) ?? "";
   } catch {
     return "(nested too deeply to be shown)";
   }

@@ -7,7 +7,7 @@ export function VirtualList<T>(props: {
   items: readonly T[];
   height: number;
   row: (item: T, index: number) => ComponentChildren;
-  onEnd?: () => void;
+  onEnd?: (() => unknown) | undefined;
   show?: number;
   role?: "tree" | "list";
   label: string;

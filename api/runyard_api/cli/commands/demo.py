@@ -77,16 +77,18 @@ def demo(
         bool, typer.Option("--console", help="Keep servers and workers after the demo. Serve the console until Ctrl-C.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the console. If it is 0 or in use, any free port is used.")
+        int, typer.Option(min=0, max=65535, help="Port of the console. If the port is 0 or in use, any free port is used.")
     ] = 8000,
 ) -> None:
-    """Show order, forks, approvals and recovery on private servers in under a minute, and check each of them.
+    """Show order, forks, approvals and recovery, and check each of them. The demo uses private servers and takes less than a
+    minute.
 
     By default a script answers. If RUNYARD_MODEL names a model, this model answers. Without RUNYARD_MODEL, OPENAI_API_KEY
     selects openai:gpt-5.4-mini, and ANTHROPIC_API_KEY selects anthropic:claude-haiku-5-5.
     """
     check_servers()
-    # A configured database may have other tenants. On private servers the console can also operate the deployment.
+    # On servers that the environment names, the demo has a tenant of its own, because there may be other tenants. On private
+    # servers, the console has no tenant, so that it can also operate the deployment.
     tenant = "" if console and not named_servers() else f"demo-{secrets.token_hex(4)}"
     wide = None if sys.stdout.isatty() and not picture else 108
     stage = Stage(Terminal(file=sys.stdout, width=wide, record=picture is not None))
@@ -117,6 +119,9 @@ def demo(
 def _serve(stage: Stage, process: ApiProcess) -> None:
     """Serve the API and its console until Ctrl-C."""
     with suppress(KeyboardInterrupt), terminable(), process as api:
+        if not api.listens():
+            stage.check(False, "the API serves the console")
+            return
         stage.console.print(f"\n   the console: [bold]{api.url}/console[/]; Ctrl-C stops")
         while True:
             signal.pause()

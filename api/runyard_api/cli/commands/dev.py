@@ -44,7 +44,7 @@ def dev(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Number of worker processes.")] = 1,
     arq_queues: ArqQueues = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Restart the workers when a Python file changes that the app imports.")
+        bool, typer.Option("--reload", help="Restart the workers after a change of a Python file that the app imports.")
     ] = False,
     port: Annotated[
         int,
@@ -52,22 +52,22 @@ def dev(
             envvar="RUNYARD_API_PORT",
             min=0,
             max=65535,
-            help="Port of the HTTP API. If it is 0 or in use, any free port is used.",
+            help="Port of the HTTP API. If the port is 0 or in use, any free port is used.",
         ),
     ] = 8000,
     reset: Annotated[bool, typer.Option("--reset", help="Before the start, delete the data in .runyard/.")] = False,
     configured: Annotated[
         bool,
-        typer.Option(
-            "--configured", help="Use the servers that the environment names, even on other machines, without a question."
-        ),
+        typer.Option("--configured", help="Do not ask before using servers on other machines that the environment names."),
     ] = False,
 ) -> None:
     """Serve an app and the HTTP API on private servers. The command migrates the schema. Data stays in .runyard/.
 
-    If RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL are set in the environment, the servers that they name are used instead.
-    If these servers are on other machines, `dev` asks first, unless --configured is given. It migrates their schema and serves
-    their runs with this app. A COMMAND after `--` runs beside the workers. `dev` ends when this command ends.
+    If RUNYARD_POSTGRES_URL or RUNYARD_REDIS_URL is set in the environment, `dev` uses the server of this URL instead of a
+    private one.
+    If such a server is on another machine, `dev` asks before it uses the server, unless --configured is given. `dev` migrates
+    the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the workers. `dev` ends
+    when this command ends.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
@@ -89,6 +89,7 @@ def dev(
         pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url, arq_queues=arq_queues))
         api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
         _wait_for(pool, console, postgres_url, redis_url)
+        api.listens()
         count = quantities.count(workers, "worker", "workers")
         console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {count}; Ctrl-C stops")
         if not command:
@@ -102,14 +103,16 @@ def dev(
         try:
             code = watch(pool, api, program, console, files=files if reload else None)
         except KeyboardInterrupt:
-            where = "the servers of the environment keep their data" if named_servers() else "the data stays in .runyard/"
+            where = (
+                "the data stays on the servers that the environment names" if named_servers() else "the data stays in .runyard/"
+            )
             console.print(f"\n[bright_black]stopping; {where}[/]")
     raise typer.Exit(code)
 
 
 def _server_lines(postgres_url: str, redis_url: str) -> Iterator[str]:
-    """Yield a line about each server. The line has the URL without passwords. It also says that the server is private, or it
-    names the variable of the URL."""
+    """Yield a line about each server. The line has the URL without passwords. After the URL, the line has the word ``private``
+    or the name of the variable with the URL."""
     named = named_servers()
     for what, variable, url in (("Postgres", location.URL, postgres_url), ("Redis", location.REDIS, redis_url)):
         yield f"{what}: {without_password(url)} ({f'of {variable}' if variable in named else 'private, in .runyard/'})"

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import typer
-from pydantic import ValidationError
 
 from runyard import Client
-from runyard.errors import RunyardError
+from runyard.errors import ConfigurationError, RunyardError
 from runyard.support.location import Location
 from runyard.support.settings import Settings
 
@@ -21,6 +20,15 @@ from ...diagnosis.deployment import of_deployment, of_queues
 from .. import deployment, exit_codes, options
 from ..view import output
 from ..view.output import escape, without_password
+
+OF_CLIENTS: Final = ("postgres_url", "namespace")
+"""The settings that a client over HTTP uses. The client does not know the values that all other settings have in the
+deployment."""
+
+OVER_HTTP: Final = (
+    "over HTTP: workers and queues were checked; `runyard doctor` with a direct connection also checks Postgres, Redis and the "
+    "settings"
+)
 
 _SIGN: Final = {"ok": "[green]●[/]", "warn": "[yellow]▲[/]", "fail": "[red]✗[/]"}
 
@@ -41,11 +49,9 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
     found: list[Finding] = []
     try:
         settings = Settings()
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = f"RUNYARD_{first['loc'][0]}".upper()
-        given = "" if name.endswith("_SECRET") else f", got {first['input']!r}"
-        found.append(Finding("fail", "settings", f"{name}: {first['msg'].lower()}{given}", f"correct {name}"))
+    except ConfigurationError as error:
+        variables = ", ".join(error.details["variables"])
+        found.append(Finding("fail", "settings", error.message, f"correct {variables}"))
         settings = Settings.model_construct()
     place = target.locate()
     found += deployment.wait(_examine(place, target.tenant, settings))
@@ -53,7 +59,7 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
     if as_json:
         output.print_json({"ok": not _failed(found), "findings": found, "settings": shown})
     else:
-        _print(found, shown)
+        _print(found, shown, over_http=is_http(place))
     raise typer.Exit(int(exit_codes.Exit.FAILED_RUN if _failed(found) else exit_codes.Exit.OK))
 
 
@@ -92,10 +98,20 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
     return found
 
 
+def is_http(place: Location) -> bool:
+    """Return whether the deployment is reached over the HTTP API."""
+    return place.url.startswith(("http://", "https://"))
+
+
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:
-    """Return the settings that a worker on this machine would have, each with its source. Passwords are replaced."""
+    """Return the settings that a worker on this machine would have, each with its source. Passwords are replaced.
+
+    Over HTTP, return only the settings OF_CLIENTS, because the deployment has settings of its own.
+    """
     shown = []
     for name in Settings.model_fields:
+        if is_http(place) and name not in OF_CLIENTS:
+            continue
         value, source = getattr(settings, name), _source(settings, name)
         if name in ("postgres_url", "redis_url"):
             value = without_password(place.url if name == "postgres_url" else place.redis or "none")
@@ -121,7 +137,7 @@ def _failed(found: Sequence[Finding]) -> bool:
     return any(finding.level == "fail" for finding in found)
 
 
-def _print(found: Sequence[Finding], shown: Sequence[Setting]) -> None:
+def _print(found: Sequence[Finding], shown: Sequence[Setting], *, over_http: bool) -> None:
     console = output.console()
     for finding in found:
         console.print(f"{_SIGN[finding.level]} {finding.about:<12} {escape(finding.says)}")
@@ -131,6 +147,9 @@ def _print(found: Sequence[Finding], shown: Sequence[Setting]) -> None:
     for setting in (one for one in shown if one.source != "default"):
         console.print(f"  {setting.name:<16} {escape(setting.value)}  [bright_black]{setting.source}[/]")
     defaults = ", ".join(f"{one.name} {one.value}".strip() for one in shown if one.source == "default" and one.value)
-    console.print(f"  [bright_black]by default: {escape(defaults)}[/]")
+    if over_http:
+        console.print(f"  [bright_black]{OVER_HTTP}[/]")
+    elif defaults:
+        console.print(f"  [bright_black]by default: {escape(defaults)}[/]")
     counts = {level: sum(finding.level == level for finding in found) for level in _SIGN}
     console.print(f"\n{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")

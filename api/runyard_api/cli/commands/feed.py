@@ -24,8 +24,8 @@ def feed(
 ) -> None:
     """Print the feed: ended and suspended runs, stored messages, forked threads and deleted threads.
 
-    The command starts at the oldest stored entry, or after --cursor. With --json, each line has a cursor, which continues
-    after this line.
+    The command starts at the oldest stored entry, or after --cursor. With --json, each line has a cursor. To continue after
+    this line, give this cursor as --cursor.
     """
 
     def show(entry: FeedEntry) -> None:

@@ -30,7 +30,9 @@ def fork(
     title: Annotated[str | None, typer.Option(help="Title of the new thread.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag as key=value; may be repeated.")] = None,
     metadata: Annotated[str | None, typer.Option(help="JSON object to store as extra.fork of the new thread.")] = None,
-    keep_usage: Annotated[bool, typer.Option("--keep-usage", help="Continue the usage totals of the source.")] = False,
+    keep_usage: Annotated[
+        bool, typer.Option("--keep-usage", help="Start the usage totals at those of the source instead of at zero.")
+    ] = False,
     agent: options.Agent = None,
     message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Id of the run of the first prompt.")] = None,
@@ -107,13 +109,13 @@ def fork_many(
     judge: Annotated[str | None, typer.Option(help="Agent that chooses the best answer.")] = None,
     max_parallel: Annotated[int, typer.Option(min=1, help="Maximum number of messages to try at once.")] = MAX_PARALLEL,
     run_id: Annotated[
-        str | None, typer.Option(help="Id of the job. A repetition with the same id returns the same job.")
+        str | None, typer.Option(help="Id of the fork job. A repetition with the same id returns the same job.")
     ] = None,
     agent: options.Agent = None,
     wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Try up to 1,000 messages on the same snapshot of a thread. Prints each answer and marks the winner."""
+    """Try up to 1,000 messages on the same snapshot of a thread. The command prints each answer and marks the winner."""
     given = [*(texts or []), *(line.rstrip("\n") for line in file or () if line.strip())]
     if not given:
         raise InvalidInputError("give the messages to try as TEXT, or with --from", field="messages")

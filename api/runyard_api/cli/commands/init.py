@@ -20,6 +20,7 @@ STARTER: Final = {
     "requirements.txt": "requirements.txt",
     "Dockerfile": "Dockerfile.txt",
     ".dockerignore": "dockerignore.txt",
+    ".env.example": "env.example.txt",
     ".gitignore": "gitignore.txt",
 }
 """For each file of the project: the file in this package that has its text. The names differ, because build tools would apply a

@@ -66,12 +66,15 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
 def revoke(
     context: typer.Context, key_id: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key.", show_default=False)]
 ) -> None:
-    """Revoke an API key. Servers refuse it within seconds."""
+    """Revoke an API key. Every API process refuses the key within seconds."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
             if not await client.revoke_key(key_id):
-                raise exit_codes.MissingError(f"no key with the id {key_id} can be revoked, see `runyard keys list`")
+                raise exit_codes.MissingError(
+                    f"the key {key_id} does not exist or is not valid any more; `runyard keys list` shows the valid keys"
+                )
+        output.print_line(f"revoked {key_id}")
 
     deployment.wait(go())
 

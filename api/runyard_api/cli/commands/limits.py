@@ -16,7 +16,10 @@ from ..view.output import escape
 app = typer.Typer(help="Manage the limits of the deployment.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help=f"Name of the limit: one of {', '.join(LIMITS)}.", show_default=False)]
-Subject = Annotated[str | None, typer.Option("--for", help="Tenant or agent of the limit. Default: all without their own.")]
+Subject = Annotated[
+    str | None,
+    typer.Option("--for", help="Tenant or agent of the limit. Default: all tenants or agents without a limit of their own."),
+]
 
 
 @app.command("list")
@@ -39,14 +42,16 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
 def set_(
     context: typer.Context,
     name: Name,
-    most: Annotated[int, typer.Argument(min=0, help="The limit: a number of runs or bytes.", show_default=False)],
+    most: Annotated[int, typer.Argument(min=0, help="The limit, in runs, seconds or bytes.", show_default=False)],
     subject: Subject = None,
 ) -> None:
     """Set a limit. All processes apply it when they next accept or claim a run."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            await client.set_limit(_known(name), most, subject=subject)
+            limit = await client.set_limit(_known(name), most, subject=subject)
+        of = f" for {_subject(limit)}" if _subject(limit) else ""
+        output.console().print(f"{limit.name}{of} is {limit.most}")
 
     deployment.wait(go())
 
@@ -57,14 +62,18 @@ def clear(context: typer.Context, name: Name, subject: Subject = None) -> None:
 
     async def go() -> None:
         async with deployment.connect(context) as client:
-            if not await client.clear_limit(_known(name), subject=subject):
-                output.notes().print("[bright_black]the limit was not set[/]")
+            cleared = await client.clear_limit(_known(name), subject=subject)
+        if cleared:
+            output.console().print(f"cleared {_known(name)}")
+        else:
+            output.notes().print("[bright_black]the limit was not set[/]")
 
     deployment.wait(go())
 
 
 def _subject(limit: Limit) -> str:
-    """Return the tenant or the agent of a limit, or ``each`` for every one. A limit of the deployment has neither."""
+    """Return the tenant or the agent of a limit, or ``each`` if the limit applies to every tenant or agent. A limit of the
+    deployment has no subject."""
     if limit.subject is not None:
         return escape(f'"{limit.subject}"')
     return "each" if limit.name.endswith(("_per_tenant", "_per_agent")) else ""

@@ -73,6 +73,7 @@ def label(
     async def go() -> None:
         async with deployment.connect(context) as client:
             await (client.remove_label(thread, label) if remove else client.set_label(thread, label, message))
+        output.print_line(f"{'removed' if remove else 'set'} {label}")
 
     deployment.wait(go())
 

@@ -44,7 +44,7 @@ def migrate(
     if scheme not in (*POSTGRES, *TABLES):
         raise InvalidInputError(f"only a database has a schema to migrate; got {scheme}://", field="url")
     if grant_to is not None and scheme not in POSTGRES:
-        raise InvalidInputError(f"only roles of Postgres get rights; got {scheme}://", field="grant_to")
+        raise InvalidInputError(f"--grant-to needs a database on Postgres; got {scheme}://", field="grant_to")
     if plan or check:
         if grant_to is not None:
             raise InvalidInputError("--plan and --check change nothing; leave out --grant-to", field="grant_to")
@@ -76,7 +76,7 @@ def grant(url: str, role: str) -> str:
 
 
 def summary_of_tables(done: MigratedTables) -> str:
-    """Return one line about the changes of a migration without functions."""
+    """Return one line about the changes of a migration. The database has no stored functions."""
     if not done.migrations:
         return f"the schema is up to date, at version {done.after}"
     return f"the schema went from version {done.before} to {done.after}"
@@ -86,7 +86,7 @@ def summary(done: Migrated) -> str:
     """Return one line about the changes of a migration."""
     functions = f"{_functions(done)} made or replaced"
     if done.newer_release is not None:
-        functions = f"the functions are those of release {done.newer_release}, which is newer, and stay as they are"
+        functions = f"the functions are those of release {done.newer_release}, which is newer, and were not changed"
     elif not done.changed:
         return f"the schema is up to date, at version {done.after}"
     if not done.migrations:
@@ -103,7 +103,8 @@ def _module(url: str) -> ModuleType:
 
 
 def _show_plan(url: str, *, check: bool) -> None:
-    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if there is such a file."""
+    """Print the files that :func:`migrate` would apply. With ``check``, raise SchemaMismatch if :func:`migrate` would apply a
+    file."""
     if url.partition(":")[0] in POSTGRES:
         from runyard_backends.postgres.migrate import plan
 

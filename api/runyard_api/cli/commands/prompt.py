@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from runyard import Client
+from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError
 from runyard.models import ROOT_ID, MultitaskStrategy, Priority
 
@@ -41,12 +43,14 @@ def prompt(
             help="Number of errors after which the run fails. Default: only temporary errors of a provider are retried."
         ),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="If the thread is busy: enqueue, reject, interrupt or rollback.")] = "enqueue",
+    strategy: Annotated[
+        str, typer.Option(help="What to do if the thread is busy: enqueue, reject, interrupt or rollback.")
+    ] = "enqueue",
     metadata: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE|JSON",
-            help="Metadata of the run, a text under a key or a JSON object. May be repeated. Webhooks and `runs show` have it.",
+            help="Metadata of the run, as KEY=VALUE or a JSON object. May be repeated. Webhooks and `runs show` contain it.",
         ),
     ] = None,
     webhook: Annotated[
@@ -108,6 +112,7 @@ def respond(
 
     async def go() -> None:
         async with deployment.connect(context) as client:
+            suspended_at = await _suspensions(client, thread) if stream else {}
             answered = await client.respond(
                 thread,
                 _json_or_text(answer) if approve is None else approve,
@@ -122,8 +127,15 @@ def respond(
                 else:
                     output.print_line(f"answered {answered.request_id}")
                 return
-            handle = client.handle(thread, answered.run_id)
-            await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
+            await waiting.follow(
+                client,
+                client.handle(thread, answered.run_id),
+                wait=wait,
+                stream=stream,
+                timeout=wait_timeout,
+                as_json=as_json,
+                after=suspended_at.get(answered.run_id),
+            )
 
     deployment.wait(go())
 
@@ -190,6 +202,15 @@ def cancel(
                 output.print_line(output.cancelled_words(cancelled))
 
     deployment.wait(go())
+
+
+async def _suspensions(client: Client, thread: str) -> dict[str, str | None]:
+    """Find the runs of the thread that wait for an answer. Return, by run id, the id of the last event of each run. The command
+    that started a run has printed all events up to this one.
+    """
+    page = await client.requests(thread)
+    runs = [await client.run(thread, run_id) for run_id in {r.run_id: None for r in page.items} if run_id is not None]
+    return {run.run_id: run.event_id for run in runs if run.status is RunStatus.SUSPENDED}
 
 
 def _moment(value: str | None) -> datetime | None:

@@ -62,8 +62,8 @@ def show(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show one run: its times, tokens, cost and tracebacks, and the timeline of its attempts, model requests, tools, steps and
-    questions."""
+    """Show one run: its times, tokens, cost and tracebacks, and the timeline of its attempts, model requests, tools, steps,
+    questions and waits."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -91,8 +91,8 @@ def candidates(
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the candidates of a fan-out with status, tokens and answer. The fan-out may still run. The tracebacks of errors
-    follow below the list."""
+    """List the candidates of a fan-out with status, tokens and answer. The fan-out can still be running. The tracebacks of
+    errors follow below the list."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -255,8 +255,8 @@ def cancel(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the messages of the runs in their conversations.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Cancel runs. A cancelled run stores nothing more. If an id names no run, no run is cancelled. A run that has ended is
-    reported, and the others are cancelled."""
+    """Cancel runs. A cancelled run stores nothing more. If one of the ids names no run, the command cancels no run. The command
+    reports runs that have ended, and cancels the others."""
 
     async def go() -> list[tuple[Run, RunEndedError | None]]:
         async with deployment.connect(context) as client:
@@ -331,7 +331,8 @@ async def _cancelled(client: Client, run: Run, keep: bool) -> tuple[Run, RunEnde
 
 
 async def _progress(client: Client, run: Run) -> FanOutProgress | None:
-    """Return the progress of a fan-out. Return None for a run of another kind, and after its result expired."""
+    """Return the progress of a fan-out. Return None in two cases: the run is no fan-out, or the result of the fan-out has
+    expired."""
     if run.kind == "fork_many":
         with suppress(ResultExpiredError):
             return await client.fan_out_progress(run.thread_id, run.run_id)

@@ -16,6 +16,7 @@ import typer
 
 from runyard.errors import InvalidInputError
 
+from ... import quantities
 from .. import deployment, options
 from ..view import import_report, output
 
@@ -42,7 +43,13 @@ def export(
     if as_json and file != "-":
         output.print_json(asdict(done))
         return
-    output.say(f"exported {done.threads} threads, {done.messages} messages, {done.runs} runs, {done.requests} requests")
+    numbers = (
+        quantities.count(done.threads, "thread", "threads"),
+        quantities.count(done.messages, "message", "messages"),
+        quantities.count(done.runs, "run", "runs"),
+        quantities.count(done.requests, "request", "requests"),
+    )
+    output.say(f"exported {', '.join(numbers)}")
     for thread_id, what in done.notes[: import_report.NOTES_SHOWN]:
         output.say(f"not exported: {thread_id}: {what}")
 

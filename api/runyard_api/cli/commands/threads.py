@@ -147,12 +147,15 @@ def delete(
     forks: Annotated[bool, typer.Option("--forks", help="First delete all its forks.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="First cancel its live runs.")] = False,
     erase: Annotated[
-        bool, typer.Option("--erase", help="Also blank the thread's own messages in every fork that shows them.")
+        bool,
+        typer.Option("--erase", help="Also remove the content of the thread's own messages in every fork that shows them."),
     ] = False,
 ) -> None:
     """Delete a thread. Its forks keep the messages that they show, unless --erase is given."""
     if forks and erase:
-        raise InvalidInputError("give --forks or --erase, not both: no fork is left to show a message")
+        raise InvalidInputError(
+            "give --forks or --erase, not both: --forks deletes all forks, so --erase finds no fork with messages to remove"
+        )
 
     async def go() -> None:
         async with deployment.connect(context) as client:
@@ -172,8 +175,8 @@ def tree(
     full: Annotated[bool, typer.Option("--full", help="Show every turn of long stretches without a fork.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw a thread as a graph, with its branches. The graph also has its ancestors, all their forks, and the children of their
-    runs."""
+    """Draw a thread as a graph, with its branches. The graph also has the thread's ancestors, all forks of these threads, and
+    the children of their runs."""
 
     async def go() -> thread_tree.ThreadTree:
         async with deployment.connect(context) as client:

@@ -41,7 +41,7 @@ def usage(
         rows,
         empty=f"no run ended from {found.since} to {found.until}",
     )
-    until_when = quantities.clock(found.counted_until) or "no time: no worker has counted yet"
+    until_when = quantities.clock(found.counted_until) or "no time, because no worker has counted the usage yet"
     output.notes().print(f"[bright_black]complete until {until_when}[/]")
 
 

@@ -34,7 +34,7 @@ def add(
     all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Send the events of all tenants.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Add a webhook. It sends later events to a URL. If RUNYARD_WEBHOOK_SECRET is set here (over HTTP: at the server), print
+    """Add a webhook, which sends later events to a URL. If RUNYARD_WEBHOOK_SECRET is set here (over HTTP: at the server), print
     the secret."""
 
     async def go() -> None:
@@ -48,7 +48,7 @@ def add(
         if webhook.secret is not None:
             output.console().print(f"secret  {webhook.secret}")
         else:
-            where = f"`runyard webhooks secret {webhook.webhook_id}` where RUNYARD_WEBHOOK_SECRET is set shows its secret"
+            where = f"where RUNYARD_WEBHOOK_SECRET is set, `runyard webhooks secret {webhook.webhook_id}` prints its secret"
             output.notes().print(f"[bright_black]{escape(where)}[/]")
 
     deployment.wait(go())
@@ -115,6 +115,7 @@ def remove(context: typer.Context, webhook_id: WebhookArg) -> None:
         async with deployment.connect(context) as client:
             if not await client.remove_webhook(webhook_id):
                 raise _missing(webhook_id)
+        output.print_line(f"removed {webhook_id}")
 
     deployment.wait(go())
 
@@ -164,7 +165,7 @@ def _tell(found: WebhookSecret | None, webhook_id: str | None, *, as_json: bool)
         output.print_json(found)
         return
     output.print_line(found.secret)
-    both = f"; version {found.version - 1} signs too until {quantities.clock(found.both_until)}" if found.both_until else ""
+    both = f"; version {found.version - 1} also signs until {quantities.clock(found.both_until)}" if found.both_until else ""
     output.notes().print(f"[bright_black]version {found.version}{both}[/]")
 
 
@@ -218,7 +219,7 @@ def redeliver(
         async with deployment.connect(context) as client:
             if not await client.redeliver_webhook(delivery_id):
                 raise exit_codes.MissingError(
-                    f"delivery {delivery_id} does not exist or is pending, or its webhook was removed"
+                    f"delivery {delivery_id} cannot be sent again: it does not exist, is pending, or its webhook was removed"
                 )
 
     deployment.wait(go())

@@ -50,7 +50,7 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
             escape(worker.worker_id),
             f"[{_STYLE[state(worker)]}]{state(worker)}[/]",
             quantities.duration(worker.silent_for),
-            f"{'?' if busy is None else busy}/{worker.slots}",
+            str(worker.slots) if busy is None else f"{busy}/{worker.slots}",
             escape(worker.app_version or ""),
             escape(", ".join(worker.queues)),
             escape(", ".join(worker.agents)),
@@ -89,15 +89,16 @@ def drain(
     else:
         output.print_line(found.worker_id)
         runs = "runs have" if busy is None else quantities.count(busy, "run has", "runs have")
-        what = "has ended" if wait else f"takes nothing more and ends when its {runs} ended" if busy != 0 else "ends now"
-        output.notes().print(f"[bright_black]it {what}[/]")
+        what = "has ended" if wait else f"claims no more runs and ends when its {runs} ended" if busy != 0 else "ends now"
+        output.notes().print(f"[bright_black]the worker {what}[/]")
 
 
 @app.command()
 def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
-    """Print the stack of each thread and each task of a worker. This also works while user code blocks its event loop.
+    """Print the stack of each thread and each task of a worker. This also works while user code blocks the worker's event
+    loop.
 
-    The worker needs a port (RUNYARD_METRICS_PORT). By default it sends its stacks only to callers on its own machine.
+    The worker needs a port (RUNYARD_METRICS_PORT). By default, the worker sends its stacks only to callers on its own machine.
     RUNYARD_REMOTE_STACKS=true allows callers on other machines. Without a port, `kill -USR1 PID` writes the stacks of the
     worker's threads to its standard error.
     """

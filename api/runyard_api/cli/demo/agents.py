@@ -8,7 +8,7 @@ from typing import Any, Final
 from runyard.agents.default_model import default_model
 from runyard.app import App
 from runyard.execution.context import RunContext
-from runyard.models import Message, ToolCallPart, ToolResultPart
+from runyard.models import Message, ToolCallPart, ToolResultPart, Usage
 
 ANSWERS: Final = {
     "Three days off. Where to?": "Lisbon: tiled houses, custard tarts, and the sea at the end of a tram line.",
@@ -20,7 +20,7 @@ ANSWERS: Final = {
     "And if we just stayed at home?": "You would save six hundred euros and miss the tarts.",
 }
 TOKEN_SECONDS: Final = 0.02
-"""Seconds between two words."""
+"""Seconds between two words of a scripted answer."""
 STEP_SECONDS: Final = 1.5
 """Seconds between the payment and the answer. The demo kills the worker in this time."""
 
@@ -34,7 +34,7 @@ def says(prompt: str, text: str) -> bool:
 
 
 async def scripted(ctx: RunContext) -> None:
-    """Book with approval, settle a bill in two steps, and answer every other prompt."""
+    """Book a train after an approval, settle a bill in two steps, and answer every other prompt."""
     prompt = ctx.input.text if ctx.input else ""
     if prompt == "Book the sleeper":
         await _book(ctx)
@@ -70,7 +70,7 @@ async def _book(ctx: RunContext) -> None:
     call = ToolCallPart(id=f"{ctx.run_id}-book", name="book", arguments={"train": "sleeper", "price": 120})
     own = [message for message in await ctx.history() if message.run_id == ctx.run_id]
     if not any(message.tool_calls for message in own):
-        await ctx.append(Message.assistant([call], stop_reason="tool_calls"))
+        await ctx.append(Message.assistant([call], stop_reason="tool_calls", usage=_usage(ctx, call.name)))
     approval = await ctx.approve(call, "Book the sleeper for 120 €?")
     content = await ctx.step(_reserve, key=call.id) if approval else "refused"
     await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=content, is_error=not approval)))
@@ -81,7 +81,7 @@ async def _settle(ctx: RunContext) -> None:
     call = ToolCallPart(id=f"{ctx.run_id}-pay", name="pay", arguments={"euros": 120})
     own = [message for message in await ctx.history() if message.run_id == ctx.run_id]
     if not any(message.tool_results for message in own):
-        await ctx.append(Message.assistant([call], stop_reason="tool_calls"))
+        await ctx.append(Message.assistant([call], stop_reason="tool_calls", usage=_usage(ctx, call.name)))
         paid = await ctx.step(_pay, key=call.id)
         await ctx.append(Message.tool(ToolResultPart(call_id=call.id, content=paid)))
     await asyncio.sleep(STEP_SECONDS)
@@ -101,7 +101,13 @@ async def _say(ctx: RunContext, text: str) -> None:
     for n, word in enumerate(words):
         await ctx.stream_text(word if n == len(words) - 1 else f"{word} ")
         await asyncio.sleep(TOKEN_SECONDS)
-    await ctx.append(Message.assistant(text, stop_reason="stop"))
+    await ctx.append(Message.assistant(text, stop_reason="stop", usage=_usage(ctx, text)))
+
+
+def _usage(ctx: RunContext, text: str) -> Usage:
+    """Return the usage of a scripted answer, in which each word counts as a token."""
+    asked, said = (len(each.split()) for each in (ctx.input.text if ctx.input else "", text))
+    return Usage(requests=1, input_tokens=asked, output_tokens=said, seconds=said * TOKEN_SECONDS)
 
 
 def _app() -> App:

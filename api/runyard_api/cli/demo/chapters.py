@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 THREAD: Final = "trip"
 FORK: Final = "trip-by-train"
 RUN_SECONDS: Final = 20.0 if MODEL is None else 120.0
-"""Seconds that one run of the demo may take."""
+"""Maximum seconds of one run of the demo."""
 SAMPLES: Final = 15
+MEASURED: Final = "figures-"
+"""The beginning of the ids of the threads that are measured."""
 WHERE: Final = "Three days off. Where to?"
 THREE: Final = {"hotel": "Find me a hotel", "museum": "And a museum", "beach": "And a beach"}
 PACK: Final = "What should I pack?"
@@ -132,12 +134,12 @@ async def measure(stage: Stage, client: Client) -> None:
     answered: list[float] = []
     forked: list[float] = []
     for n in range(SAMPLES):
-        run = await _run(client, f"figures-{n}", "ok", agent="echo")
+        run = await _run(client, f"{MEASURED}{n}", "ok", agent="echo")
         assert run.started_at
         picked_up.append((run.started_at - run.accepted_at).total_seconds())
-        answered.append(await _answered(client, f"figures-{n}"))
+        answered.append(await _answered(client, f"{MEASURED}{n}"))
     for n in range(SAMPLES):
-        request = ForkRequest(src="figures-0", new=f"figures-0-{n}")
+        request = ForkRequest(src=f"{MEASURED}0", new=f"{MEASURED}0-{n}")
         began = time.perf_counter()
         await client.backend.threads.fork(request)
         forked.append(time.perf_counter() - began)
@@ -156,8 +158,8 @@ async def _type(stage: Stage, handle: RunHandle) -> None:
 
 
 async def _until(handle: RunHandle, *types: str, role: str | None = None) -> float:
-    """Wait for the first event of one of ``types`` after the last stop of the run. Return the time at which it arrived
-    (perf_counter).
+    """Wait for the first event with one of ``types`` that comes after the last stop of the run. Return the time (perf_counter)
+    at which the event arrived.
 
     ``role``: the role of the event's message, or None for any event.
     """

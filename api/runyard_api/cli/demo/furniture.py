@@ -6,7 +6,7 @@ from typing import Final
 
 from runyard import Client
 
-from .chapters import FORK, PACK, RUN_SECONDS, THREAD, TRAIN
+from .chapters import FORK, MEASURED, PACK, RUN_SECONDS, THREAD, TRAIN
 
 THREE_WAYS: Final = ("And a beach", "And a museum", "I would rather go by train")
 PLAN: Final = """\
@@ -28,13 +28,15 @@ total = 120 + 310
 
 
 async def furnish(client: Client) -> None:
-    """Make runs and threads of every kind. Some runs wait for a human. Return when all other runs have ended."""
+    """Make runs and threads of every kind, in place of those that were measured. Some runs wait for a human. Return when all
+    other runs have ended."""
+    await _delete_measured(client)
     await client.update_thread(THREAD, title="A trip to Lisbon", tags={"team": "travel", "tier": "gold"})
     handles = [
         await client.regenerate(THREAD, message=PLAN, agent="echo"),
         await client.enqueue("invoice-7", "The invoice of last month", agent="unlucky", run_id="invoice"),
         await client.enqueue("invoice-8", "The invoice of this month", agent="unlucky"),
-        await client.enqueue("figures-1", "Are you there?", agent="echo"),
+        await client.enqueue("greeting", "Are you there?", agent="echo"),
     ]
     for handle in handles:
         await handle.result(RUN_SECONDS)
@@ -49,3 +51,11 @@ async def furnish(client: Client) -> None:
     for thread_id, text, agent in (("trip-by-night", "Book the sleeper", None), ("hotel-3", "A room with a view", "doubtful")):
         await (await client.enqueue(thread_id, text, agent=agent)).result(RUN_SECONDS)
     await client.enqueue("trip-by-night", "And a beach")
+
+
+async def _delete_measured(client: Client) -> None:
+    """Delete the threads of the measurement. Their number hides the others in the lists of the console."""
+    page = await client.threads(newest_first=True, limit=200)
+    for thread in page.items:
+        if thread.thread_id.startswith(MEASURED):
+            await client.delete_thread(thread.thread_id)

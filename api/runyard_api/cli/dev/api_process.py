@@ -12,7 +12,9 @@ from .processes import OwnedProcess
 
 HOST: Final = "127.0.0.1"
 RESTART_SECONDS: Final = 5.0
-"""Seconds between two starts."""
+"""Minimum seconds between two starts of the process."""
+CONNECT_SECONDS: Final = 0.05
+"""Seconds between two attempts to connect to the process."""
 
 
 class ApiProcess:
@@ -45,6 +47,17 @@ class ApiProcess:
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
+
+    def listens(self) -> bool:
+        """Wait until the process accepts connections. Return False if it ended before."""
+        while self._process.exit_code is None:
+            try:
+                socket.create_connection((HOST, self.port), timeout=1).close()
+            except OSError:
+                time.sleep(CONNECT_SECONDS)
+            else:
+                return True
+        return False
 
     def revive(self) -> int | None:
         """If the process has ended, start it again. Return the exit code of the ended process, or None if no process was

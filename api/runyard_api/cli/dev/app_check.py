@@ -19,8 +19,8 @@ from ..view import output
 
 
 def imported_files(app: str, folder: Path) -> set[Path]:
-    """Return the files below ``folder`` of all loaded modules. Add the files of modules that their import statements may load
-    later.
+    """Return the files below ``folder`` that the app imports: the files of all loaded modules, and the files that their import
+    statements name and may load later.
 
     A file that an import statement names is included, even if it cannot be parsed. The packages of a virtual environment in
     ``folder`` are not included.
@@ -51,7 +51,7 @@ def named_in(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def places(base: Path, name: str) -> Iterator[Path]:
-    """Yield the files of the module ``name`` below ``base``, and of the packages that contain it."""
+    """Yield the files below ``base`` that define the module ``name`` or a package that contains this module."""
     for part in name.split("."):
         base = base / part
         yield from (path for path in (base.with_name(f"{part}.py"), base / "__init__.py") if path.is_file())

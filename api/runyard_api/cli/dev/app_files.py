@@ -40,6 +40,6 @@ def _load(app: str) -> tuple[set[Path], RunyardError | None]:
     module = "runyard_api.cli.dev.app_check"
     done = subprocess.run([sys.executable, "-P", "-m", module, app], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        return set(), InvalidInputError(f"the import of {app} ended its process with status {done.returncode}", field="app")
+        return set(), InvalidInputError(f"the process that imported {app} exited with status {done.returncode}", field="app")
     found = json.loads(done.stdout.splitlines()[-1])
     return {Path(file) for file in found["files"]}, from_dict(found["error"]) if found["error"] else None

@@ -1,4 +1,4 @@
-"""SIGTERM as Ctrl-C, for commands that own other processes."""
+"""Handle SIGTERM like Ctrl-C in commands that own other processes."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ class OwnedProcess:
     started.
 
     ``owned``: True for a command of runyard. The standard input of such a command is a pipe from this process. The command
-    stops when the pipe closes. It does not get the terminal's Ctrl-C. ``log``: the file to which the child's output is
-    appended, or None for the output of this process.
+    stops when the pipe closes. The terminal's Ctrl-C does not reach the command. ``log``: the file to which the output of the
+    child process is appended, or None for the output of this process.
     """
 
     def __init__(

@@ -66,13 +66,13 @@ def check_servers(*, configured: bool = False) -> None:
     if sys.stdin.isatty() and typer.confirm(f"{words}: migrate these servers and serve their runs with this app?"):
         return
     raise InvalidInputError(
-        f"{words} names servers of another machine, which this command would migrate and serve: unset it, or use "
-        "`runyard dev --configured`"
+        f"{words} names a server on another machine. `runyard dev` migrates the schema of a named server and serves its runs. "
+        "Unset the variable, or agree with `runyard dev --configured`"
     )
 
 
 def is_local(url: str) -> bool:
-    """Return True if every host of ``url`` is this machine. These hosts are loopback addresses, ``localhost`` and sockets.
+    """Return True if every host of ``url`` is this machine: a loopback address, ``localhost`` or a socket.
 
     If a URL of Postgres has no host, PGHOST names the host. A URL with a service file is not local, because the file may name
     any host.
@@ -97,10 +97,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Remove all data of the servers of ``folder``, also data outside the folder. The caller must hold the lock of
-    ``folder``.
+    """Remove all data of the servers of ``folder``, also data outside the folder. The caller must hold the lock of ``folder``.
 
-    The lock's file stays. Otherwise a second ``runyard dev`` would make and lock a new file beside the first one.
+    Keep the lock file. Without it, a second ``runyard dev`` could make and lock a new file while the caller still holds the
+    lock.
     """
     for lock in folder.glob(SERVER_LOCKS):
         _wait_for_end(lock)

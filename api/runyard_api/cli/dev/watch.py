@@ -41,11 +41,12 @@ def watch(
             console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
         if codes := pool.dead():
             pause = min(pause * 2 or 0.5, 10.0)
-            again = "when a file changes" if files else f"in {pause:g} s"
+            killed = all(code < 0 for code in codes)  # by a signal; any other end is an error that a change may correct
+            again = f"in {pause:g} s" if files is None or killed else "when a file changes"
             console.print(f"[red]●[/] a worker ended with code {codes[0]}; starting it again {again}")
-        if files is None and len(pool.processes) < pool.count:
-            time.sleep(pause)
-            pool.start()
+            if files is None or killed:
+                time.sleep(pause)
+                pool.start()
     raise AssertionError("the iterator over changes ended")
 
 

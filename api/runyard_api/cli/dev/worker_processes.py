@@ -59,7 +59,7 @@ class WorkerProcesses:
             drain.join()
 
     def start(self) -> None:
-        """Start workers until there are ``count``."""
+        """Start workers until ``count`` worker processes exist."""
         while len(self.processes) < self.count:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 

@@ -1,8 +1,9 @@
-"""Draw a tree of threads as a graph of turns. The oldest turn is on top. Each line of conversation has a column, called lane.
+"""Draw a tree of threads as a graph of turns. The oldest turn is on top. Each line of conversation has a column, which the code
+calls a graph lane.
 
 This module makes rows of text from :class:`Turn` objects, without I/O. A turn is a run with its messages, or a single message
-without a run. A fork has its parent's turns before the cut. Therefore the turns of all threads form one tree. A lane splits at
-each fork.
+without a run. A fork has its parent's turns before the cut. Therefore the turns of all threads form one tree. A column splits
+at each fork.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the graph: its lanes, and its turn or None. ``hidden``: the number of turns that are not shown at this
-    line."""
+    """One line of the graph: its columns (``lanes``), and its turn or None. ``hidden``: the number of turns that are not shown
+    at this line."""
 
     lanes: str
     turn: Turn | None = None
@@ -99,7 +100,7 @@ def _by_age(turns: Iterable[Turn]) -> list[Turn]:
 
 
 def _heirs(turn: Turn, heirs: Sequence[Turn]) -> list[Turn]:
-    """Return the turns after ``turn``: first the turn in the same lane, then the turns that open lanes."""
+    """Return the turns after ``turn``: first the turn in the same column, then the turns that open columns."""
     return sorted(heirs, key=lambda heir: (heir.thread_id != turn.thread_id, heir.status in ("failed", "dead", "cancelled")))
 
 
@@ -116,7 +117,7 @@ def _line(lanes: Sequence[str | None], lane: int, node: str) -> str:
 
 
 def _fork_line(lanes: Sequence[str | None], lane: int, opened: Sequence[int]) -> str:
-    """Return ``├─┬─╮`` from ``lane`` to each lane in ``opened``, across the lanes in between."""
+    """Return ``├─┬─╮`` from the column ``lane`` to each column in ``opened``, across the columns in between."""
     last = max(opened)
     cells: list[str] = []
     for place, key in enumerate(lanes):
@@ -132,7 +133,7 @@ def _fork_line(lanes: Sequence[str | None], lane: int, opened: Sequence[int]) ->
 
 
 def _stretches(known: dict[str, Turn], children: dict[str | None, list[Turn]]) -> dict[str, list[str]]:
-    """Return the hidden turns of each long stretch without forks, ends or failures, by the first hidden turn."""
+    """Return the turns to hide in each long stretch without forks, ends or failures. The key is the first hidden turn."""
 
     def plain(turn: Turn) -> bool:
         return len(children.get(turn.key, [])) == 1 and not turn.refs and turn.status in ("completed", "stored")

@@ -36,7 +36,7 @@ class Printer:
 
     def __init__(self, out: Console, notes: Console | None = None) -> None:
         self.out, self.notes = out, notes
-        self.streamed: set[str] = set()
+        self.printed: set[str] = set()
         self.open_line = False
         self.text = ""
 
@@ -57,7 +57,7 @@ class Printer:
             self.open_line = False
 
     def _message_delta(self, data: dict[str, Any]) -> None:
-        self.streamed.add(str(data.get("message_id")))
+        self.printed.add(str(data.get("message_id")))
         self._type(str(data.get("text", "")))
 
     def _message_completed(self, data: dict[str, Any]) -> None:
@@ -67,7 +67,9 @@ class Printer:
                 content = part.get("content")
                 words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
                 self._note(f"[yellow]  → {escape(words[:200])}[/]")
-        if message.get("role") == "assistant" and str(data.get("message_id") or message.get("id")) not in self.streamed:
+        message_id = str(data.get("message_id") or message.get("id"))
+        if message.get("role") == "assistant" and message_id not in self.printed:
+            self.printed.add(message_id)
             parts = message.get("content") or []
             self._type("".join(part.get("text", "") for part in parts if part.get("type") == "text"))
         self.finish()

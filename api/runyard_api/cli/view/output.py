@@ -1,7 +1,7 @@
 """The output of commands: tables and sentences for people, JSON for programs.
 
-Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) selects JSON. rich decides
-whether the output has colours. Control characters in stored text do not reach a terminal. A console prints visible signs in
+Every command writes through this module. The option ``--json`` (:mod:`runyard_api.cli.options`) selects JSON. rich determines
+whether the output has colors. Control characters in stored text do not reach a terminal. A console prints visible signs in
 their place. JSON escapes them.
 """
 
@@ -55,7 +55,7 @@ class Terminal(Console, RenderHook):
         self.push_render_hook(self)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Wrap the objects that rich prints."""
+        """Return the objects that rich prints, with visible signs in place of control characters."""
         return [_Legible(renderable) for renderable in renderables]
 
 
@@ -124,7 +124,7 @@ def print_json_line(value: Any) -> None:
 
 
 def status(value: str) -> str:
-    """Return markup of the status of a run or of a candidate in its colour."""
+    """Return the status of a run or of a candidate as markup, in the color of this status."""
     return f"[{STATUS_STYLE[value]}]{value}[/]"
 
 
@@ -152,7 +152,7 @@ def question(request: HitlRequest) -> str:
 def cancelled_words(run: Run) -> str:
     """Return the status of a run after its cancel, in words."""
     asked = run.cancel_requested_at is not None and not run.ended
-    return "cancelling: its worker stops it" if asked else str(run.status)
+    return "cancelling: the worker stops the run" if asked else str(run.status)
 
 
 def marked(shown: str, damaged: Sequence[str]) -> str:

@@ -25,13 +25,13 @@ MAX_PATH_MESSAGES: Final = 500
 MAX_CHILD_THREADS: Final = 100
 """Maximum number of threads of children in the graph."""
 MAX_CHILD_RUNS: Final = 1000
-"""Maximum number of descendants to read of the runs of one thread."""
+"""Maximum number of children to read for the runs of one thread, at all levels."""
 
 
 @dataclass
 class ThreadTree:
-    """The threads of one graph and their turns. The threads are the oldest ancestor of a thread, all forks of this ancestor,
-    and the threads of their children. The oldest thread is first.
+    """The threads of one graph and their turns. The graph contains the oldest ancestor of a thread, all forks of this ancestor,
+    and each thread on which a run of these threads started a child. The oldest thread is first.
 
     ``more_children``: True if the graph does not have all children.
     """
@@ -60,7 +60,8 @@ class ThreadTree:
             self.turns[key].refs.append(ref)
 
     def link(self, children: Iterable[ChildRun]) -> None:
-        """Connect the turns of ``children`` with the turns of the runs that started them. A turn that has a parent keeps it."""
+        """Connect the turns of ``children`` with the turns of the runs that started them. A turn that already has a parent
+        stays unchanged."""
         of_run = {(turn.thread_id, turn.run_id): turn for turn in self.turns.values()}
         for child in children:
             turn = of_run.get((child.thread_id, child.run_id))

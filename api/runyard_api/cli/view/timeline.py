@@ -11,9 +11,9 @@ from . import output
 from .output import escape
 
 _STATUS_STYLE = {
-    **dict.fromkeys(("completed", "done", "ok", "answered"), "green"),
+    **dict.fromkeys(("completed", "done", "ok", "answered", "ended"), "green"),
     **dict.fromkeys(("failed", "dead", "error", "damaged"), "red"),
-    **dict.fromkeys(("running", "started", "pending"), "cyan"),
+    **dict.fromkeys(("running", "started", "pending", "queued", "waiting"), "cyan"),
     "suspended": "magenta",
 }
 
@@ -21,7 +21,7 @@ PROGRESS = get_args(CandidateStatus)
 """The statuses of candidates, in the order in which their numbers are shown."""
 
 _WORDS = {"model_request": "model", "request": "asked"}
-"""The word in the table for a type of entry. A type that is missing here is its own word."""
+"""The word in the table for a type of entry. If a type is missing here, the table shows the name of the type."""
 
 
 def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progress: FanOutProgress | None = None) -> None:

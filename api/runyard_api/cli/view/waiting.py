@@ -22,11 +22,21 @@ EXPLAIN_SECONDS: Final = 2.0
 """Seconds after which a waiting command prints the reason why its run waits."""
 
 
-async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool, timeout: float | None, as_json: bool) -> None:
-    """Print the id of the run. With ``wait`` or ``stream``, print its answer instead.
+async def follow(
+    client: Client,
+    handle: RunHandle,
+    *,
+    wait: bool,
+    stream: bool,
+    timeout: float | None,
+    as_json: bool,
+    after: str | None = None,
+) -> None:
+    """Print the id of the run. With ``wait`` or ``stream``, print its answer instead. ``after``: the id of the event after
+    which the stream begins, or None for all events.
 
-    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Before a TimeoutError, print this
-    sentence too. Raises TimeoutError after ``timeout`` seconds.
+    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Before a TimeoutError, print the
+    sentence again if it has changed. Raises TimeoutError after ``timeout`` seconds.
     """
     if not (wait or stream):
         run = await handle.run()
@@ -38,15 +48,16 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
             agent = f" for agent {escape(run.agent)}" if is_agent(run.agent) else ""
             output.notes().print(f"[bright_black]{run.status} on thread {where}{agent}; add --wait for the answer[/]")
         return
-    explaining = asyncio.create_task(_explain_wait(handle))
+    printed: set[str] = set()
+    explaining = asyncio.create_task(_explain_wait(handle, printed))
     try:
         async with asyncio.timeout(timeout):
             if stream and not as_json:
-                await live_run.show(handle.stream(), live_run.Printer(output.console(), output.notes()))
+                await live_run.show(handle.stream(after), live_run.Printer(output.console(), output.notes()))
             result = await handle.result()
     except TimeoutError:
         with suppress(RunyardError):  # the timeout is the error to report
-            await _print_sentence(handle)
+            await _print_sentence(handle, printed)
         raise
     finally:
         explaining.cancel()
@@ -54,15 +65,19 @@ async def follow(client: Client, handle: RunHandle, *, wait: bool, stream: bool,
     finish(result, as_json=as_json, shown=stream and not as_json)
 
 
-async def _explain_wait(handle: RunHandle) -> None:
+async def _explain_wait(handle: RunHandle, printed: set[str]) -> None:
     """If the run still waits after EXPLAIN_SECONDS, print the reason."""
     await asyncio.sleep(EXPLAIN_SECONDS)
     if (await handle.run()).status is RunStatus.QUEUED:
-        await _print_sentence(handle)
+        await _print_sentence(handle, printed)
 
 
-async def _print_sentence(handle: RunHandle) -> None:
-    output.notes().print(f"[bright_black]{escape(await handle.explain())}[/]")
+async def _print_sentence(handle: RunHandle, printed: set[str]) -> None:
+    """Print the sentence of ``explain``, unless it was printed before."""
+    sentence = await handle.explain()
+    if sentence not in printed:
+        printed.add(sentence)
+        output.notes().print(f"[bright_black]{escape(sentence)}[/]")
 
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:

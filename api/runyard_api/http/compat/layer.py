@@ -9,12 +9,11 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..paths import route_path
 from ..problems import ERROR_SHAPE, ErrorShape
-from ..request_state import state_of
+from ..request_state import route_path, state_of
 
 API_KEY: Final = b"x-api-key"
-"""The native header of an API key, as ASGI has it."""
+"""The name of the native header of an API key, in the form of ASGI: lower-case bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Compat:
 
     ``prefix``: the beginning of the paths of all its routes. ``tag`` and ``description``: the tag of its operations in the
     OpenAPI document. ``shape``: a function that returns the response for an error of these routes. Without a ``shape``, errors
-    are problem documents. ``key_header``: another header that may contain the API key on these routes. ``open_paths``: paths
+    are problem documents. ``key_header``: another header that can contain the API key on these routes. ``open_paths``: paths
     that need no authentication.
     """
 
@@ -52,7 +51,7 @@ class ErrorShapes:
 
 
 class KeyHeaders:
-    """Renames the key header of a compatible API to the native header. If a request also has the native header, it stays
+    """Renames the key header of a compatible API to the native header. A request that has the native header already stays
     unchanged."""
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, TypedDict
 from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator
 
-from runyard.errors import InvalidInputError
 from runyard.models import MAX_ID_LENGTH, MAX_LABEL_LENGTH, check_label
 
 from ..field_types import ID_SCHEMA, checked_id
@@ -47,7 +46,7 @@ WebhookId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id),
 DeliveryId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the delivery.")]
 RequestId = Annotated[str, BeforeValidator(decoded), AfterValidator(checked_id), _id("Id of the request.")]
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries of the page.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries of the page. A server may return fewer.")]
 Cursor = Annotated[
     str | None,
     Query(
@@ -59,11 +58,8 @@ Cursor = Annotated[
 
 
 def bounded(limit: int, caller: Caller) -> int:
-    """Return ``limit``. Raises InvalidInputError if it exceeds the largest page."""
-    most = caller.service.settings.max_page
-    if limit > most:
-        raise InvalidInputError(f"limit is 1 to {most} here, got {limit}", field="limit")
-    return limit
+    """Return ``limit``, or the size of the largest page if ``limit`` is higher. The next page begins at ``next``."""
+    return min(limit, caller.service.settings.max_page)
 
 
 class PageArguments(TypedDict):

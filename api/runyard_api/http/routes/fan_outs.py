@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from time import monotonic
+from typing import Final
+
 from fastapi import APIRouter, Response
+from pydantic import TypeAdapter, ValidationError
 
 from runyard.client.fan_out import choice_of
 from runyard.errors import (
@@ -13,11 +17,13 @@ from runyard.errors import (
     ThreadNotFoundError,
     TooManyCandidatesError,
 )
-from runyard.models import FanOutProgress, new_id
+from runyard.models import FanOutProgress, Message, new_id
+from runyard.support.turns import turn
 
 from ..answers import CandidatePage, FanOutAnswer
 from ..idempotency import Idempotency
-from ..request_models import FanOut, as_message
+from ..problems import wrong_entry
+from ..request_models import FanOut, MessageInput
 from .arguments import Paging, RunId, ThreadId, Wait, patience
 from .documentation import operation
 from .forks import JOB, REFUSED, later
@@ -26,6 +32,8 @@ from .route_access import Reads, Route, Writes
 from .runs import OF_RUN, OF_THREAD
 
 router = APIRouter(tags=["forks"], route_class=Route)
+
+_MESSAGE: Final[TypeAdapter[str | MessageInput]] = TypeAdapter(str | MessageInput)
 
 
 @router.post(
@@ -41,12 +49,12 @@ router = APIRouter(tags=["forks"], route_class=Route)
 )
 async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idempotency, wait: Wait = 30.0) -> Response:
     """Try several messages on the same snapshot. Return the answers and the winner. With `stop` = `first`, the winner is the
-    first success. Otherwise the judge chooses it. Pass `next` as `cursor` to `…/candidates` of the job to get further
-    answers."""
-    messages = [message for each in body.messages if (message := as_message(each)) is not None]
+    first success. With `judge`, the judge chooses the winner. With neither, `winner` is null. Pass `next` as `cursor` to
+    `…/candidates` of the fork job to get further answers."""
+    messages = await _messages(body)
     run_id = body.run_id or key.id("fork_many", thread_id) or new_id()
     try:
-        with caller.seat().permit:  # before the accept, so that a refused request creates no job
+        with caller.seat().permit:  # before the accept, so that a refused request creates no fork job
             handle = await caller.client.enqueue_fork_many(
                 thread_id, run_id,
                 messages=messages, after_run_id=body.after_run_id, threads=body.threads, stop=body.stop, judge=body.judge,
@@ -64,6 +72,21 @@ async def fork_many(caller: Writes, thread_id: ThreadId, body: FanOut, key: Idem
             }
         )
     )  # fmt: skip
+
+
+async def _messages(body: FanOut) -> list[str | Message]:
+    """Return the messages of ``body``. The event loop runs between them. Raises RequestValidationError for an invalid
+    message."""
+    messages: list[str | Message] = []
+    since = monotonic()
+    for place, item in enumerate(body.messages):
+        try:
+            found = _MESSAGE.validate_python(item)
+        except ValidationError as error:
+            raise wrong_entry(error, body, "messages", place) from None
+        messages.append(found if isinstance(found, str) else found.message())
+        since = await turn(since)
+    return messages
 
 
 @router.get(

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 
 from runyard.client.forks import fork_request, make_fork
 from runyard.errors import (
+    CutRunNotFoundError,
     ForkBoundaryError,
     HitlNotAllowedError,
     InvalidInputError,
@@ -35,7 +36,14 @@ from .runs import RETRY_AFTER_SECONDS, accepted
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["forks"], route_class=Route)
 
-REFUSED: Final = (ThreadNotFoundError, RunNotCompletedError, RunConflictError, MessageTooLargeError, QueueFullError)
+REFUSED: Final = (
+    ThreadNotFoundError,
+    CutRunNotFoundError,
+    RunNotCompletedError,
+    RunConflictError,
+    MessageTooLargeError,
+    QueueFullError,
+)
 JOB: Final = (
     Run,
     "The fork job has not ended. `Location` is its path. Its `result` will have the answer.",
@@ -61,10 +69,10 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idem
     """Create a fork. The new thread shows the messages of the source up to the end of a run or up to a message. No message is
     copied."""
     if body.run_id is not None and body.message is None:
-        raise InvalidInputError("run_id is the id of the first prompt's run; give a message too", field="run_id")
+        raise InvalidInputError("run_id names the run of the fork's first prompt; give its message too", field="run_id")
     if body.job_id is not None and not body.wait:
         raise InvalidInputError("job_id is the id of a fork job; set wait too", field="job_id")
-    new = body.new or key.id("fork", thread_id)
+    new = body.new_thread_id or key.id("fork", thread_id)
     cut = Cut(after_run_id=body.after_run_id, at_message_id=body.at_message_id, at_seq=body.at_seq, repair=body.repair)
     if body.wait:
         handle = await caller.client.enqueue_fork(
@@ -91,8 +99,8 @@ async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idem
     ),
 )
 async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idempotency, wait: Wait = 30.0) -> Response:
-    """Answer one message on a snapshot of the thread. No thread is changed. Tools that the agent calls have their real
-    effects."""
+    """Answer one message on a snapshot of the thread. No thread is changed. The side effects of tools that the agent calls are
+    real."""
     run_id = body.run_id or key.id("fork_once", thread_id) or new_id()
     message = as_message(body.message)
     assert message is not None
@@ -108,6 +116,6 @@ async def fork_once(caller: Writes, thread_id: ThreadId, body: Probe, key: Idemp
 
 
 async def later(caller: Caller, thread_id: str, run_id: str) -> Response:
-    """Return 202 with the job."""
+    """Return 202 with the fork job."""
     where = caller.location("threads", thread_id, "runs", run_id)
     return reply(await caller.client.run(thread_id, run_id), 202, Location=where, Retry_After=RETRY_AFTER_SECONDS)

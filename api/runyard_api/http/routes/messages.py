@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Response
+from pydantic import BeforeValidator
 
 from runyard.errors import (
     InvalidBlobError,
@@ -18,13 +19,14 @@ from runyard.errors import (
 )
 from runyard.formats.conversion import Format, from_blob
 from runyard.models import Message
+from runyard.ports.branches import BranchStore
 
-from ..answers import BranchPage, FormattedMessagePage, MessagePage
+from ..answers import BranchMessages, BranchPage, FormattedMessagePage, MessagePage
 from ..idempotency import Idempotency
 from ..request_models import MessageInput, SetLabel, StoreBlob, StoreBody
-from .arguments import Label, MessageId, Paging, ThreadId
+from .arguments import Label, Limit, MessageId, Paging, ThreadId, bounded
 from .documentation import operation
-from .replies import IfNoneMatch, reply, reply_page
+from .replies import IfNoneMatch, reply, reply_lists, reply_page
 from .route_access import Reads, Route, Writes
 
 router = APIRouter(prefix="/v1/threads/{thread_id}", tags=["messages"], route_class=Route)
@@ -116,6 +118,43 @@ async def list_branches(
     """List the leaves of the thread's message tree. The end of a labelled branch is always listed."""
     page = await caller.client.branches(thread_id, **paging, labelled=labelled)
     return reply(BranchPage.model_construct(items=page.items, next=page.next))
+
+
+def _digits(value: str) -> str:
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError("must be a number in digits, such as 0")
+    return value
+
+
+@router.get(
+    "/branches/{number}/messages",
+    **operation(
+        ThreadNotFoundError,
+        MessageNotFoundError,
+        s200=(BranchMessages, "The messages. An empty list is the end of the branch."),
+    ),
+)
+async def list_branch_messages(
+    caller: Reads,
+    thread_id: ThreadId,
+    number: Annotated[
+        int,
+        BeforeValidator(_digits),
+        Path(ge=0, le=2**31, description="Number of the branch, from 0, in the order of their openings."),
+    ],
+    after: Annotated[int, Query(ge=0, lt=2**63, description="`seq` of the message before the first one.")] = 0,
+    limit: Limit = 100,
+) -> Response:
+    """List the messages of one branch, without the messages before the branch begins. The messages of all runs are included,
+    also of runs that failed. Branch 0 of a thread without messages is an empty list. `threads export` reads threads with this
+    request."""
+    store = cast(BranchStore, caller.client.backend.threads)
+    key, branches = await store.branch_at(thread_id, number)
+    if key is None and number > 0:
+        raise MessageNotFoundError(f"the thread has {branches} branches, numbered from 0; there is no branch {number}")
+    most = bounded(limit, caller)
+    items = await store.branch_messages(thread_id, key, after=after, limit=most) if key is not None else []
+    return await reply_lists(BranchMessages.model_construct(items=[], branches=branches), items=items)
 
 
 @router.put(

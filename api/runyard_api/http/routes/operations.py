@@ -48,7 +48,8 @@ async def list_queues(caller: Administers, limit: Most | None = None, cursor: Cu
     "/v1/queues/{queue}/pause", tags=["deployment"], dependencies=BY_STATE, **operation(s200=(PausedQueue, "The pause."))
 )
 async def pause_queue(caller: Operates, queue: QueueName) -> Response:
-    """Pause a queue. The queue accepts runs, but no worker claims them. A repetition keeps the time of the pause.
+    """Pause a queue. The queue accepts runs, but no worker claims them. If the queue is paused already, `paused_at` stays
+    unchanged.
 
     Needs a key that belongs to no tenant.
     """
@@ -128,5 +129,5 @@ async def create_key(caller: Administers, body: KeyRequest) -> Response:
 
 @router.delete("/v1/keys/{key_id}", tags=["access"], **operation(s200=(RevokedKey, "Whether this request revoked the key.")))
 async def revoke_key(caller: Administers, key_id: KeyId) -> Response:
-    """Revoke an API key of the caller's tenant. Every process refuses it within seconds."""
+    """Revoke an API key of the caller's tenant. Every API process refuses the key within seconds."""
     return reply(RevokedKey(revoked=await caller.client.revoke_key(key_id)))

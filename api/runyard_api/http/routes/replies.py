@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator
@@ -15,13 +14,12 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from runyard.domain.webhooks import HIDE_WEBHOOKS
 from runyard.models import JsonObject
+from runyard.support.turns import turn
 
 from .route_access import shows_webhooks
 
 M = TypeVar("M", bound=BaseModel | JsonObject)
 
-SLICE_SECONDS: Final = 0.01
-"""Seconds after which the event loop runs again while a page is written."""
 UNSEEN: Final = "no-store"
 """Value of ``Cache-Control`` for responses with secrets. No cache then stores the response."""
 _NO_ITEMS: Final = b'{"items":['
@@ -43,7 +41,7 @@ def to_bytes(content: BaseModel | JsonObject) -> bytes:
             return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
         return content.model_dump_json(context=context).encode()
     except (PydanticSerializationError, UnicodeEncodeError):
-        return json.dumps(to_jsonable_python(content, context=context)).encode()
+        return json.dumps(to_jsonable_python(content, context=context, fallback=str)).encode()
 
 
 _KNOWN: Final = Header(
@@ -74,7 +72,7 @@ async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -
         written.append(item)
         digest.update(item)
         digest.update(b",")
-        since = await _pause(since)
+        since = await turn(since)
     rest = to_bytes(page)
     digest.update(rest)
     content = _NO_ITEMS + b",".join(written) + rest.removeprefix(_NO_ITEMS)
@@ -105,15 +103,7 @@ async def _written(items: list[M]) -> AsyncGenerator[bytes]:
     items.reverse()
     while items:
         yield to_bytes(items.pop())
-        since = await _pause(since)
-
-
-async def _pause(since: float) -> float:
-    """Let the event loop run if it last ran more than SLICE_SECONDS ago. Return the time at which it last ran."""
-    if monotonic() - since <= SLICE_SECONDS:
-        return since
-    await asyncio.sleep(0)
-    return monotonic()
+        since = await turn(since)
 
 
 def _tags(lines: list[str]) -> list[str]:

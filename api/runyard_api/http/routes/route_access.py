@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from runyard.domain.api_keys import Scope
 from runyard.errors import ForbiddenError
 
+from ..field_types import webhook_networks
 from ..parameters import Known
 from ..paths import decoded
 from ..principal import Principal
@@ -106,6 +107,7 @@ class Route(APIRoute):
             for access in accesses:  # checked before the body is read
                 access.check(_principal_of(request))
             known.check(request)
+            webhook_networks.set(service_of(request).webhook_networks)
             return await handle(await self.readable(request))
 
         return route

@@ -104,7 +104,7 @@ async def streamed(caller: Caller, thread_id: str, run_id: str) -> Run:
     """Return the run whose events ``caller`` wants to read. Raises RunNotFoundError.
 
     A stream token reads the streams of one thread. The stream of an inherited run belongs to another thread. A stream token
-    therefore cannot read it.
+    therefore cannot read this stream.
     """
     run = await caller.client.run(thread_id, run_id)
     if caller.principal.only is not None:
@@ -263,7 +263,7 @@ async def list_runs(caller: Reads, paging: Paging, filters: Filters) -> Response
 
 @router.get("/v1/runs/{run_id}", **operation(RunNotFoundError, RunAmbiguousError, s200=(Run, "The run.")))
 async def find_run(caller: Reads, run_id: RunId) -> Response:
-    """Find a run on any thread by its id. The beginning of the id is enough if only one run has it."""
+    """Find a run on any thread by its id. The beginning of the id is enough if no other run has an id with this beginning."""
     return reply(await caller.client.find_run(run_id))
 
 

@@ -1,4 +1,5 @@
-"""The route of signals. A signal is a named value that a program sends to a thread. A run that waits for the name takes it."""
+"""The route of signals. A signal is a named value that a program sends to a thread. A run that waits for this name takes the
+signal."""
 
 from __future__ import annotations
 

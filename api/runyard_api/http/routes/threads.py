@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
@@ -56,16 +56,25 @@ async def make(caller: Caller, body: CreateThread, thread_id: str | None) -> Cre
     )
 
 
-@router.get("", **operation(InvalidCursorError, s200=(ThreadPage, "A page of threads, the oldest first.")))
+@router.get("", **operation(InvalidCursorError, s200=(ThreadPage, "A page of threads.")))
 async def list_threads(
     caller: Reads,
     paging: Paging,
     parent_thread_id: Annotated[str | None, Query(description="Only forks of this thread.")] = None,
     agent: Annotated[str | None, Query(description="Only threads of this agent.")] = None,
     tag: Annotated[list[str] | None, Query(description="Only threads with this tag, as name:value. May be repeated.")] = None,
+    order: Annotated[
+        Literal["oldest_first", "newest_first"], Query(description="Start at the oldest or at the newest thread.")
+    ] = "oldest_first",
 ) -> Response:
-    """List threads, page by page."""
-    page = await caller.client.threads(parent_thread_id=parent_thread_id, agent=agent, tags=_tags(tag or []), **paging)
+    """List threads, page by page, in the order in which they were made, or the newest first."""
+    page = await caller.client.threads(
+        parent_thread_id=parent_thread_id,
+        agent=agent,
+        tags=_tags(tag or []),
+        newest_first=order == "newest_first",
+        **paging,
+    )
     return reply(ThreadPage.model_construct(items=page.items, next=page.next))
 
 
@@ -94,7 +103,8 @@ async def get_thread(caller: Reads, thread_id: ThreadId, if_none_match: IfNoneMa
 
 
 async def _expected(caller: Caller, thread_id: str, if_match: list[str] | None) -> datetime | None:
-    """Return the time of the last change that ``if_match`` names. The store compares this time under the lock of the thread."""
+    """Return the time of the last change that ``if_match`` names. The store compares this time while it holds the row lock of
+    the thread."""
     if if_match is None:
         return None
     current = etag_of((await caller.client.thread(thread_id)).updated_at)

@@ -1,4 +1,5 @@
-"""Routes of webhooks, of their secrets and deliveries, and of the secret of the URLs of a tenant's runs (R11, E5).
+"""Routes of webhooks, their secrets and their deliveries (R11, E5). Another route returns the secret that signs deliveries to
+the URLs in a tenant's runs.
 
 A key of a tenant manages the webhooks of its tenant. A key that belongs to no tenant also manages webhooks that receive the
 events of all tenants.
@@ -44,8 +45,8 @@ NEW_SECRET: Final[Any] = (WebhookSecret, "The new secret, which signs later deli
     ),
 )
 async def create_webhook(caller: Administers, key: Idempotency, body: WebhookRequest) -> Response:
-    """Create a webhook. It sends later events to a URL. A tenant has at most 100 webhooks. `secret` is null if the server
-    cannot derive it.
+    """Create a webhook, which sends later events to a URL. A tenant has at most 100 webhooks. `secret` is null if the server
+    has no RUNYARD_WEBHOOK_SECRET.
 
     A repetition with the same `Idempotency-Key` returns the same webhook.
     """

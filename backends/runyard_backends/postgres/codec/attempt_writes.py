@@ -31,7 +31,7 @@ class AttemptWrite(NamedTuple):
 
 
 def attempt_write(write: Write) -> AttemptWrite:
-    """Encode a write as a ``runyard.attempt_write``. Raises InvalidInputError if a part of the write cannot be stored."""
+    """Encode a write as a ``runyard.attempt_write``. Raises InvalidInputError if something in the write cannot be stored."""
     check_value(write.extra, "extra")
     check_value(write.result, "result")
     return AttemptWrite(
@@ -51,13 +51,13 @@ def usage_json(usage: Usage | None) -> str | None:
     return to_json(check_usage(usage).__dict__) if usage is not None else None
 
 
-def ended(row: Row) -> Ended:
-    """Decode the end of an attempt from a ``runyard.ended``."""
+def ended(row: Row, prefix: str = "") -> Ended:
+    """Decode the end of an attempt from a ``runyard.ended``. ``prefix``: the prefix of its columns in the row."""
     return Ended(
-        status=RunStatus(row["status"]),
-        event_id=row["event_id"],
-        error=error_info(row["error"]),
-        effects=effects(row["effects"]),
+        status=RunStatus(row[f"{prefix}status"]),
+        event_id=row[f"{prefix}event_id"],
+        error=error_info(row[f"{prefix}error"]),
+        effects=effects(row[f"{prefix}effects"]),
     )
 
 

@@ -20,12 +20,13 @@ from ...codec.values import Row, from_json, pack, unpack
 from .run_rows import error_info
 
 INLINE_CANDIDATES: Final = 100
-"""Most messages of a fan-out that are stored in the row of its job. A worker of the previous release executes such a job. It
-fails a job with a batch, because it knows no batches."""
+"""Maximum number of messages of a fan-out that are stored in the row of its job. The messages of a larger fan-out are stored
+in a batch. A worker of the previous release fails a job with a batch, because its code cannot read batches."""
 PAGE_CANDIDATES: Final = 100
-"""Most candidates whose messages one statement stores in a batch."""
+"""Maximum number of candidates whose messages one statement stores in a batch."""
 PAGE_BYTES: Final = 2**20
-"""Approximate most bytes of messages that one statement stores in a batch. Postgres takes about 50 ms for them."""
+"""Approximate maximum number of bytes of messages that one statement stores in a batch. Postgres takes about 50 ms for such a
+statement."""
 
 _RECORD: Final = ("number", "fence", "outcome", "usage", "size", "value")
 _RUN: Final = ("of_thread", "status", "usage")
@@ -35,8 +36,8 @@ _OUTCOME: Final = ("place", "status", "usage", "error", "unread", "cut")
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """The messages of a large fan-out. ``id``: is derived from the request, so that a repetition finds the stored pages.
-    ``pages``: the number of the first candidate of each page, and the encoded messages."""
+    """The messages of a large fan-out. ``id``: an id that is derived from the request, so that a repetition finds the stored
+    pages. ``pages``: for each page, the number of its first candidate and its encoded messages."""
 
     id: str
     total: int
@@ -44,7 +45,8 @@ class CandidateBatch:
 
 
 def candidate_batch(tenant: str, request: AcceptRequest) -> CandidateBatch | None:
-    """Return the messages of the fan-out of ``request`` in pages, or None if the row of the job has them."""
+    """Return the messages of the fan-out of ``request`` in pages. Return None for a small fan-out, whose messages are in the
+    row of its run."""
     fan = request.fork.fan if request.fork is not None else None
     if fan is None or fan.total <= INLINE_CANDIDATES:
         return None
@@ -76,7 +78,7 @@ def candidate(row: Row) -> Message:
 
 
 def fan_out(thread_id: str, run_id: str, row: Row) -> FanOutState:
-    """Decode the job of a fan-out."""
+    """Decode a fan-out from the row of its run."""
     return FanOutState(thread_id, run_id, row["total"], row["threads"], RunStatus(row["status"]), row["fence"], _usage(row))
 
 
@@ -93,7 +95,7 @@ def _record(row: Row) -> CandidateRecord:
 
 
 def started_runs(row: Row) -> dict[str, CandidateRun]:
-    """Decode the runs that a job has started, by thread id. Their messages are not read."""
+    """Decode the runs that a fork job has started, by thread id. Their messages are not read."""
     runs = (dict(zip(_RUN, record, strict=True)) for record in row["runs"])
     return {run["of_thread"]: CandidateRun(RunStatus(run["status"]), _usage(run)) for run in runs}
 
@@ -105,7 +107,8 @@ def candidate_runs(row: Row, threads: Sequence[str]) -> dict[str, CandidateRun]:
 
 
 def _run(thread_id: str, records: Iterator[Any]) -> CandidateRun:
-    """Decode the rows of one run. The first row has no message. A cut run has another row without a message, the last one."""
+    """Decode the rows of one run. The first row has no message. If messages of the run were omitted, the last row has no
+    message either."""
     head, *rows = list(records)
     run = dict(zip(_OUTCOME, head[: len(_OUTCOME)], strict=True))
     status, made = RunStatus(run["status"]), None

@@ -29,7 +29,7 @@ class InterimWrite(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the messages and the result."""
+        """The number of bytes of the messages and the result."""
         return sum(len(message.payload) for message in self.messages) + len(self.result or b"")
 
 

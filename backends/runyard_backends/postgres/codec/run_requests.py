@@ -138,7 +138,8 @@ def fork_json(fork: ForkRequest) -> dict[str, Any]:
         "agent": fork.agent,
         "reset_usage": fork.reset_usage,
         "fan": _fan_json(fork.fan) if fork.fan else None,
-        # A worker of an older release does not know this field and fails the job. Otherwise it would drop the prompt.
+        # A worker of an older release does not know this field and fails the fork job. Without the field, it would drop the
+        # prompt.
         **({"prompt_run_id": fork.prompt_run_id} if fork.prompt_run_id is not None else {}),
     }
 

@@ -1,11 +1,11 @@
--- Accepting runs. The verb of clients also admits the run. It shares functions with the verb of hosts (accept_in_transaction.sql). make_way
--- in lanes.sql decides what happens if the lane is busy.
+-- Accepting runs. The verb that clients call also admits the run. The verb that hosts call (accept_in_transaction.sql) uses
+-- functions of this file. make_way in lanes.sql applies the multitask_strategy if the lane is busy.
 
 -- Accept many runs in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. Requests
 -- for one thread keep their order. A refused request does not affect the other requests. If there is only one request, its
--- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's limit. After this time
--- the requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction has
--- inserted its run id.
+-- refusal raises an error. patience: milliseconds to wait for a locked thread, or NULL for the session's lock_timeout. After
+-- this time the requests for the thread are refused as locked. A request is also refused as locked if a host's open transaction
+-- has inserted its run id.
 CREATE OR REPLACE FUNCTION runyard.accept_many(for_tenant text, requests runyard.request[], patience integer DEFAULT NULL)
 RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -35,7 +35,9 @@ BEGIN
     IF cardinality(done) = cardinality(requests) THEN RETURN; END IF;
     FOR position IN
         SELECT s.n FROM generate_subscripts(requests, 1) s(n)
-        LEFT JOIN runyard.threads t ON t.tenant = for_tenant AND t.thread_id = (requests[s.n]).thread_id AND t.deleted_at IS NULL
+        LEFT JOIN LATERAL ( -- LIMIT keeps the planner from hashing all threads of the tenant
+            SELECT x.thread_key FROM runyard.threads x
+            WHERE x.tenant = for_tenant AND x.thread_id = (requests[s.n]).thread_id AND x.deleted_at IS NULL LIMIT 1) t ON true
         WHERE s.n <> ALL (done)
         ORDER BY t.thread_key NULLS LAST, (requests[s.n]).thread_id, s.n
     LOOP
@@ -49,7 +51,7 @@ BEGIN
             GET STACKED DIAGNOSTICS code = PG_EXCEPTION_HINT, message = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL;
             IF SQLSTATE = '55P03' THEN
                 code := 'locked'; details := '{}';
-                patience := coalesce(patience, 2) / 2; -- many locked threads take twice the time of one
+                patience := coalesce(patience, 2) / 2; -- so that all waits together take at most twice this time
                 PERFORM set_config('lock_timeout', greatest(1, patience)::text, true);
             END IF;
             IF code = 'locked' THEN locked := locked || (requests[position]).thread_id; END IF;
@@ -73,7 +75,7 @@ DECLARE
     busy text;
     due timestamptz := runyard.due_at(q);
     usual_timeout text := current_setting('lock_timeout');
-    ignored text; -- takes the result of set_config; an assignment takes a third of the time of PERFORM
+    ignored text; -- receives the result of set_config; an assignment needs a third of the time of PERFORM
 BEGIN
     limited := limited OR q.candidates IS NOT NULL OR octet_length(q.input) > runyard.default_message_bytes();
     IF q.kind = 'prompt' THEN
@@ -144,7 +146,7 @@ CREATE OR REPLACE FUNCTION runyard.insert_run(
 ) RETURNS runyard.runs
 LANGUAGE plpgsql AS $$
 DECLARE
-    r runyard.runs;
+    inserted record; -- a column for each of the row's columns would cost a tenth of the statement
     accepted timestamptz := clock_timestamp();
 BEGIN
     INSERT INTO runyard.runs AS x (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, admitted_at, agent, queue, priority,
@@ -159,8 +161,8 @@ BEGIN
         CASE WHEN limited OR q.options ? 'expires_in' THEN runyard.expires_at(q, due_at) END,
         q.app_version, q.trace_context, accepted)
     ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING
-    RETURNING x.* INTO r;
-    RETURN r;
+    RETURNING x AS run INTO inserted;
+    RETURN inserted.run;
 END $$;
 
 CREATE OR REPLACE FUNCTION runyard.due_at(q runyard.request) RETURNS timestamptz
@@ -183,8 +185,8 @@ BEGIN
     RETURN greatest(due_at, clock_timestamp()) + make_interval(secs => least(seconds, 315360000));
 END $$;
 
--- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, or NULL. On a busy lane nothing is
--- refused, because the live run may still add a message.
+-- Refuse a run without a message if the last message needs no reply. busy: the live run of the lane, or NULL. If the lane is
+-- busy, the run is not refused, because the live run can still add a message.
 CREATE OR REPLACE FUNCTION runyard.check_something_to_run(t runyard.threads, parent_id uuid, busy text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -203,7 +205,7 @@ BEGIN
     END IF;
 END $$;
 
--- Refuse a probe whose agent or judge may ask humans, because no human can answer a probe. Workers report such agents at their
+-- Refuse a probe whose agent or judge can ask humans, because no human can answer a probe. Workers report such agents at their
 -- registration.
 CREATE OR REPLACE FUNCTION runyard.refuse_asking(q runyard.request, for_agent text) RETURNS void
 LANGUAGE plpgsql STABLE AS $$

@@ -1,7 +1,7 @@
 -- Accepting a run inside a host's own transaction. No thread is locked, and workers admit the run after the commit.
 
--- Accept a prompt with SQL alone, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function has the
--- rights of its owner. A host therefore needs only the right to call it, and no right on a table.
+-- Accept a prompt by SQL, inside any transaction: SELECT runyard.accept('thread', 'hello', run_id => 'r1'). The function has
+-- the rights of its owner. A host therefore needs only the right to call it, and no right on a table.
 CREATE OR REPLACE FUNCTION runyard.accept(
     thread_id text, message text, run_id text DEFAULT gen_random_uuid()::text, agent text DEFAULT NULL, queue text DEFAULT NULL,
     priority text DEFAULT 'normal', run_at timestamptz DEFAULT NULL, metadata jsonb DEFAULT '{}', options jsonb DEFAULT '{}',

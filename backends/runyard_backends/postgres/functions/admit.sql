@@ -1,11 +1,12 @@
 -- Admitting runs that were accepted in a host's transaction or for a later time. The verb admit also applies deadlines of HITL requests and
--- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql decides what happens if the lane is busy.
+-- waits, and the expiry of runs (deadlines.sql). make_way in lanes.sql applies the multitask_strategy if the lane is busy.
 
--- Admit the committed runs that are due. Apply the deadlines of HITL requests and waits. Fail the runs that were not started by
--- their expires_at. One call covers up to `most` threads of each kind (the `limit` of `admit` in runyard/ports/stores.py). It
--- leaves a thread that another transaction has locked to a later call. next_due: seconds until the next of these times; NULL if
--- there is none. If a thread was left, next_due is the time for which the thread is overdue, at least 0.01 and at most 1. Calls
--- therefore become rarer while the thread stays locked.
+-- Admit the committed runs that are due. Apply the deadlines of HITL requests and waits. Fail the runs that were not started
+-- by their expires_at. One call covers at most `most` threads of each kind (the `limit` of `admit` in
+-- runyard/ports/stores.py). A thread that another transaction has locked is left to a later call. next_due: seconds until the
+-- next due time, deadline or expiry; NULL if there is none. If a thread was left to a later call, next_due is the number of
+-- seconds for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become rarer while the thread stays
+-- locked.
 CREATE OR REPLACE FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -32,7 +33,7 @@ BEGIN
             effects := runyard.merge_effects(effects, got.effects); lines := lines || got.lines;
             done := done + 1;
         END LOOP;
-        EXIT WHEN cardinality(locked) = known_locked OR done >= most; -- otherwise more threads may be due after the locked ones
+        EXIT WHEN cardinality(locked) = known_locked OR done >= most; -- otherwise more threads can be due after the locked ones
     END LOOP;
     effects := runyard.merge_effects(effects, runyard.free(lines)); -- after the last lock of a thread
     IF done >= most THEN
@@ -73,8 +74,9 @@ BEGIN
     END IF;
 END $$;
 
--- Lock and return a thread on which something is due. Make the thread if it does not exist. key: the key of the thread at the read before,
--- or NULL. locked: true if another transaction has locked the thread. t is NULL if the thread is locked, or was deleted after the read.
+-- Lock and return a thread on which something is due. Make the thread if it does not exist. key: the key of the thread at the
+-- earlier read, or NULL. locked: true if another transaction has locked the thread. t is NULL if the thread is locked, or was
+-- deleted after the earlier read.
 CREATE OR REPLACE FUNCTION runyard.due_thread(for_tenant text, thread_id text, key bigint, OUT t runyard.threads, OUT locked boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -147,10 +149,10 @@ BEGIN
     END IF;
     r.agent := runyard.agent_of(r.agent, t.agent);
     IF r.kind = 'prompt' THEN t := runyard.set_thread_agent(t, r.agent); END IF;
-    UPDATE runyard.runs SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
-           admitted_at = greatest(now(), accepted_at), -- accepted_at is later than now() if this transaction has waited for the thread's lock
+    UPDATE runyard.runs x SET thread_key = t.thread_key, lane = r.lane, lane_seq = nextval('runyard.lane_numbers'),
+           admitted_at = greatest(now(), x.accepted_at), -- accepted_at is later than now() if this transaction has waited for the thread's lock
            agent = r.agent, changed_at = now()
-    WHERE accept_no = r.accept_no RETURNING * INTO r;
+    WHERE x.accept_no = r.accept_no RETURNING x.lane_seq, x.admitted_at, x.changed_at INTO r.lane_seq, r.admitted_at, r.changed_at;
     IF first THEN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))));
         RETURN;
@@ -167,8 +169,8 @@ BEGIN
         runyard.outside_event(t, r, r.event_id, 'run.failed', jsonb_build_object('error', refused)));
 END $$;
 
--- Return the error that forbids a run on this thread, or NULL. An inherited run may have the run's id. The parent message may be missing or
--- inside an open tool cycle.
+-- Return the error that forbids a run on this thread, or NULL. Two errors are possible: an inherited run has the run's id, or
+-- the parent message is missing or inside an open tool cycle.
 CREATE OR REPLACE FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -100,7 +100,7 @@ DECLARE
 BEGIN
     IF name IS NULL OR TG_OP = 'DELETE' AND OLD.dead_at IS NOT NULL THEN RETURN NULL; END IF;
     of_namespace := runyard.namespace_of(name);
-    -- The statement after the lock sees the workers of every transaction that has chosen before.
+    -- The statement after the lock sees the workers of every transaction that chose a default agent earlier.
     PERFORM pg_advisory_xact_lock(hashtext('runyard.default_agents'), hashtext(of_namespace));
     INSERT INTO runyard.default_agents AS d (namespace, agent)
     SELECT of_namespace, w.default_agent FROM runyard.workers w

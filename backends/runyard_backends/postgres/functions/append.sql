@@ -15,7 +15,8 @@ BEGIN
 END $$;
 
 -- Append messages to the run r of the locked thread t. Return the stored messages in the order of `messages`. used: the usage of the run so
--- far, or NULL. The record of the run gets the larger amounts, so that a repeated and a late call change nothing.
+-- far, or NULL. For each amount, the record of the run keeps the larger number, so that a repeated or late call changes
+-- nothing.
 CREATE OR REPLACE FUNCTION runyard.add_messages(
     t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, used jsonb, message_bytes bigint
 ) RETURNS runyard.messages[]

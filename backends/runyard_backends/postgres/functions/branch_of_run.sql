@@ -1,4 +1,5 @@
--- The branch of a run at its first claim, and the branch of a stored message. visible_messages.sql decides which messages a branch shows.
+-- The branch of a run at its first claim, and the branch of a stored message. visible_messages.sql has the rules for the
+-- messages that a branch shows.
 
 -- Make a branch that begins after the message `base` and inherits the levels of `view`.
 CREATE OR REPLACE FUNCTION runyard.open_branch(
@@ -46,8 +47,8 @@ BEGIN
     END IF;
 END $$;
 
--- Make the branch that ends at a message the head. If no branch of the main lane ends there, open one. For root_id(), the branch begins
--- another tree. Raises thread_not_found, message_not_found.
+-- Choose the head of the thread: the branch that ends at a message. If no branch of the main lane ends at the message, open a
+-- branch. For root_id(), the branch begins another tree. Raises thread_not_found, message_not_found.
 CREATE OR REPLACE FUNCTION runyard.set_head(for_tenant text, thread_id text, message_id uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN

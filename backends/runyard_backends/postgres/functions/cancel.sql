@@ -1,5 +1,5 @@
--- Cancelling runs. end_run.sql decides whether the messages of the run stay. lock_attempt (write.sql) refuses writes of the attempt after
--- the request to cancel.
+-- Cancelling runs. end_run.sql decides which messages of the run stay. lock_attempt (write.sql) refuses writes of the attempt
+-- after the request to cancel.
 
 -- Cancel a live run. A cancelled run stays unchanged. Raises run_ended for any other ended run. keep: true to keep the run's
 -- messages.
@@ -57,8 +57,8 @@ BEGIN
     effects := runyard.merge_effects(effects, runyard.outside_event(t, r, event, 'run.cancelled', '{}'));
 END $$;
 
--- Cancel the run that has pending HITL requests. Return a NULL run if no run has any. words: the text of the run's last message, and of the
--- results of its open tool calls.
+-- Cancel the run that has pending HITL requests. Return a NULL run if no run has such requests. words: the text of the run's
+-- last message, and of the results of its open tool calls.
 CREATE OR REPLACE FUNCTION runyard.abort_pending(for_tenant text, thread_id text, run_id text, words text, OUT run runyard.runs, OUT effects jsonb)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,8 +1,8 @@
--- The messages of large fan-outs. They are stored page by page in a batch before the accept of the job, which then takes the batch
--- (FanOut, postgres/runs.py).
+-- The messages of large fan-outs. They are stored page by page in a batch before the fork job is accepted. The fork job then
+-- takes the batch (FanOut, postgres/runs.py).
 
 -- Begin the batch of a large fan-out, or continue it. Return false if the run exists, so that no page is needed. Raises the refusals of the
--- accept, and queue_full if the tenant has too many batches that no job has taken. No thread is locked.
+-- accept, and queue_full if the tenant has too many batches that no fork job has taken. No thread is locked.
 CREATE OR REPLACE FUNCTION runyard.begin_batch(for_tenant text, q runyard.request) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -26,8 +26,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Store a page of the messages of a batch, from the number `first` on. A repetition changes nothing, and neither does a page of a batch that
--- a job has taken, or that the leader has removed.
+-- Store a page of the messages of a batch, from the number `first` on. The call changes nothing if it is a repetition, if a
+-- fork job has taken the batch, or if the leader has removed the batch.
 CREATE OR REPLACE FUNCTION runyard.store_candidates(of_batch uuid, first integer, messages bytea[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -42,8 +42,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Give the batch of a fan-out to the run of its request. Refuse if pages are missing, because the leader removed them meanwhile. The client
--- then stores them again.
+-- Give the batch of a fan-out to the run of its request. Refuse if pages are missing because the leader has removed them in
+-- the meantime. The client then stores these pages again.
 CREATE OR REPLACE FUNCTION runyard.take_candidates(r runyard.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,7 @@
--- Reads of fan-outs by clients: the job, the records of its candidates, and the runs of candidates with threads.
+-- Reads of fan-outs by clients: the fork job, the records of its candidates, and the runs of candidates with threads.
 
--- Return the job of a fan-out. total: the number of its candidates. expired: true if its result or its content was deleted. Raises
--- thread_not_found, run_not_found, invalid_input for a run of another kind.
+-- Return the fork job of a fan-out. total: the number of its candidates. expired: true if its result or its content was
+-- deleted. Raises thread_not_found, run_not_found, invalid_input for a run of another kind.
 CREATE OR REPLACE FUNCTION runyard.fan_out(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (total integer, threads boolean, status text, fence bigint, usage jsonb, expired boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -16,8 +16,8 @@ BEGIN
 END $$;
 
 -- Return the records of the candidates from the number `first` to `last`. size: the bytes of the value of a record. The first
--- record has its value. Each further record has its value until the records have about `bytes` together. If `bytes` is NULL, no
--- record has a value.
+-- record always has its value. Further records have their values until the returned values have about `bytes` together. If
+-- `bytes` is NULL, no record has a value.
 CREATE OR REPLACE FUNCTION runyard.candidate_records(for_tenant text, thread_id text, run_id text, first integer, last integer, bytes bigint)
 RETURNS TABLE (number integer, fence bigint, outcome text, usage jsonb, size bigint, value bytea)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -38,7 +38,7 @@ BEGIN
     FROM record c ORDER BY c.n;
 END $$;
 
--- Return the runs that the job has started on threads: their threads, statuses and usages.
+-- Return the runs that the fork job has started on threads: their threads, statuses and usages.
 CREATE OR REPLACE FUNCTION runyard.candidate_runs(for_tenant text, thread_id text, run_id text)
 RETURNS TABLE (of_thread text, status text, usage jsonb)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -49,9 +49,10 @@ BEGIN
         WHERE x.started_by_key = r.thread_key AND x.started_by_run_id = r.run_id AND x.emptied_at IS NULL AND t.deleted_at IS NULL;
 END $$;
 
--- Return the first runs of threads, with the last messages of those that have ended. place: of the thread in `threads`, from 1. The first row
--- of a run has no message. unread: true if its messages are not read, because earlier runs have `bytes`. Its other rows have its messages,
--- the newest first, up to `bytes`. cut: true if earlier messages are left out.
+-- Return the first runs of threads, with the last messages of those runs that have ended. place: the place of the thread in
+-- `threads`, from 1. The first row of a run has no message. unread: true if the messages of the run are not read, because the
+-- messages of earlier runs already have `bytes`. The other rows of the run have its messages, the newest first, up to `bytes`.
+-- cut: true if earlier messages are left out.
 CREATE OR REPLACE FUNCTION runyard.candidate_outcomes(for_tenant text, threads text[], ids text[], bytes bigint)
 RETURNS TABLE (place integer, status text, usage jsonb, error jsonb, unread boolean, cut boolean, message runyard.messages)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

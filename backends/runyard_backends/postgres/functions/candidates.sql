@@ -1,7 +1,8 @@
--- The candidates of fan-outs: the records of their job, and the messages of an attempt. runyard/domain/fan_outs.py has the keys of the steps.
--- runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names those of a large one (candidate_batches.sql).
+-- The candidates of fan-outs: the records of the fork job, and the messages for an attempt. runyard/domain/fan_outs.py has the
+-- keys of the steps. runs.candidates has the messages of a small fan-out. The field `batch` of runs.fork names the messages of
+-- a large fan-out (candidate_batches.sql).
 
--- Return the messages of candidates of an attempt's job. Raises stale_fence.
+-- Return the messages of candidates of the attempt's fork job. Raises stale_fence.
 CREATE OR REPLACE FUNCTION runyard.candidate_messages(thread_key bigint, run_id text, with_fence bigint, numbers integer[])
 RETURNS TABLE (number integer, message bytea)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -30,9 +31,10 @@ BEGIN
     ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = with_fence, started_at = now() WHERE NOT runyard.steps.done;
 END $$;
 
--- Record the ends of candidates and of the judge. The first record of each stays. The end of a candidate with a thread replaces the record
--- of its start by a worker of the previous release. Add the usage of probes and of the judge to that of the job. The usage of a run on a
--- thread is that run's. Raises stale_fence, cancel_requested.
+-- Record the ends of candidates and of the judge. If an end is recorded already, the record stays unchanged. A worker of the
+-- previous release may have recorded the start of a candidate with a thread. The end of the candidate replaces this record.
+-- Add the usage of probes and of the judge to the usage of the fork job. The usage of a run on a thread belongs to that run.
+-- Raises stale_fence, cancel_requested.
 CREATE OR REPLACE FUNCTION runyard.end_candidates(
     thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
 ) RETURNS void
@@ -67,7 +69,8 @@ BEGIN
         OR (r.candidates IS NULL AND NOT EXISTS (SELECT 1 FROM runyard.candidate_batches b WHERE b.accept_no = r.accept_no));
 END $$;
 
--- Delete up to `most` steps of runs and messages of large fan-outs. NULL stands for all. Return the number of deleted rows.
+-- Delete up to `most` steps of runs and messages of large fan-outs. If `most` is NULL, delete all. Return the number of
+-- deleted rows.
 CREATE OR REPLACE FUNCTION runyard.drop_records(numbers bigint[], most integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE

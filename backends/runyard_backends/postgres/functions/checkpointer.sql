@@ -1,6 +1,6 @@
 -- The messages, the extra and the HITL requests that a checkpointer stores.
 
--- Append a checkpointer's messages, each under its own run id or without a run. Skip a message whose id is stored already.
+-- Append a checkpointer's messages. Each message names its run, or no run. Skip a message whose id is stored already.
 CREATE OR REPLACE FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -105,7 +105,7 @@ LANGUAGE sql SET enable_seqscan = off AS $$
     WHERE h.tenant = for_tenant AND h.request_id = ANY (request_ids) AND t.thread_key = h.thread_key AND t.deleted_at IS NOT NULL
 $$;
 
--- Refuse a request whose id is taken.
+-- Refuse a request if another request has its id.
 CREATE OR REPLACE FUNCTION runyard.refuse_request(request_id text) RETURNS void
 LANGUAGE sql AS $$
     SELECT runyard.refuse('invalid_input', format('request id %L is taken by another run or thread; use another id', request_id),
@@ -148,7 +148,7 @@ BEGIN
 END $$;
 
 -- Store HITL requests of an external run. A stored request of the run with the same id stays unchanged. Refuse all requests if
--- another run or thread has the id of one.
+-- another run or thread has a request with one of their ids.
 CREATE OR REPLACE FUNCTION runyard.save_requests(for_tenant text, thread_id text, requests runyard.new_request[], run_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -162,9 +162,10 @@ BEGIN
            coalesce(q.deadline_at, clock_timestamp() + make_interval(secs => q.timeout)), q.otherwise
     FROM unnest(requests) q(request_id, kind, body, deadline_at, timeout, otherwise)
     ON CONFLICT (tenant, request_id) DO NOTHING;
-    SELECT h.request_id INTO taken FROM runyard.hitl_requests h
-    WHERE h.tenant = for_tenant AND h.request_id = ANY (asked)
-      AND (h.thread_key <> t.thread_key OR h.run_id IS DISTINCT FROM save_requests.run_id)
+    SELECT x.request_id INTO taken FROM unnest(asked) a(request_id) CROSS JOIN LATERAL (
+        SELECT h.request_id FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = a.request_id
+            AND (h.thread_key <> t.thread_key OR h.run_id IS DISTINCT FROM save_requests.run_id)
+        LIMIT 1) x
     LIMIT 1;
     IF FOUND THEN PERFORM runyard.refuse_request(taken); END IF;
 END $$;

@@ -1,9 +1,9 @@
 -- Claiming runs for a worker. runyard/worker/claim_loop.py chooses `patience` (LOCK_WAIT_SECONDS, LONG_LOCK_WAIT_SECONDS).
 
--- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot deadlock. A thread
--- that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before it is skipped. With
--- limits on running runs, the function locks permits before threads, and does not wait for a thread. The transaction that has
--- locked the thread may wait for one of these permits. A wait could therefore be a deadlock.
+-- Claim many runs for a worker in one transaction. Threads are locked in the order of their keys, so that batches cannot
+-- deadlock. A thread that another transaction has locked is skipped. patience: milliseconds to wait for such a thread before
+-- it is skipped. With limits on running runs, the function locks permits before threads, and does not wait for a thread. The
+-- transaction that has locked the thread may wait for one of these permits. A wait could therefore cause a deadlock.
 CREATE OR REPLACE FUNCTION runyard.claim(worker_id text, thread_keys bigint[], run_ids text[], patience integer DEFAULT 0)
 RETURNS SETOF runyard.claimed
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -42,7 +42,7 @@ BEGIN
         SELECT x.* INTO t FROM runyard.threads x WHERE x.thread_key = item.thread_key FOR UPDATE SKIP LOCKED;
         IF NOT FOUND AND patience > 0 THEN
             t := runyard.wait_for_thread(item.thread_key, patience);
-            IF t.thread_key IS NULL THEN patience := greatest(1, patience / 2); END IF; -- many locked threads take twice the time of one
+            IF t.thread_key IS NULL THEN patience := greatest(1, patience / 2); END IF; -- so that all waits together take at most twice this time
         END IF;
         IF t.thread_key IS NOT NULL THEN
             c := runyard.claim_locked(t, claimant, item.run_id, paused, limited);

@@ -1,8 +1,8 @@
 -- Ending an attempt: complete, fail and release. plain_runs.sql completes the usual runs of a batch.
 
 -- Complete many runs in one transaction. Threads are locked in the order of their keys. patience: milliseconds to wait for a locked thread.
--- After this time the writes of the thread are refused as locked, and the other writes are stored. If patience is NULL, the session's limit
--- applies, and the call fails after it.
+-- After this time the writes of the thread are refused as locked, and the other writes are stored. If patience is NULL, the
+-- session's lock_timeout applies, and the call fails after it.
 CREATE OR REPLACE FUNCTION runyard.complete(writes runyard.attempt_write[], patience integer DEFAULT NULL) RETURNS SETOF runyard.ended
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -12,13 +12,17 @@ DECLARE
     e runyard.ended;
     got record;
     why jsonb;
-    message_bytes bigint := runyard.limit_of('message_bytes');
-    limited boolean := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
+    message_bytes bigint := runyard.default_message_bytes();
+    limited boolean := EXISTS (SELECT 1 FROM runyard.limits); -- true if the deployment has a limit on running runs; usually it has no limit
     ended runyard.ended; -- the last write that was not refused
     permits text[] := '{}';
     done bigint[] := '{}'; -- the thread keys of the plain writes, which are stored together
     locked bigint; -- the last thread with a write that was refused as locked; its later writes are refused, too
 BEGIN
+    IF limited THEN
+        message_bytes := runyard.limit_of('message_bytes');
+        limited := EXISTS (SELECT 1 FROM runyard.limits l WHERE l.limit_name IN ('running_per_agent', 'running_per_tenant'));
+    END IF;
     IF NOT limited AND (cardinality(writes) > 1 -- for a single run that is not plain, the plain path would only cost time
             OR (SELECT x.attempt = 1 AND NOT x.has_tools FROM runyard.runs x
                 WHERE x.thread_key = writes[1].thread_key AND x.run_id = writes[1].run_id)) THEN
@@ -44,7 +48,7 @@ BEGIN
         t := got.t; r := got.r; e := got.e;
         IF e.refused = 'locked' THEN
             locked := w.thread_key;
-            patience := patience / 2; -- many locked threads take twice the time of one
+            patience := patience / 2; -- so that all waits together take at most twice this time
             CONTINUE;
         END IF;
         IF limited THEN permits := permits || runyard.permits_of(r); END IF;
@@ -98,9 +102,10 @@ BEGIN
     RETURN e;
 END $$;
 
--- Release a run and queue it again. delay: seconds until the run is due. why: the error that causes a retry, which is counted, or NULL if
--- the release is no retry. first_event: the number of the attempt's next event, or NULL. fewer: a bound on the live runs that this job has
--- started. The job waits until fewer are live. used: the usage to add to the usage of the run, or NULL.
+-- Release a run and queue it again. delay: seconds until the run is due. why: the error that causes a retry, or NULL if the
+-- release is no retry. A retry is counted. first_event: the number of the attempt's next event, or NULL. fewer: a number for a
+-- fork job, or NULL. The fork job then waits until fewer than this number of its started runs are live. used: the usage to add
+-- to the usage of the run, or NULL.
 CREATE OR REPLACE FUNCTION runyard.release(
     thread_key bigint, run_id text, with_fence bigint, delay double precision, why jsonb, first_event integer, fewer integer, used jsonb
 ) RETURNS runyard.ended

@@ -6,11 +6,15 @@
 CREATE OR REPLACE FUNCTION runyard.max_crashes() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 3;
 
 -- Return the number of a run's crashes without progress, including the crash of its current attempt. If the attempt was still
--- waiting for its own process, its crash does not count, because another run must have caused the crash.
+-- waiting for its own process, its crash does not count, because another run must have caused the crash. If the end of another run has
+-- claimed the attempt, its crash does not count either, because the worker may have died before the attempt began.
 CREATE OR REPLACE FUNCTION runyard.crashes(r runyard.runs) RETURNS integer
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN CASE WHEN r.progressed THEN 1 WHEN r.crash_count >= runyard.max_crashes() - 1 AND NOT r.isolated THEN r.crash_count ELSE r.crash_count + 1 END;
+    RETURN CASE WHEN r.progressed THEN 1
+                WHEN r.crash_count >= runyard.max_crashes() - 1 AND NOT r.isolated
+                     OR EXISTS (SELECT 1 FROM runyard.live_runs l WHERE l.accept_no = r.accept_no AND l.chained_fence = r.fence) THEN r.crash_count
+                ELSE r.crash_count + 1 END;
 END $$;
 
 -- End a run whose attempt has crashed, if a cancel was requested or the run has crashed too often. e.status is NULL if the run continues.

@@ -108,6 +108,10 @@ BEGIN
             view := runyard.inherited(l.branch_id)
                 || (l.branch_id, least(run.high_water_seq, l.high_water_seq), run.completion_seq, NULL)::runyard.level;
             RETURN;
+        ELSIF NOT FOUND THEN
+            PERFORM runyard.refuse('cut_run_not_found',
+                format('thread %s has no run %s; fork after a completed run of the thread', t.thread_id, run_id),
+                jsonb_build_object('thread_id', t.thread_id, 'run_id', run_id));
         END IF;
     END IF;
     PERFORM runyard.refuse('run_not_completed',

@@ -1,4 +1,4 @@
--- Deadlines of HITL requests and waits, and the expiry of runs. The verb admit applies both.
+-- Deadlines of HITL requests and waits, and the expiry of runs. The verb admit applies the deadlines and the expiry.
 
 -- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store the default answer, or fail the
 -- suspended run. If the run to fail is not live, close the request.

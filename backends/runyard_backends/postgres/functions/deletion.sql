@@ -1,9 +1,10 @@
 -- Deletion. A thread is deleted at once, and removal.sql removes its rows step by step. A message that a fork sees stays until the last
 -- such fork is deleted. left_over in delete_thread is the maximum number of rows to remove in the transaction of the deletion.
 
--- Delete a thread. cancel_first: true to cancel live runs; false to raise thread_busy for a live run. seen: the updated_at that the caller
--- has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads that still have rows.
--- postgres/threads.py removes these rows with runyard.remove_step. If its process stops, the leader removes them (prune.sql).
+-- Delete a thread. cancel_first: true to cancel live runs; false to raise thread_busy for a live run. seen: the updated_at
+-- that the caller has read, or NULL. erase: true to erase also the content that forks show. unremoved: the deleted threads
+-- that still have rows. postgres/threads.py removes these rows with runyard.remove_step. If the process that deletes the
+-- thread stops, the leader removes the rows (prune.sql).
 CREATE OR REPLACE FUNCTION runyard.delete_thread(
     for_tenant text, thread_id text, cancel_first boolean, seen timestamptz, erase boolean DEFAULT false,
     OUT effects jsonb, OUT unremoved bigint[]

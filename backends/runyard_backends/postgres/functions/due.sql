@@ -1,4 +1,5 @@
--- What is due: runs to admit, deadlines of HITL requests and waits, children of cancelled runs, and runs that expire. admit.sql applies it.
+-- What is due: runs to admit, deadlines of HITL requests and waits, children of cancelled runs, and runs that expire.
+-- admit.sql applies what is due.
 
 -- Return the next time after `since` at which a HITL request or a wait has its deadline or a run expires. NULL if there is none.
 CREATE OR REPLACE FUNCTION runyard.next_time(since timestamptz) RETURNS timestamptz
@@ -11,11 +12,11 @@ BEGIN
         (SELECT e.expires_at FROM runyard.live_runs e WHERE e.expires_at > since ORDER BY e.expires_at LIMIT 1));
 END $$;
 
--- Return up to `most` threads of each kind on which something is due. For each thread, return the earliest due time and the
+-- Return at most `most` threads of each kind on which something is due. For each thread, return the earliest due time and the
 -- kinds (see apply_due). thread_key is NULL if the thread does not exist. Threads in `locked` are left out. only_runs: true if
 -- only runs are due. The statement for runs alone is short, because the run of a host that has just committed waits for it.
--- Each statement reads the clock in a subquery: if it read the clock for each row, it could not use an index. It reads the key
--- of the thread in a subquery: a join would read all threads if the planner expected many rows.
+-- Each statement reads the clock in a subquery: if it read the clock for each row, it could not use an index. The statement
+-- also reads the key of the thread in a subquery: a join would read all threads if the planner expected many rows.
 CREATE OR REPLACE FUNCTION runyard.due_threads(most integer, locked text[], only_runs boolean)
 RETURNS TABLE (tenant text, thread_id text, thread_key bigint, due_at timestamptz, kinds text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

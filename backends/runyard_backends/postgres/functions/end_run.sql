@@ -1,8 +1,9 @@
 -- The end of a run. Every verb that ends a run calls end_run.
 
--- End a run. Give it its completion number, close its HITL requests, end its waits, record the attempt, and write the feed and the webhook
--- delivery. Return as effects the jobs of the runs that may start next. why: the error, or NULL. event: the id of the run's last event. A
--- cancelled run whose messages are kept gets a completion number only if every tool call has a result.
+-- End a run. Give it its completion number, close its HITL requests, end its waits, give back its unread signals, record the
+-- attempt, and write the feed and the webhook delivery. Return as effects the jobs of the runs that may start next. why: the
+-- error, or NULL. event: the id of the run's last event. A cancelled run whose messages are kept gets a completion number only if
+-- every tool call has a result.
 CREATE OR REPLACE FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -12,6 +13,7 @@ DECLARE
     was text := r.status;
     got record;
     head runyard.runs;
+    woken jsonb; -- the jobs of the runs that take the signals of this run
 BEGIN
     IF counted AND to_status = 'cancelled' THEN
         got := runyard.close_cancelled(t, r);
@@ -28,9 +30,7 @@ BEGIN
         END IF;
         r.extra := CASE WHEN t.extra_changed THEN t.extra END;
         t.extra_changed := false;
-        IF r.branch_id IS NULL THEN
-            r.branch_id := t.head_branch;
-        END IF;
+        r.branch_id := coalesce(r.branch_id, t.head_branch);
         UPDATE runyard.branches b SET
             high_water_seq = greatest(b.high_water_seq, r.last_seq, r.snapshot_tip),
             leaf_id = CASE WHEN r.last_seq > b.leaf_seq THEN r.last_message_id ELSE b.leaf_id END,
@@ -63,6 +63,7 @@ BEGIN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
         DELETE FROM runyard.waits w WHERE w.thread_key = t.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.kind <> 'child';
+        woken := runyard.give_back_signals(r);
         IF to_status = 'cancelled' THEN PERFORM runyard.doom_children(r); END IF;
     END IF;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type, agent, usage, redriven)
@@ -73,7 +74,7 @@ BEGIN
         INSERT INTO runyard.webhook_deliveries (tenant, url, type, thread_id, run_id)
         VALUES (t.tenant, r.options->>'webhook', 'run.' || to_status, t.thread_id, r.run_id);
     END IF;
-    effects := runyard.waiting_for(t.thread_key, r.run_id);
+    effects := runyard.merge_effects(runyard.waiting_for(t.thread_key, r.run_id), woken);
     IF head.status = 'queued' AND head.kind = 'prompt' THEN
         effects := runyard.merge_effects(effects, jsonb_build_object('jobs', jsonb_build_array(runyard.job(head))));
     END IF;

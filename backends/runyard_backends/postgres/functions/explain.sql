@@ -48,7 +48,8 @@ BEGIN
                        ELSE 'ended' END;
         facts := jsonb_build_object('worker_id', run.worker_id, 'isolated', run.isolated, 'nobody', nobody)
             || missing || coalesce(paused, '{}')
-            || coalesce((SELECT runyard.blocked_facts(w) FROM runyard.workers w WHERE w.worker_id = run.worker_id AND w.dead_at IS NULL), '{}');
+            || coalesce((SELECT runyard.blocked_facts(w) || jsonb_build_object('silent_for', extract(epoch FROM clock_timestamp() - w.heartbeat_at))
+                FROM runyard.workers w WHERE w.worker_id = run.worker_id AND w.dead_at IS NULL), '{}');
     ELSIF run.lane_seq IS NULL THEN
         reason := 'not_due'; facts := jsonb_build_object('due_at', coalesce(run.run_at, run.accepted_at));
     ELSIF run.error IS NOT NULL AND run.not_before > clock_timestamp() THEN

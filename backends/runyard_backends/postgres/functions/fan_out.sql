@@ -1,8 +1,8 @@
--- Fan-outs. The job of a fan-out starts runs, and waits until fewer than runs.until_fewer of them are live. must_wait in startable.sql
--- decides whether the job waits. execution/fan_out_candidates.py chooses the number.
+-- Fan-outs. The fork job of a fan-out starts runs, and waits until fewer than runs.until_fewer of them are live. must_wait in
+-- startable.sql checks whether the fork job must wait. execution/fan_out_candidates.py chooses the number.
 
--- Return effects with the job of the starter of run r: a fan-out, or a suspended parent whose wait has ended. The claim of the starter
--- checks that it may continue, because other runs of the starter may end at the same time.
+-- Return effects with the job of the starter of run r. The starter is a fan-out, or a suspended parent whose wait has ended.
+-- The claim of the starter checks that it may continue, because other runs of the starter may end at the same time.
 CREATE OR REPLACE FUNCTION runyard.wake_starter(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -13,7 +13,7 @@ BEGIN
     RETURN jsonb_build_object('jobs', jsonb_build_array(runyard.job(waiting)));
 END $$;
 
--- Return the number of live runs that a job started.
+-- Return the number of live runs that a fork job started.
 CREATE OR REPLACE FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -1,5 +1,5 @@
 -- Forking a thread. A fork copies no message. Instead it gets rows in `levels`, which show its source up to the cut (cuts.sql).
--- visible_messages.sql decides which messages the levels show. cuts.sql also refuses a cut.
+-- visible_messages.sql has the rules for the messages that the levels show. cuts.sql also refuses invalid cuts.
 
 -- Fork a thread. A repetition of the request returns the existing fork, with created = false. q: the request as JSON. hash: the
 -- request's hash.

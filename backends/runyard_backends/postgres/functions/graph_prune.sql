@@ -114,7 +114,7 @@ BEGIN
     RETURN ARRAY(SELECT x.graph_id FROM runyard.graph_lines x WHERE x.line_id = ANY (family) AND x.graph_id IS NOT NULL);
 END $$;
 
--- Do the same for code that does not read the threads.
+-- Delete the checkpoints of runs, as graph_delete_runs_v2 does, for callers that do not need the threads.
 CREATE OR REPLACE FUNCTION runyard.graph_delete_runs(for_tenant text, run_ids text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -13,7 +13,7 @@ DECLARE
     message_bytes bigint := runyard.limit_of('message_bytes');
     stored bigint[] := '{}'; -- the places of the plain writes, which are stored together
 BEGIN
-    IF cardinality(writes) > 1 AND EXISTS (SELECT 1 FROM unnest(writes) x WHERE x.messages <> '{}') THEN -- for one write, it saves nothing
+    IF cardinality(writes) > 1 AND EXISTS (SELECT 1 FROM unnest(writes) x WHERE x.messages <> '{}') THEN -- one write would save nothing
         FOR done IN SELECT p.* FROM runyard.append_plain(writes, message_bytes, patience) p LOOP
             stored := stored || done.place::bigint;
             RETURN NEXT done;
@@ -33,7 +33,7 @@ BEGIN
         END IF;
         IF done.refused = 'locked' AND w.thread_key IS DISTINCT FROM locked THEN
             locked := w.thread_key;
-            patience := patience / 2; -- many locked threads take twice the time of one
+            patience := patience / 2; -- so that all waits together take at most twice this time
         END IF;
         IF done.refused IS NULL THEN
             IF w.finish_key IS NOT NULL THEN PERFORM runyard.end_step(got.r, w.finish_key, w.result, w.usage); END IF;

@@ -18,7 +18,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT labels_pkey DO UPDATE SET branch_id = excluded.branch_id;
 END $$;
 
--- Remove a label. Nothing changes if the thread does not have it.
+-- Remove a label. If the thread does not have the label, change nothing.
 CREATE OR REPLACE FUNCTION runyard.remove_label(for_tenant text, thread_id text, label text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE

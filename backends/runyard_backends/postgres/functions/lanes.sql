@@ -1,5 +1,5 @@
--- Lanes: the lane of a run, and the effect of a busy lane (multitask_strategy: enqueue, reject, interrupt, rollback). startable.sql decides
--- which run of a lane may start.
+-- Lanes: the lane of a run, and what a run does on a busy lane (multitask_strategy: enqueue, reject, interrupt, rollback).
+-- startable.sql determines which run of a lane may start.
 
 -- Return the lane to which a run is admitted. alone: true for a parallel run.
 CREATE OR REPLACE FUNCTION runyard.lane_of(t runyard.threads, kind text, alone boolean, run_id text, parent_id uuid) RETURNS text

@@ -83,7 +83,8 @@ BEGIN
     ORDER BY f.message_id, f.kept;
 END $$;
 
--- Return the last message of the thread's head, and the last message of its first branch. The messages of live runs count.
+-- Return the last message of the thread's head, and the last message of its first branch. The returned messages may belong to
+-- live runs.
 CREATE OR REPLACE FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE

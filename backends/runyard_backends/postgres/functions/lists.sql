@@ -11,17 +11,22 @@
 -- first. The range ends with a comparison of this column alone. With a comparison of rows, the scan would continue until the
 -- first column changes.
 
--- Return threads, the oldest first. If there are more, the last row has only the place after which the next page begins. Forks of a deleted
--- thread are not listed as forks of a later thread with the same id. They have lower keys than the later thread.
-CREATE OR REPLACE FUNCTION runyard.list_threads(
-    for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
+-- Return threads, in the order of their keys, or the newest first. after: the place after which the page begins, or NULL for the first page.
+-- If there are more, the last row has only the place after which the next page begins. Forks of a deleted thread are not listed as forks of a
+-- later thread with the same id. They have lower keys than the later thread.
+CREATE OR REPLACE FUNCTION runyard.list_threads_v2(
+    for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, newest_first boolean, most integer, bytes bigint
 ) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off SET plan_cache_mode = force_custom_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     term bytea;
+    beyond text := CASE WHEN newest_first THEN '<' ELSE '>' END;
+    until text := CASE WHEN newest_first THEN '>=' ELSE '<=' END;
+    direction text := CASE WHEN newest_first THEN ' DESC' ELSE '' END;
     statement text := 'SELECT t.* FROM runyard.threads t WHERE t.deleted_at IS NULL AND t.thread_key > -1 AND ';
+    lowest bigint := 0;
     t runyard.threads;
     size bigint;
     larger bigint;
@@ -31,25 +36,29 @@ DECLARE
     more boolean := false;
 BEGIN
     IF parent IS NOT NULL THEN
-        after := greatest(after, (SELECT p.thread_key FROM runyard.threads p WHERE p.tenant = for_tenant AND p.thread_id = parent AND p.deleted_at IS NULL));
+        lowest := coalesce((SELECT p.thread_key FROM runyard.threads p WHERE p.tenant = for_tenant AND p.thread_id = parent AND p.deleted_at IS NULL), 0);
     END IF;
+    after := greatest(coalesce(after, CASE WHEN newest_first THEN 9223372036854775807 END), lowest);
     IF with_tags <> '{}' THEN
         term := (SELECT w.term FROM (SELECT runyard.tag_term(j.key, j.value) AS term FROM jsonb_each_text(with_tags) j) w
                  ORDER BY (SELECT count(*) FROM (SELECT 1 FROM runyard.thread_tags g WHERE g.tenant = for_tenant AND g.term = w.term
                            LIMIT CASE WHEN with_tags - (SELECT min(k) FROM jsonb_object_keys(with_tags) k) = '{}' THEN 0 ELSE 1000 END) x)
                  LIMIT 1);
-        statement := 'SELECT t.* FROM (SELECT g.thread_key FROM runyard.thread_tags g WHERE g.tenant = $1 AND g.term = $4 AND g.thread_key > $5'
-            || ' ORDER BY g.thread_key LIMIT $6) k JOIN runyard.threads t USING (thread_key) ORDER BY k.thread_key';
+        statement := format(
+            'SELECT t.* FROM (SELECT g.thread_key FROM runyard.thread_tags g WHERE g.tenant = $1 AND g.term = $4 AND g.thread_key %s $5'
+            ' ORDER BY g.thread_key%s LIMIT $6) k JOIN runyard.threads t USING (thread_key) ORDER BY k.thread_key%2$s', beyond, direction);
     ELSIF parent IS NOT NULL THEN
-        statement := statement || 't.tenant = $1 AND (t.parent_thread_id, t.thread_key) > ($2, $5) AND t.parent_thread_id <= $2'
-            || ' ORDER BY t.parent_thread_id, t.thread_key';
+        statement := statement || format('t.tenant = $1 AND (t.parent_thread_id, t.thread_key) %s ($2, $5) AND t.parent_thread_id %s $2'
+            ' ORDER BY t.parent_thread_id%s, t.thread_key%3$s', beyond, until, direction);
     ELSIF of_agent IS NOT NULL THEN
-        statement := statement || 't.tenant = $1 AND (t.agent, t.thread_key) > ($3, $5) AND t.agent <= $3'
-            || ' ORDER BY t.agent, t.thread_key';
+        statement := statement || format('t.tenant = $1 AND (t.agent, t.thread_key) %s ($3, $5) AND t.agent %s $3'
+            ' ORDER BY t.agent%s, t.thread_key%3$s', beyond, until, direction);
     ELSE
-        statement := statement || 't.thread_key > 0 AND (t.tenant, t.thread_key) > ($1, $5) AND t.tenant <= $1 ORDER BY t.tenant, t.thread_key';
+        statement := statement || format('t.thread_key > 0 AND (t.tenant, t.thread_key) %s ($1, $5) AND t.tenant %s $1'
+            ' ORDER BY t.tenant%s, t.thread_key%3$s', beyond, until, direction);
     END IF;
     FOR t IN EXECUTE statement USING for_tenant, parent, of_agent, term, after, 2000 + most LOOP
+        EXIT WHEN t.thread_key <= lowest;
         IF t.deleted_at IS NULL AND (parent IS NULL OR t.parent_thread_id = parent) AND (of_agent IS NULL OR t.agent = of_agent)
            AND (with_tags IS NULL OR t.tags @> with_tags)
         THEN
@@ -77,6 +86,14 @@ BEGIN
         RETURN NEXT;
     END IF;
 END $$;
+
+-- Return threads as list_threads_v2 does, the oldest first, for the code of the previous release.
+CREATE OR REPLACE FUNCTION runyard.list_threads(
+    for_tenant text, parent text, of_agent text, with_tags jsonb, after bigint, most integer, bytes bigint
+) RETURNS TABLE (thread runyard.threads, omitted text[], place bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT * FROM runyard.list_threads_v2(for_tenant, parent, of_agent, with_tags, after, false, most, bytes)
+$$;
 
 -- Return HITL requests, the oldest first. pending: true for pending requests only. If there are more, the last row has `more` and
 -- no request.

@@ -14,9 +14,9 @@ BEGIN
 END $$;
 
 -- Lock the permits of these names, in the order of the names. Only one transaction at a time can then count and free them.
--- After this call, the transaction must not wait for the lock of a thread: this could be a deadlock. A call waits longer for
--- these locks than for the lock of a thread. Transactions that hold these locks are short, and after a failed wait all changes
--- of the call would be undone.
+-- After this call, the transaction must not wait for the lock of a thread, because this wait could cause a deadlock. A call
+-- waits longer for these locks than for the lock of a thread. Transactions that hold these locks are short, and after a failed
+-- wait all changes of the call would be undone.
 CREATE OR REPLACE FUNCTION runyard.lock_permits(permits text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

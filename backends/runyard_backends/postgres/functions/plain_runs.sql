@@ -5,9 +5,9 @@
 -- claimed before. It completes with messages that have new ids, and no tool calls or results. The deployment has no limits.
 --
 -- Each function locks its threads in the order of their keys, in one statement. If a lock is not free in time, the function
--- changes nothing. All its writes are inside the block with the exception handler: it costs more to change a row outside of the
--- subtransaction that has locked the row. With the settings of these functions, generic plans find every row by an index. They
--- suit tables of any size.
+-- changes nothing. All its writes are inside the block with the exception handler: it costs more to change a row outside of
+-- the subtransaction that has locked the row. With the settings of these functions, generic plans find every row by an index.
+-- Such plans suit tables of any size.
 
 -- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
 -- for a thread that also has a request that is not plain.

@@ -1,8 +1,9 @@
--- Printable characters, which ids and names consist of.
+-- Ids and names consist of printable characters.
 
--- Return true if the text has a character that runyard.models.check_id refuses: a control or format character, a separator other than the
--- space, or a private or unassigned character. The ranges are those of Unicode 14, the version of the oldest Python that runyard supports.
--- Most texts are ASCII and do not need the expression. Postgres keeps the compiled expression for the connection.
+-- Return true if the text has a character that runyard.models.check_id refuses: a control or format character, a separator
+-- other than the space, or a private or unassigned character. The ranges are those of Unicode 14, the version of the oldest
+-- Python that runyard supports. Most texts are ASCII, and are not compared with the regular expression. Postgres keeps the
+-- compiled expression for the connection.
 CREATE OR REPLACE FUNCTION runyard.unprintable(given text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

@@ -56,8 +56,9 @@ BEGIN
     RETURN last.many;
 END $$;
 
--- Delete the results of fork jobs that ended before the time `kept`, and the messages and answers of fan-outs, which may have failed or been
--- cancelled. A call deletes whole fan-outs until it has deleted about `most` rows. Return the number of jobs and of deleted rows.
+-- Delete the results of fork jobs that ended more than `kept` ago. Also delete the messages and answers of such fan-outs, even
+-- of failed and cancelled ones. A call deletes whole fan-outs until it has deleted about `most` rows. Return the number of
+-- fork jobs and of deleted rows.
 CREATE OR REPLACE FUNCTION runyard.prune_results(kept interval, most integer) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -80,10 +81,10 @@ BEGIN
     RETURN gone;
 END $$;
 
--- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed, messages of
--- fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. A call deletes about `most` rows of each
--- kind, and the rows of all dead workers. Deliveries have the retention of the feed. Return the largest number of rows that were deleted of
--- one kind. The leader calls this function.
+-- Delete data whose retention has passed: entries of the feed, results of fork jobs, deliveries that arrived or failed,
+-- messages of fan-outs that were not accepted, and rows of dead workers. Also remove rows of deleted threads. For each kind, a
+-- call deletes at most about `most` rows. For the rows of dead workers there is no maximum. Deliveries have the retention of
+-- the feed. Return the largest number of rows that were deleted of one kind. The leader calls this function.
 CREATE OR REPLACE FUNCTION runyard.prune(feed interval, results interval, workers interval, most integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -62,7 +62,8 @@ BEGIN
 END $$;
 
 -- Return up to `most` of the messages that a run sees: the messages of its snapshot after the number `after`, then its own messages after
--- the number own_after. Some own messages may have been stored before the claim. Raises stale_fence if another attempt has claimed the run.
+-- the number own_after. Raises stale_fence if another attempt has claimed the run. Workers of older releases call this function. Other
+-- workers call runyard.history.
 CREATE OR REPLACE FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
 RETURNS TABLE (message runyard.messages, own boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -71,11 +72,7 @@ DECLARE
     l runyard.level;
     got bigint;
 BEGIN
-    SELECT x.* INTO r FROM runyard.runs x WHERE x.thread_key = context.thread_key AND x.run_id = context.run_id;
-    IF r.fence IS DISTINCT FROM with_fence THEN
-        PERFORM runyard.refuse('stale_fence', format('the attempt with fence %s no longer holds run %s; stop it', with_fence, context.run_id),
-                               jsonb_build_object('run_id', context.run_id, 'fence', with_fence, 'current_fence', r.fence));
-    END IF;
+    r := runyard.read_by(thread_key, run_id, with_fence);
     FOR l IN
         SELECT x.branch_id, x.high_water_seq, x.cutoff, x.open_run_id FROM unnest(runyard.run_view(r)) x ORDER BY x.high_water_seq
     LOOP

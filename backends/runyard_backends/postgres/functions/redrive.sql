@@ -32,7 +32,7 @@ BEGIN
     END IF;
     -- If the run was refused at its admission, check it again.
     IF run.snapshot_tip IS NULL THEN PERFORM runyard.raise(runyard.why_not(t, run_id, run.parent_id)); END IF;
-    -- The end of the run has closed its unanswered requests. Delete them, so that the run may store requests with the same ids.
+    -- The end of the run has closed its unanswered requests. Delete them, so that the run can store requests with the same ids.
     DELETE FROM runyard.hitl_requests h WHERE h.thread_key = t.thread_key AND h.run_id = redrive.run_id AND h.answered_at IS NULL;
     UPDATE runyard.runs y SET status = 'queued', lane_seq = nextval('runyard.lane_numbers'), admitted_at = greatest(now(), y.accepted_at), finished_at = NULL,
         queued_fence = nextval('runyard.fences'),

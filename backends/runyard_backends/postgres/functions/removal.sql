@@ -4,7 +4,7 @@
 -- `most` is the maximum number of runs and messages that a call examines. Three callers choose it: the process that deletes a thread
 -- (REMOVAL_ROWS in postgres/threads.py), the leader (runyard.prune in prune.sql), and runyard.delete_thread in deletion.sql (left_over).
 
--- Make one step for a deleted thread. Return true if more steps may be needed. Raises locked if another transaction holds a
+-- Make one step for a deleted thread. Return true if more steps can be needed. Raises locked if another transaction holds a
 -- lock that the remaining steps need. This is the lock of a fork, or of a wait whose child is ending.
 CREATE OR REPLACE FUNCTION runyard.remove_step(thread_key bigint, most integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -21,7 +21,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Make steps for deleted threads that still have rows, until about `most` rows are examined. Return true if more steps may be needed. If a
+-- Make steps for deleted threads that still have rows, until about `most` rows are examined. Return true if more steps can be needed. If a
 -- step of a thread fails or takes too long, the other threads and the caller continue. Each call begins at a random thread and examines up
 -- to 100 threads. A thread whose steps always fail therefore does not delay the others.
 CREATE OR REPLACE FUNCTION runyard.remove_leftovers(most integer) RETURNS boolean
@@ -172,6 +172,9 @@ BEGIN
     IF s.erase THEN
         UPDATE runyard.messages m SET payload = NULL, note = '[erased]'
         WHERE m.branch_id = of_branch AND m.seq > s.after_seq AND m.seq <= last_seq;
+        IF FOUND THEN
+            INSERT INTO runyard.erasures AS e (branch_id, steps) VALUES (of_branch, 1) ON CONFLICT (branch_id) DO UPDATE SET steps = e.steps + 1;
+        END IF;
     END IF;
     IF examined >= most THEN
         UPDATE runyard.removals x SET after_seq = last_seq WHERE x.thread_key = s.thread_key;
@@ -180,6 +183,7 @@ BEGIN
     IF seen = '{}' THEN
         DELETE FROM runyard.levels l WHERE l.branch_id = of_branch;
         DELETE FROM runyard.branches b WHERE b.branch_id = of_branch;
+        DELETE FROM runyard.erasures e WHERE e.branch_id = of_branch;
     END IF;
     UPDATE runyard.removals x SET below_branch = of_branch, after_seq = 0 WHERE x.thread_key = s.thread_key;
     RETURN examined;

@@ -37,9 +37,10 @@ END $$;
 
 -- Return the HITL request that an answer is for. This is the request request_id. Without request_id, it is the request that was
 -- answered with response_id before: the answer is then a repetition. If there is no such request, it is the only pending
--- request of the thread.
+-- request of the thread. enable_sort: only the index of the thread's pending requests has them in order. Before the first ANALYZE, the
+-- other indexes of pending requests look as cheap, and have the requests of all threads.
 CREATE OR REPLACE FUNCTION runyard.request_for(for_tenant text, thread_id text, request_id text, response_id text) RETURNS runyard.requests
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_sort = off AS $$
 DECLARE
     h runyard.requests;
     of_thread bigint;
@@ -60,8 +61,11 @@ BEGIN
         SELECT x.* INTO h FROM runyard.requests x WHERE x.thread_key = of_thread AND x.response_id = request_for.response_id;
         IF FOUND THEN RETURN h; END IF;
     END IF;
-    SELECT coalesce(array_agg(x.request_id ORDER BY x.created_at, x.request_id), '{}') INTO waiting FROM runyard.hitl_requests x
-    WHERE x.tenant = for_tenant AND x.thread_key = coalesce(of_thread, h.thread_key) AND x.answered_at IS NULL AND x.closed_at IS NULL;
+    of_thread := coalesce(of_thread, h.thread_key);
+    waiting := ARRAY(
+        SELECT x.request_id FROM runyard.hitl_requests x
+        WHERE x.thread_key = of_thread AND x.answered_at IS NULL AND x.closed_at IS NULL AND x.created_at >= '-infinity'
+        ORDER BY x.created_at, x.request_id);
     IF request_id IS NOT NULL AND (waiting <> '{}' OR h.request_id IS NOT NULL) THEN
         PERFORM runyard.refuse('hitl_stale_answer',
             format('request %s does not wait for an answer; pending: %s', request_id, coalesce(nullif(array_to_string(waiting, ', '), ''), 'none')),
@@ -77,13 +81,15 @@ BEGIN
     RETURN h;
 END $$;
 
--- Queue the suspended run of an answered request. A suspended run stays the head of its lane.
+-- Queue the suspended run of an answered request. A suspended run stays the head of its lane. Its job has no data for the event run.queued,
+-- because the run has had an attempt.
 CREATE OR REPLACE FUNCTION runyard.wake_run(thread_key bigint, run_id text, OUT effects jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
-    r runyard.runs;
+    job jsonb;
 BEGIN
     UPDATE runyard.runs y SET status = 'queued', suspended_at = NULL, waiting_for = NULL, not_before = NULL, changed_at = now()
-    WHERE y.thread_key = wake_run.thread_key AND y.run_id = wake_run.run_id AND y.status = 'suspended' RETURNING y.* INTO r;
-    IF FOUND THEN effects := jsonb_build_object('jobs', jsonb_build_array(runyard.job(r))); END IF;
+    WHERE y.thread_key = wake_run.thread_key AND y.run_id = wake_run.run_id AND y.status = 'suspended'
+    RETURNING runyard.job_of(y.thread_key, y.run_id, y.lane, y.kind, y.queue, y.priority, y.tenant, NULL, NULL) INTO job;
+    IF FOUND THEN effects := jsonb_build_object('jobs', jsonb_build_array(job)); END IF;
 END $$;

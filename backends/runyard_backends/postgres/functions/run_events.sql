@@ -1,5 +1,5 @@
--- The proven events of a run. These are the events that follow from its rows. They are for readers of a stream that Redis has
--- lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
+-- The proven events of a run. These are the events that follow from the rows of the run. They are for readers of a stream that
+-- Redis has lost. EVENTS_PER_READ and EVENT_BYTES_PER_READ in runyard/ports/scheduling.py are `most` and `bytes`.
 
 -- Return the proven events of a run after the id `after`, in the order of their ids: at most `most` events and at most `bytes` together. A
 -- larger event is returned alone. An attempt numbers its messages as it appends them, and a later attempt has a higher fence. Event ids of
@@ -61,9 +61,10 @@ BEGIN
     ORDER BY c.n;
 END $$;
 
--- Return an event id "<fence>-<n>" as an array of its two numbers, which can be compared. Return NULL for any other text.
+-- Return an event id "<fence>-<n>" as an array of its two numbers, which can be compared. Return NULL for NULL and for any other text. An
+-- array of NULLs would be greater than every place.
 CREATE OR REPLACE FUNCTION runyard.event_place(event_id text) RETURNS bigint[]
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
     IF event_id !~ '^\d{1,18}-\d{1,18}$' THEN RETURN NULL; END IF;
     RETURN ARRAY[split_part(event_id, '-', 1)::bigint, split_part(event_id, '-', 2)::bigint];

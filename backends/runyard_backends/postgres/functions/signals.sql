@@ -24,11 +24,8 @@ BEGIN
     t := got.t; effects := got.effects;
     got := runyard.fire_deadlines(t);
     t := got.t; effects := runyard.merge_effects(effects, got.effects);
-    SELECT w.* INTO waiting FROM runyard.waits w JOIN runyard.runs r ON r.thread_key = w.thread_key AND r.run_id = w.run_id
-    WHERE w.thread_key = t.thread_key AND w.kind = 'signal' AND w.name = signal_name AND w.ended_at IS NULL AND r.finished_at IS NULL
-      AND r.cancel_requested_at IS NULL
-    ORDER BY w.wait_no LIMIT 1;
-    IF NOT FOUND AND most <= (SELECT count(*) FROM (
+    waiting := runyard.wait_for_signal(t.thread_key, signal_name);
+    IF waiting.wait_id IS NULL AND most <= (SELECT count(*) FROM (
             SELECT 1 FROM runyard.signals s WHERE s.thread_key = t.thread_key AND s.wait_id IS NULL LIMIT most) x) THEN
         PERFORM runyard.refuse('too_many_signals', format('thread %s has %s signals that no run has taken', thread_id, most),
                                jsonb_build_object('thread_id', thread_id, 'limit', most));
@@ -40,6 +37,49 @@ BEGIN
         WHERE w.thread_key = t.thread_key AND w.run_id = waiting.run_id AND w.wait_id = waiting.wait_id;
         effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, waiting.run_id));
     END IF;
+END $$;
+
+-- Return the oldest open wait of the thread for a signal. Its run has not ended, and no cancel of the run was requested. The row is NULL if
+-- there is none.
+CREATE OR REPLACE FUNCTION runyard.wait_for_signal(thread_key bigint, signal_name text) RETURNS runyard.waits
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found runyard.waits;
+BEGIN
+    SELECT w.* INTO found FROM runyard.waits w JOIN runyard.runs r ON r.thread_key = w.thread_key AND r.run_id = w.run_id
+    WHERE w.thread_key = wait_for_signal.thread_key AND w.kind = 'signal' AND w.name = signal_name AND w.ended_at IS NULL
+      AND r.finished_at IS NULL AND r.cancel_requested_at IS NULL
+    ORDER BY w.wait_no LIMIT 1;
+    RETURN found;
+END $$;
+
+-- Return signals of an ended run to the thread: the signals that the run took and that none of its attempts received. Delete
+-- the waits that took these signals, so that a redriven run waits again. The oldest open wait of another run takes a signal,
+-- and its run is queued. Otherwise a later wait takes the signal.
+CREATE OR REPLACE FUNCTION runyard.give_back_signals(r runyard.runs, OUT effects jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    free record;
+    waiting runyard.waits;
+BEGIN
+    FOR free IN
+        WITH unread AS (
+            DELETE FROM runyard.waits w WHERE w.thread_key = r.thread_key AND w.run_id = r.run_id AND w.signal_id IS NOT NULL
+                AND w.received_by IS NULL
+            RETURNING w.signal_id
+        ), given AS (
+            UPDATE runyard.signals s SET run_id = NULL, wait_id = NULL FROM unread u
+            WHERE s.thread_key = r.thread_key AND s.signal_id = u.signal_id RETURNING s.signal_id, s.name, s.signal_no)
+        SELECT g.signal_id, g.name FROM given g ORDER BY g.signal_no
+    LOOP
+        waiting := runyard.wait_for_signal(r.thread_key, free.name);
+        CONTINUE WHEN waiting.wait_id IS NULL;
+        UPDATE runyard.signals s SET run_id = waiting.run_id, wait_id = waiting.wait_id
+        WHERE s.thread_key = r.thread_key AND s.signal_id = free.signal_id;
+        UPDATE runyard.waits w SET ended_at = now(), signal_id = free.signal_id
+        WHERE w.thread_key = r.thread_key AND w.run_id = waiting.run_id AND w.wait_id = waiting.wait_id;
+        effects := runyard.merge_effects(effects, runyard.wake_run(r.thread_key, waiting.run_id));
+    END LOOP;
 END $$;
 
 -- Give the open waits of a run the open signals of their names, the oldest signal first.

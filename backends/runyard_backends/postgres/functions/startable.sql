@@ -1,14 +1,14 @@
--- The rules that decide which queued run may start next, and which fork jobs may start when the run of their cut ends. A prompt
--- may start if it is the head of its lane. A fork job may start if it waits for no other run. The job of a fan-out waits until
--- fewer than runs.until_fewer of its started runs are live. execution/fan_out_candidates.py chooses this number.
--- fan_out.sql offers the job again.
+-- The rules for which queued run may start next, and which fork jobs may start when the run of their cut ends. A prompt
+-- may start if it is the head of its lane. A fork job may start if it waits for no other run. A fan-out waits until fewer than
+-- runs.until_fewer of its started runs are live. execution/fan_out_candidates.py chooses this number. fan_out.sql offers the
+-- job of the fan-out again.
 
 -- Return the head of a lane: its first run that has not ended. floor: a number up to which all runs of the lane have ended
 -- (threads.lane_floor), or 0 for a lane other than ''. Postgres inlines this function into a statement that names it after
 -- FROM. In a statement that needs the whole row, the function therefore costs no extra time. If a statement needs only one
--- column, or only the existence of a head, it becomes about ten microseconds slower, because its plan computes every column.
--- The statements of each accept and claim therefore repeat the condition instead (make_way in lanes.sql, plain_runs.sql,
--- startable and not_startable below).
+-- column, or only the existence of a head, the statement becomes about ten microseconds slower, because its plan computes
+-- every column. The statements of each accept and claim therefore repeat the condition instead (make_way in lanes.sql,
+-- plain_runs.sql, startable and not_startable below).
 CREATE OR REPLACE FUNCTION runyard.lane_head(thread_key bigint, in_lane text, floor bigint) RETURNS SETOF runyard.runs
 LANGUAGE sql STABLE AS $$
     SELECT x.* FROM (

@@ -1,7 +1,8 @@
 -- Storing messages without a run.
 
--- Store a message without a run. If a message with its id is stored already, return the stored message. The caller must compare the two.
--- parent_id: NULL to add to the head, root_id() to begin another tree. expected: the last message that the caller has seen, or NULL.
+-- Store a message without a run. If a message with its id is stored already, return the stored message. The caller must
+-- compare the two messages. parent_id: NULL to add to the head, root_id() to begin another tree. expected: the last message
+-- that the caller has seen, or NULL.
 CREATE OR REPLACE FUNCTION runyard.store_message(for_tenant text, thread_id text, m runyard.new_message, parent_id uuid, expected uuid)
 RETURNS SETOF runyard.messages
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

@@ -1,10 +1,10 @@
 -- Webhooks: make deliveries from the feed, take due deliveries, and record the outcomes of their tries.
 -- runyard/worker/webhook_dispatcher.py chooses `most` (MAX_IN_FLIGHT), `each` (MAX_IN_FLIGHT_PER_ENDPOINT) and `lease`.
 
--- Make deliveries from committed entries. Then take up to `most` due deliveries, endpoint by endpoint in the order of their
--- names, from after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in `busy` (endpoint →
--- number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease` seconds. versions: the
--- versions of the secret that sign; empty if the delivery's webhook was removed.
+-- Make deliveries from committed entries. Then take at most `most` due deliveries, endpoint by endpoint in the order of the
+-- endpoints' names, beginning after the endpoint `after`. An endpoint gets at most `each` deliveries, minus its number in
+-- `busy` (endpoint → number of deliveries that are being sent). A taken delivery that is not settled is due again after `lease`
+-- seconds. versions: the versions of the secret that sign; empty if the delivery's webhook was removed.
 CREATE OR REPLACE FUNCTION runyard.take_webhooks(busy jsonb, after text, most integer, each integer, lease double precision)
 RETURNS TABLE (delivery_no bigint, delivery_id text, tenant text, webhook_id text, versions integer[], url text, endpoint text, type text,
                thread_id text, run_id text, created_at timestamptz, tries integer)
@@ -77,7 +77,7 @@ BEGIN
     END IF;
 END $$;
 
--- Give a delivery that the previous release makes to the owner of its webhook.
+-- Set the owner of a delivery that code of the previous release makes. The owner is the owner of the delivery's webhook.
 CREATE OR REPLACE FUNCTION runyard.choose_delivery_owner() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -42,9 +42,9 @@ BEGIN
     oldest_code := (SELECT max(v.oldest_code) FROM runyard.schema_versions v);
 END $$;
 
--- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker. The place and the stack
--- are cut to MAX_PLACE_CHARACTERS (ports/workers.py) and MAX_TRACEBACK_BYTES (domain/size_limits.py), because any program with the rights
--- of a worker can write them. A character has at most four bytes.
+-- Return the error for the attempts of a dead worker whose main loop was blocked. Return NULL for any other worker. The place
+-- and the stack are shortened to MAX_PLACE_CHARACTERS (ports/workers.py) and MAX_TRACEBACK_BYTES (domain/size_limits.py),
+-- because any program with the rights of a worker can write them. A character has at most four bytes.
 CREATE OR REPLACE FUNCTION runyard.blocked_error(of_worker text) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -73,9 +73,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Return the running runs of workers that are dead or have left, worker by worker, in the order of the workers' ids after `after_worker`.
--- The page ends when it has at least `most` runs and all runs of its last worker. A live worker costs two index entries, however many runs
--- it has.
+-- Return the running runs of workers that are dead or have left, worker by worker, in the order of the workers' ids after
+-- `after_worker`. The page ends when it has at least `most` runs and all runs of its last worker. For a live worker, the
+-- function reads two index entries, however many runs the worker has.
 CREATE OR REPLACE FUNCTION runyard.orphans(after_worker text, most integer)
 RETURNS TABLE (job jsonb, cancelled boolean, worker_id text)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -101,9 +101,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Examine up to `most` queued runs after the given place, in the order of (changed_at, accept_no). Return the jobs of the runs that wait
--- only for a worker. If there may be more runs, the last row has the place of the last examined run and no job. unchanged: the shortest
--- time since the last change of an examined run. within: the longest time since this change, or NULL.
+-- Examine at most `most` queued runs after the given place, in the order of (changed_at, accept_no). Return the jobs of the
+-- runs that wait only for a worker. If there may be more runs, the last row has the place of the last examined run and no job.
+-- unchanged: the shortest time since the last change of an examined run. within: the longest time since this change, or NULL.
 CREATE OR REPLACE FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint)
@@ -140,7 +140,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return the jobs of the given runs that runyard.waiting would return.
+-- Return the jobs of those given runs for which runyard.waiting would return a job.
 CREATE OR REPLACE FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,8 +1,9 @@
 -- The writes of attempts: lock the run, compare the fence, and store the write. complete_plain (plain_runs.sql) repeats these
 -- conditions for the completions of a batch.
 
--- Lock a thread, and return it with one of its runs. A row is NULL if there is none. patience: milliseconds to wait for the lock. After
--- this time the rows are NULL. If patience is NULL, the session's limit applies, and the call fails after it.
+-- Lock a thread, and return it with one of its runs. A row is NULL if the thread or the run does not exist. patience:
+-- milliseconds to wait for the lock. After this time the rows are NULL. If patience is NULL, the session's lock_timeout
+-- applies, and the call fails after it.
 CREATE OR REPLACE FUNCTION runyard.lock_run(thread_key bigint, run_id text, patience integer DEFAULT NULL, OUT t runyard.threads, OUT r runyard.runs)
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -2,9 +2,10 @@
 Add events to the streams of runs of one shard, and publish the events to followers. Drop streams while all streams together
 exceed the limit that total_limit.lua has set. StreamLimits (runyard/ports/scheduling.py) has the default numbers of all limits.
 
-An event is dropped without an error if its id "fence-n" is not higher than the stream's last id. Such an event is a repetition,
-or comes from a superseded attempt. XADD itself refuses such an id. Events of a deleted thread are published but not stored. The
-thread of an existing stream is not deleted.
+An event is dropped without an error if its id "fence-n" is not higher than the stream's last id. Such an event is a
+repetition, or comes from a superseded attempt. XADD itself refuses such an id. Events of a deleted thread are published but
+not stored. A deleted thread has no streams. The script therefore checks only for an event without an existing stream whether
+its thread was deleted.
 
 The first write of the script is XADD. If the server has no free memory, it therefore refuses the call before any
 change.
@@ -13,15 +14,15 @@ The events of a run are published as one message on its channel, or as a few mes
 one event is "id payload". The message of several events is "* ", then for each event "id length " and a payload of that length.
 A follower that cannot decode a message reads the stream.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     approximate maximum number and bytes of events per stream; time to live in ms of the stream of a run that has not
-         stopped, and of one that has; then per run: "thread key:run id", "1" if the last event stops the run, "2" if the run
-         probably has no stream yet, else "0", number of its events, then per event: id, payload
+         stopped; time to live in ms of the stream of a stopped run; then per run: "thread key:run id", "1" if the last event
+         stops the run, "2" if the run probably has no stream yet, else "0", number of its events, then per event: id, payload
 Returns  the number of events added
 ]]
 -- include streams.lua
 local MESSAGE = 32768 -- bytes of events after which a new message begins
-local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream may be too early; few appends then write it
+local TOLERANCE = 1000 -- ms by which the expiry of a running run's stream can be too early, so that few appends write the expiry
 local SWEPT = 1000 -- ms between two sweeps by appends; after a sweep that leaves expired streams, the next append sweeps again
 local SWEEP = 100 -- maximum number of streams per index that one sweep removes
 
@@ -192,6 +193,10 @@ end
 local sum = prefix .. 'stream_bytes'
 local sweeps = made > 0 and redis.call('PTTL', sum) < kept - SWEPT
 local total = redis.call('INCRBY', sum, string.format('%.0f', grown))
+if total < 0 then -- as in `add_bytes` (drops.lua)
+  redis.call('SET', sum, 0, 'KEEPTTL')
+  total = 0
+end
 local limit = tonumber(redis.call('GET', prefix .. 'stream_limit') or nil)
 if not sweeps and not (limit and total > limit) then
   return added
@@ -207,6 +212,6 @@ if sweeps then
   end
 end
 if limit and total > limit then
-  add_bytes(prefix, -shrink(prefix, total, limit, 2 * runs + 2)) -- the call cannot have made so many streams
+  add_bytes(prefix, -shrink(prefix, total, limit, 2 * runs + 2)) -- the call has made fewer streams than this
 end
 return added

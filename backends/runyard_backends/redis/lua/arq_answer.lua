@@ -1,7 +1,7 @@
 --[[
-Write the result of a job of an arq queue, and remove all other keys of the job. If the job has another token or record,
-change nothing. Another token means that the job was answered and added again. Another record means that another worker
-has accepted its run.
+Write the result of a job of an arq queue, and remove all other keys of the job. If the job has another token or record, change
+nothing. Another token means that the job was answered and added again. Another record means that another worker has accepted
+the run of the job.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
 ARGV     queue, ms for which the result is kept (DEFAULT_ARQ_RESULT_SECONDS, runyard/ports/worker_defaults.py), id, token, record, result

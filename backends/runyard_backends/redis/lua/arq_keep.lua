@@ -4,7 +4,8 @@ because it was answered and added again.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
 ARGV     queue, ms for which arq shows a job as in progress (IN_PROGRESS_SECONDS, redis/arq_queue.py), then per job: id, token,
-         the record to store of its run or '' to store none, ms until the next look, "1" if its run has started and else "0"
+         the record of its run to store, or '' to store no record, ms until the next look, "1" if its run has started and else
+         "0"
 Returns  nothing
 ]]
 local prefix, queue = KEYS[1], ARGV[1]

@@ -1,17 +1,17 @@
 --[[
-Return the jobs of an arq queue that a worker must look at. These are jobs that a producer has added, jobs whose next
-look is due, and jobs that a producer has aborted since the last look. If no worker keeps or answers a job, it is
-returned again after the time `lease`.
+Return the jobs of an arq queue that a worker must look at. These are jobs that a producer has added, jobs whose next look is
+due, and jobs that a producer has aborted since the last look. If no worker keeps the job (arq_keep.lua) or answers it
+(arq_answer.lua), a look returns the job again after the time `lease`.
 
 A job stays in arq's queue until its result is written, because arq's client waits only for jobs in the queue. The score
 of a job tells arq's client whether the job is deferred. A look replaces the score by `queued` or `deferred`. These two
 scores have a fraction. Every other score comes from a producer, because arq's client sends integers.
 
 KEYS[1]  the prefix of shard 0, "runyard:{0}:"; arq's own keys have no hash tag
-ARGV     queue, most jobs, most bytes of one body, most bytes of all bodies, lease in ms, most aborts to check, score of a job that is due,
-         score of a job that is not due, largest due time in ms, ms for which an abort is known to have been looked at (JOBS_PER_LOOK,
-         JOB_BYTES, BYTES_PER_LOOK, LEASE_SECONDS, ABORTS_PER_LOOK, QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS, ABORT_MS,
-         redis/arq_queue.py)
+ARGV     queue, maximum number of jobs, maximum bytes of one body, maximum bytes of all bodies, lease in ms, maximum number of
+         aborts to check, score of a job that is due, score of a job that is not due, largest due time in ms, ms for which the
+         record of the aborts that were looked at is kept (JOBS_PER_LOOK, JOB_BYTES, BYTES_PER_LOOK, LEASE_SECONDS,
+         ABORTS_PER_LOOK, QUEUED_SCORE, DEFERRED_SCORE, MAX_SCORE_MS, ABORT_MS, redis/arq_queue.py)
 Returns  the time in ms, the number of all jobs that have neither a run nor a result, then six values per job:
          1. id
          2. token: the due time and the expiry in ms, separated by "|". Expiry -1: none. Expiry -2: the body had expired.

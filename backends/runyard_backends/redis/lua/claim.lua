@@ -11,12 +11,13 @@ never takes over the lock of a run that it executes itself.
 
 A delayed job with a requirement is offered to the workers that fulfil the requirement (submit.lua). The claim of such a worker
 makes offered jobs due, at most as many as it may take. They come before the other due jobs of their tenant and priority. Then
-tenants take turns as usual. Every other claim does so before it takes due jobs, and the others only if they found too few.
+tenants take turns as usual. If a worker takes the job in another way, the offer is withdrawn. Every second claim makes offered
+jobs due before it takes due jobs. The other claims make offered jobs due only if they found too few due jobs.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     worker id (without "|"), maximum number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lock in ms (LANE_LOCK_SECONDS,
-         runyard/ports/scheduling.py), number of the claim, number of queues, the queues in the order of service, then the
-         requirements that the worker fulfils
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
+ARGV     worker id (without "|"), maximum number of jobs (CLAIM_BATCH, runyard/worker/claim_loop.py), lifetime of a lock in ms
+         (LANE_LOCK_SECONDS, runyard/ports/scheduling.py), number of the claim, number of queues, the queues in the order of
+         service, then the requirements that the worker fulfils
 Returns  ms until the next job is due (0: a job is due, -1: there is no job), then per job taken: id, payload, token, queue
 ]]
 -- allow-oom
@@ -29,6 +30,7 @@ local prefix, worker, limit, lock_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonu
 local turn, last_queue = tonumber(ARGV[4]), 5 + tonumber(ARGV[5])
 local claimed, scanned, out = 0, 0, {-1}
 local home = nil -- the queue of the jobs that are taken
+local any_offered = false -- true if delayed jobs of the queues are offered to workers with some requirement
 local time, put_back = nil, {} -- the server's time once it was read; the queues to which a job was put back
 
 -- Return the server's time in ms.
@@ -76,10 +78,20 @@ local function locked(lock, run, token)
   return true
 end
 
+-- Withdraw the offers of jobs that were taken. ids: their ids. of_id: their payloads.
+local function drop_offers(ids, of_id)
+  local requirements = redis.call('HMGET', prefix .. 'offers:' .. home, unpack(ids))
+  for n, id in ipairs(ids) do
+    if requirements[n] then
+      drop_offer(prefix, home, id, owner_of(of_id[id]), requirements[n])
+    end
+  end
+end
+
 -- Lock the lanes of jobs that were taken out of a queue. Add the jobs to `out` whose lanes the worker has locked. Put back the
 -- other jobs.
 local function take(ids)
-  local names, taken, waits = {}, {}, {}
+  local names, taken, waits, taken_ids, of_id = {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
     names[i] = prefix .. 'job:' .. id
   end
@@ -93,6 +105,7 @@ local function take(ids)
         local n = #out
         out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, payloads[i], string.format('%.0f', token), home
         taken[#taken + 1], waits[#waits + 1] = names[i], prefix .. 'wait:' .. lane
+        taken_ids[#taken], of_id[id] = id, payloads[i]
       else
         wait_for(lock, lane, home, id)
       end
@@ -101,9 +114,12 @@ local function take(ids)
   if #taken > 0 then
     redis.call('DEL', unpack(taken))
     claimed = claimed + #taken
+    if any_offered then
+      drop_offers(taken_ids, of_id)
+    end
     if redis.call('EXISTS', unpack(waits)) > 0 then
       for n, wait in ipairs(waits) do
-        redis.call('HDEL', wait, string.sub(taken[n], #prefix + #'job:' + 1))
+        redis.call('HDEL', wait, taken_ids[n])
       end
     end
   end
@@ -199,6 +215,9 @@ local function recall_turns(offered, queue)
     local due = due_jobs(prefix, offered, tenant)
     local id = redis.call('ZPOPMIN', due, 1)[1]
     scanned = scanned + 1
+    if id then
+      redis.call('HDEL', prefix .. 'offers:' .. queue, id)
+    end
     local payload = id and redis.call('ZSCORE', prefix .. 'later:' .. queue, id) and redis.call('GET', prefix .. 'job:' .. id)
     if payload then
       local owner, priority = owner_of(payload)
@@ -209,22 +228,32 @@ local function recall_turns(offered, queue)
   end)
 end
 
--- Make due what a queue offers to workers like this one. Then the ring of the queue decides, as for all due jobs.
+local fulfilled = nil -- the requirements that the worker fulfils
+
+-- Return true if the worker fulfils a requirement.
+local function fulfils(requirement)
+  if not fulfilled then
+    fulfilled = {}
+    for r = last_queue + 1, #ARGV do
+      fulfilled[ARGV[r]] = true
+    end
+  end
+  return fulfilled[requirement]
+end
+
+-- Make the jobs due that a queue offers under requirements that the worker fulfils. The ring of the queue then decides which
+-- tenant is served next, as for all due jobs.
 local function recall(queue)
-  local mark, fulfilled = prefix .. 'offered:' .. queue, nil
+  local mark = prefix .. 'offered:' .. queue
   local wanted = redis.call('ZRANGEBYSCORE', mark, now(), '+inf', 'LIMIT', 0, REQUIREMENTS)
   if #wanted == 0 then
     return
   end
-  fulfilled = {}
-  for r = last_queue + 1, #ARGV do
-    fulfilled[ARGV[r]] = true
-  end
   look_again()
-  local first = math.floor(turn / 2) -- another requirement comes first in each claim that recalls
+  local first = math.floor(turn / 2) -- each claim that makes offered jobs due begins with another requirement
   for n = 0, #wanted - 1 do
     local requirement = wanted[(first + n) % #wanted + 1]
-    if fulfilled[requirement] then
+    if fulfils(requirement) then
       local offered = offers(queue, requirement)
       if recall_turns(offered, queue) then
         redis.call('ZREM', mark, requirement)
@@ -243,22 +272,18 @@ local function recall_all()
   end
 end
 
--- Return true if a job of the queues may be offered to workers with some requirement.
-local function may_be_offered()
-  local marks = {}
-  for q = 6, last_queue do
-    marks[#marks + 1] = prefix .. 'offered:' .. ARGV[q]
-  end
-  return #marks > 0 and #ARGV > last_queue and redis.call('EXISTS', unpack(marks)) > 0
+local marks = {}
+for q = 6, last_queue do
+  marks[#marks + 1] = prefix .. 'offered:' .. ARGV[q]
 end
-
-local any_offered = may_be_offered()
+any_offered = #marks > 0 and redis.call('EXISTS', unpack(marks)) > 0
+local recalls = any_offered and #ARGV > last_queue
 local recalls_first = turn % 2 == 1
-if any_offered and recalls_first then
+if recalls and recalls_first then
   recall_all()
 end
 serve_queues()
-if any_offered and not recalls_first and claimed < limit then
+if recalls and not recalls_first and claimed < limit then
   recall_all()
   if recalled > 0 then
     serve_queues()

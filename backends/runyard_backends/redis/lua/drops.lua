@@ -9,9 +9,15 @@ Returns  nothing, but defines `INDEXES`, `add_bytes`, `sweep`, `shrink` and `del
 ]]
 local INDEXES = {'stopped_streams', 'running_streams', 'emptied_streams'} -- in the order in which streams are dropped
 
--- Add to the sum over all streams. Return the sum.
+-- Add to the sum over all streams. Return the sum. The sum never goes below 0: with a lower sum, later streams would take more than
+-- the limit. A server that has lost the sum and has kept the sizes of streams would go below 0.
 local function add_bytes(prefix, bytes)
-  return redis.call('INCRBY', prefix .. 'stream_bytes', string.format('%.0f', bytes + 0)) -- + 0 prevents "-0", which the server refuses
+  local sum = redis.call('INCRBY', prefix .. 'stream_bytes', string.format('%.0f', bytes + 0)) -- + 0 prevents "-0", which the server refuses
+  if sum < 0 then
+    redis.call('SET', prefix .. 'stream_bytes', 0, 'KEEPTTL')
+    return 0
+  end
+  return sum
 end
 
 -- Delete a stream that was removed from its index. Return the bytes that the stream took.

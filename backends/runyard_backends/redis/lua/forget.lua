@@ -1,7 +1,7 @@
 --[[
 Delete the streams of deleted threads. For some time, later events of these threads are not stored.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     ms for which later events are not stored, maximum number of streams to delete (FORGOTTEN_MS and STREAMS_PER_CALL,
          redis/events.py), then the thread keys
 Returns  the number of threads whose streams are deleted; repeat the call with the other threads

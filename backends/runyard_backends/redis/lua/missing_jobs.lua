@@ -3,8 +3,9 @@ Find the jobs that are missing from Redis. All given jobs are due in Postgres. A
 lane's lock and the job is not due within SOON. Keep the other jobs for at least half a day. runyard/worker/lost_jobs.py calls
 this script. lost_jobs.py decides which of the missing jobs are lost, and submits these again.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     the workers whose locks do not count: "|", then each with a "|" after it; then per job: id, queue, tenant
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
+ARGV     the ids of the workers whose locks do not count: "|", then each id with a "|" after it; then per job: id, queue,
+         tenant
 Returns  the positions, from 1, of the missing jobs
 ]]
 -- allow-oom

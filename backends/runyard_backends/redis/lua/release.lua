@@ -1,14 +1,16 @@
 --[[
-Release the locks that still have the given tokens. The jobs that wait for the lock of the lane become due at once. A repeated
-call has no effect. If another worker has taken over a lock, the call does not release it.
+Release the locks that still have the given tokens. A lock may name another run of the lane, because renew.lua can change the
+run. The jobs that wait for the lock of the lane become due at once. A repeated call has no effect. If another worker has taken
+over a lock, the call does not release it.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     per job: lane key, "worker|run|token"
 Returns  nothing
 ]]
 -- allow-oom
 local TOKENS = 100 -- see submit.lua
 
+-- include lane_locks.lua
 local prefix = KEYS[1]
 local locks, waits, values = {}, {}, {}
 for i = 1, #ARGV, 2 do
@@ -17,7 +19,7 @@ for i = 1, #ARGV, 2 do
 end
 local held, mine, lanes = redis.call('MGET', unpack(locks)), {}, {}
 for i, lock in ipairs(locks) do
-  if held[i] == values[i] then
+  if held[i] == values[i] or same_lock(held[i], values[i]) then
     mine[#mine + 1], lanes[#lanes + 1] = lock, waits[i]
   end
 end

@@ -1,10 +1,11 @@
 --[[
-Offer jobs of one shard to the workers. A repeated call has no effect. A job that is offered already keeps its position among
-the due jobs, or the earlier of the two due times. A delayed job waits in later:<queue> until make_due (claim.lua) moves it to
-the due jobs. Workers that fulfil the requirement of a delayed job may take the job during the delay (claim.lua). This offer is
-only a short cut. It expires, and it is not made if too many jobs are offered already.
+Offer jobs of one shard to the workers. A repeated call has no effect. A job that is due already keeps its position among the
+due jobs. A delayed job keeps the earlier of its old and its new due time. A delayed job waits in later:<queue> until make_due
+(claim.lua) moves it to the due jobs. Workers that fulfil the requirement of a delayed job may take the job during the delay
+(claim.lua). This offer only saves time. It expires, and it is not made if too many jobs are offered already. The claim and the
+end of a job withdraw its offer.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     per job: id, payload, queue, priority, delay in ms (-1: the run ended; withdraw the offer), tenant,
          requirement of a delayed job or ''
 Returns  nothing
@@ -21,6 +22,10 @@ local wanted = {}
 -- Remove a job from its queue. Remove the tokens that have no job left.
 local function withdraw(queue, id, tenant)
   local due, turns, later = due_jobs(prefix, queue, tenant), prefix .. 'turns:' .. queue, prefix .. 'later:' .. queue
+  local requirement = redis.call('HGET', prefix .. 'offers:' .. queue, id)
+  if requirement then
+    drop_offer(prefix, queue, id, tenant, requirement)
+  end
   redis.call('DEL', prefix .. 'job:' .. id)
   redis.call('ZREM', later, id)
   redis.call('ZREM', due, id)
@@ -65,10 +70,15 @@ local function reaches(key, count)
   return redis.call('ZRANGE', key, count - 1, count - 1)[1] ~= nil
 end
 
--- Offer a delayed job to workers that fulfil its requirement, and wake one of them. A claim that leaves such jobs wakes the next.
+-- Offer a delayed job to workers that fulfil its requirement, and wake one of them. A claim that leaves such jobs wakes the
+-- next worker.
 local function offer(queue, id, tenant, priority, requirement)
   local offered, mark, time = offers(queue, requirement), prefix .. 'offered:' .. queue, redis.call('TIME')
-  local now = time[1] * 1000 + time[2] / 1000
+  local now, names = time[1] * 1000 + time[2] / 1000, prefix .. 'offers:' .. queue
+  local before = redis.call('HGET', names, id)
+  if before and before ~= requirement then
+    drop_offer(prefix, queue, id, tenant, before)
+  end
   for _, expired in ipairs(redis.call('ZRANGEBYSCORE', mark, '-inf', now, 'LIMIT', 0, REQUIREMENTS)) do
     redis.call('ZREM', mark, expired)
   end
@@ -78,12 +88,13 @@ local function offer(queue, id, tenant, priority, requirement)
   local due, wake = due_jobs(prefix, offered, tenant), prefix .. 'wake:' .. offered
   if not reaches(due, OFFERS) then
     enter(prefix, offered, id, tenant, priority)
+    redis.call('HSET', names, id, requirement)
   end
   if redis.call('LLEN', wake) == 0 then
     redis.call('RPUSH', wake, '1')
   end
   redis.call('ZADD', mark, now + OFFERED, requirement)
-  for _, key in ipairs({mark, due, prefix .. 'turns:' .. offered, wake}) do
+  for _, key in ipairs({mark, names, due, prefix .. 'turns:' .. offered, wake}) do
     redis.call('PEXPIRE', key, OFFERED)
   end
 end

@@ -10,12 +10,12 @@ This script may also free memory for a call that the server has refused. If the 
 a call drops a tenth of the streams and stores a lower limit. Appends apply this limit until the leader sets the limit
 again.
 
-KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into the same slot
-ARGV     the most bytes of the streams of several shards (0: half of the server's memory), the same for a server without a memory
-         limit, the number of these shards, the maximum number of streams to drop (STREAMS_PER_CALL, redis/events.py), 1 to set
-         the limit, 0 to make room under the one that is set
-Returns  the bytes of the streams, the number of streams ever dropped, 1 if more have to be dropped, else 0, the bytes that count
-         against the server's memory limit, and that limit, both 0 if the user lacks the right to ask
+KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
+ARGV     the maximum bytes of the streams of several shards (0: half of the server's memory), the same maximum for a server
+         without a memory limit, the number of these shards, the maximum number of streams to drop (STREAMS_PER_CALL,
+         redis/events.py), 1 to set the limit, 0 to make room under the limit that is set already
+Returns  the bytes of the streams, the number of streams ever dropped, 1 if more streams have to be dropped, else 0, the bytes
+         that count against the server's memory limit, the memory limit; the last two are 0 if the user lacks the right to INFO
 ]]
 -- allow-oom
 -- include streams.lua
@@ -60,4 +60,4 @@ end
 if decides or maximum == 0 then
   redis.call('SET', prefix .. 'stream_limit', string.format('%.0f', limit))
 end
-return {math.max(0, total), tonumber(redis.call('GET', prefix .. 'streams_dropped') or 0), more and 1 or 0, used, maximum}
+return {total, tonumber(redis.call('GET', prefix .. 'streams_dropped') or 0), more and 1 or 0, used, maximum}

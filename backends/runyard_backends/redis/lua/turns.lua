@@ -4,14 +4,17 @@ well, to serve the turns.
 
 The tenants that have due jobs in a queue form a ring, turns:<queue>, ordered by the number of their next turn. A tenant that
 was served moves to the end of the ring. A new tenant joins at the end. A tenant therefore waits for at most one job of
-each other tenant, for any number, priority and age of the other tenants' jobs. Within a tenant, high priority comes
-first. Jobs of one priority are ordered by the time at which they became due.
+each other tenant, for any number, priority and age of the other tenants' jobs. A worker may execute several runs of a lane after it
+has taken one job; worker/slots.py bounds their number. Within a tenant, high priority comes first. Jobs of one priority are
+ordered by the time at which they became due.
 
 KEYS[1]  not used (the including script defines it)
 ARGV     not used (the including script defines it)
-Returns  nothing, but defines `keep`, `KEPT`, `REQUIREMENTS`, `due_jobs`, `offers`, `look_again`, `enter`, `take_turns` and `owner_of`
+Returns  nothing, but defines `keep`, `KEPT`, `REQUIREMENTS`, `due_jobs`, `offers`, `drop_offer`, `look_again`, `enter`, `take_turns`
+         and `owner_of`
 ]]
--- Maximum ms for which a job and its queue are kept after the leader's last look-up of the job. The minimum is half of it.
+-- Maximum ms for which a job and its queue are kept after the leader's last look-up of the job. The minimum is half of this
+-- time.
 local KEPT = 86400000
 local REQUIREMENTS = 100 -- maximum number of requirements for which delayed jobs of one queue are offered
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
@@ -36,6 +39,21 @@ end
 -- of clients contain no line break.
 local function offers(queue, requirement)
   return queue .. '\n' .. requirement
+end
+
+-- Withdraw the offer of a delayed job to workers that fulfil a requirement. The job was taken, has ended, or has another requirement.
+local function drop_offer(prefix, queue, id, tenant, requirement)
+  local offered = offers(queue, requirement)
+  local due, turns = due_jobs(prefix, offered, tenant), prefix .. 'turns:' .. offered
+  redis.call('HDEL', prefix .. 'offers:' .. queue, id)
+  redis.call('ZREM', due, id)
+  if redis.call('EXISTS', due) == 0 then
+    redis.call('ZREM', turns, tenant)
+    if redis.call('EXISTS', turns) == 0 then
+      redis.call('ZREM', prefix .. 'offered:' .. queue, requirement)
+      redis.call('DEL', prefix .. 'wake:' .. offered)
+    end
+  end
 end
 
 -- A cache of facts about the queues, so that the call reads each fact once. By key of due jobs: true if the tenant is in the

@@ -31,7 +31,7 @@ class NewSession(_Request):
     user: str | None = None
     disable_task_tracking: StrictBool | None = None
     configs: JsonObject | None = None
-    use_uuid: str | None = Field(None, description="UUID of the session. Without it the server makes one.")
+    use_uuid: str | None = Field(None, description="UUID of the session. Default: the server makes one.")
 
 
 class Configs(_Request):
@@ -52,7 +52,9 @@ class NewMessage(_Request):
     blob: Blob = Field(description="One message in the format.")
     format: Format = "openai"
     meta: JsonObject | None = Field(None, description="Metadata of the message, which no model sees.")
-    parent_id: str | None = Field(None, description="Id of the message to answer. Without it, the last message.")
+    parent_id: str | None = Field(
+        None, description="Id of the message that the new message follows. Default: the last message."
+    )
 
     @property
     def names_message(self) -> bool:

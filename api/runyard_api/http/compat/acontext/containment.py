@@ -37,8 +37,8 @@ def _count(value: JsonValue) -> int:
 
 
 def contains(value: JsonValue, part: JsonValue) -> bool:
-    """Return True if ``value`` contains ``part``. An object must have each field of ``part``. A list must have each entry of
-    ``part``, at any place."""
+    """Return True if the JSON ``value`` contains the JSON ``part``. An object must have every field of ``part``. A list must
+    have every entry of ``part``, at any place."""
     if isinstance(part, dict):
         return isinstance(value, dict) and all(name in value and contains(value[name], each) for name, each in part.items())
     if isinstance(part, list):

@@ -175,7 +175,7 @@ async def acontext_list_branches(
 
 
 def _most(limit: int | None, caller: Caller) -> int:
-    """Return the maximum number of entries of a page. Raises InvalidInputError for a limit that is too large."""
+    """Return the maximum number of entries of a page."""
     return caller.service.settings.max_page if limit is None else bounded(limit, caller)
 
 

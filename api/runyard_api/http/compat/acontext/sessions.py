@@ -41,7 +41,7 @@ CONFIGS: Final = "configs"
 USER, UNTRACKED = "user", "disable_task_tracking"
 """Names of tags of a session's thread."""
 FILTERED_AT_ONCE: Final = 10
-"""Number of sessions to compare between two checks of FILTER_SECONDS."""
+"""Number of sessions to compare with the filter between two checks of FILTER_SECONDS."""
 FILTER_SECONDS: Final = 0.5
 """Seconds after which a page of a filtered list ends."""
 PATCH_TRIES: Final = 10
@@ -49,7 +49,8 @@ PATCH_TRIES: Final = 10
 
 
 class Session(BaseModel):
-    """A session. ``omitted``: fields that a list leaves empty because they are large. `GET …/configs` returns them."""
+    """A session. ``omitted``: the names of fields that a list leaves empty because they are large. `GET …/configs` returns
+    them."""
 
     id: str = Field(description="Id of the thread.")
     project_id: str = Field(description="The tenant.")

@@ -26,7 +26,9 @@ class SendMessage(_Command):
 
     thread_id: Id
     content: str | Annotated[list[PartInput], Field(fail_fast=True, max_length=MAX_PARTS)]
-    run_id: Id | None = Field(None, description="Id of your choice. A repetition with the same id and content is the same run.")
+    run_id: Id | None = Field(
+        None, description="Id of your choice. A repetition with the same id and content returns the same run."
+    )
 
     def message(self) -> Message:
         """Return the message."""
@@ -40,5 +42,5 @@ class ForkThread(_Command):
 
     source_thread_id: Id
     event_number: StrictInt = Field(ge=1, le=MAX_SEQ, description="Number of the last event that the fork inherits.")
-    thread_id: Id | None = Field(None, description="Id of the fork. Without it the server makes one.")
+    thread_id: Id | None = Field(None, description="Id of the fork. Default: the server makes one.")
     title: str | None = None

@@ -66,7 +66,7 @@ async def events_list_messages(
 
 @router.get("/{thread_id}/head", **operation(ThreadNotFoundError, s200=(EventHead, "The head.")))
 async def events_get_head(caller: Reads, thread_id: ThreadId) -> Response:
-    """Read the last event of a thread. The event may be inherited."""
+    """Read the last event of a thread. The event can be inherited."""
     last = (await caller.client.messages(thread_id, limit=1, newest_first=True)).items
     message = EventMessage.of(last[0]) if last else None
     number = message.event_number if message is not None else None

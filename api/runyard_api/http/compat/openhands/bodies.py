@@ -34,10 +34,12 @@ class ForkConversation(BaseModel):
     )
 
     id: Annotated[str, AfterValidator(_new_id)] | None = Field(
-        None, description="UUID of the fork. Without it the server makes one.", json_schema_extra={"format": "uuid"}
+        None, description="UUID of the fork. Default: the server makes one.", json_schema_extra={"format": "uuid"}
     )
     title: str | None = Field(
-        None, max_length=MAX_TITLE_CHARACTERS, description="Title of the fork. It is also the tag `title`."
+        None,
+        max_length=MAX_TITLE_CHARACTERS,
+        description="Title of the fork. The fork also has the tag `title` with this text.",
     )
     tags: Tags | None = None
     reset_metrics: StrictBool = Field(

@@ -1,0 +1,182 @@
+/** The actions on the selected runs, or on all that fit the filter. Each says how many before it does anything. */
+
+import { useEffect, useRef } from "preact/hooks";
+import { at, gather, post, type Query } from "../api";
+import { count } from "../format";
+import type { Run, RunStatus } from "../types";
+import { Button } from "../ui/bits";
+import { ask, attempt, note } from "../ui/dialog";
+import { recent } from "../ui/paged";
+
+type Verb = "cancel" | "redrive";
+
+const ELIGIBLE: Record<Verb, RunStatus[]> = { cancel: ["queued", "running", "suspended"], redrive: ["failed", "dead"] };
+const WORDS = {
+  cancel: {
+    does: "Cancel",
+    did: "Cancelled",
+    effect: "They stop within about a second and store nothing more.",
+    none: "None of them can be cancelled: all have ended",
+  },
+  redrive: {
+    does: "Redrive",
+    did: "Redriven",
+    effect: "They are queued again, and continue after their stored messages.",
+    none: "None of them can be redriven: none has failed or died",
+  },
+};
+const STOPPED = "None found so far: the search stopped before the oldest runs. Repeat it for those.";
+const MOST = 2000;
+const AT_ONCE = 8;
+
+export function keyOf(run: Run): string {
+  return JSON.stringify([run.thread_id, run.run_id]);
+}
+
+interface BulkProps {
+  chosen: Run[];
+  path: string;
+  query: Query & { status: string | null };
+  /** Most seconds since the runs were accepted. */
+  within: number | undefined;
+  filtered: boolean;
+  clear: () => void;
+  done: () => Promise<void>;
+}
+
+export function Bulk({ chosen, path, query, within, filtered, clear, done }: BulkProps) {
+  const key = JSON.stringify([path, query, within]);
+  const left = useRef(new Map<Verb, Left[]>());
+  const over = useRef(new AbortController());
+  useEffect(() => {
+    left.current = new Map();
+    over.current = new AbortController();
+    return () => over.current.abort();
+  }, [key]);
+  const confirm = (verb: Verb, fit: Run[], others: number, found?: Found): void => {
+    const { does, did, effect } = WORDS[verb];
+    const leaving = over.current.signal;
+    ask({
+      title: `${does} ${count(fit.length, "run")}?`,
+      body: (
+        <p>
+          {effect}
+          {others > 0 && ` ${count(others, "other run")} stay${others === 1 ? "s" : ""} as ${others === 1 ? "it is" : "they are"}.`}
+          {found && found.left.length > 0 && " The search stopped before the oldest runs: repeat it for those."}
+        </p>
+      ),
+      confirm: `${does} ${count(fit.length, "run")}`,
+      danger: verb === "cancel",
+      late: found !== undefined,
+      act: async (_, { signal, tell }) => {
+        const act = (run: Run): Promise<unknown> => post(at.run(run.thread_id, run.run_id, verb));
+        const { succeeded, error } = await each(fit, act, () => signal.aborted || leaving.aborted, tell);
+        if (found && succeeded === fit.length) left.current.set(verb, found.left);
+        note(`${did}: ${succeeded} of ${fit.length}${error === null ? "" : `. The first error: ${error}`}`, succeeded < fit.length);
+        clear();
+        await done();
+      },
+    });
+  };
+  const some = (verb: Verb): void => {
+    const fit = chosen.filter((each) => ELIGIBLE[verb].includes(each.status));
+    if (fit.length === 0) note(WORDS[verb].none, true);
+    else confirm(verb, fit, chosen.length - fit.length);
+  };
+  const all = (verb: Verb): Promise<boolean> =>
+    attempt(async () => {
+      const { signal } = over.current;
+      const statuses = ELIGIBLE[verb].filter((each) => query.status === null || query.status === each);
+      const known = left.current.get(verb) ?? [];
+      const from = known.length > 0 ? known : statuses.map((status) => ({ status, cursor: null }));
+      const found = await search(path, { ...query, ...recent(within) }, from, signal);
+      if (signal.aborted) return;
+      if (found.runs.length > 0) confirm(verb, found.runs, 0, found);
+      else {
+        left.current.set(verb, found.left);
+        note(found.left.length > 0 ? STOPPED : WORDS[verb].none, true);
+      }
+    });
+  return (
+    <div class="bulk">
+      {chosen.length > 0 ? (
+        <>
+          <span>{count(chosen.length, "run")} selected</span>
+          <Button icon="again" onClick={() => some("redrive")}>
+            Redrive
+          </Button>
+          <Button icon="stop" onClick={() => some("cancel")}>
+            Cancel
+          </Button>
+          <Button kind="quiet" onClick={clear}>
+            Clear
+          </Button>
+        </>
+      ) : (
+        <>
+          <span class="dim">{filtered ? "All that fit the filter:" : "All runs:"}</span>
+          <Button kind="quiet" icon="again" onClick={() => all("redrive")}>
+            Redrive all…
+          </Button>
+          <Button kind="quiet" icon="stop" onClick={() => all("cancel")}>
+            Cancel all…
+          </Button>
+        </>
+      )}
+    </div>
+  );
+}
+
+/** What a search has not read: the runs of a status from a cursor on. */
+interface Left {
+  status: RunStatus;
+  cursor: string | null;
+}
+
+interface Found {
+  runs: Run[];
+  left: Left[];
+}
+
+/** Read at most about MOST of the runs that were left. After an abort it has found nothing. */
+async function search(path: string, query: Query, from: Left[], signal: AbortSignal): Promise<Found> {
+  const runs = new Map<string, Run>();
+  const left: Left[] = [];
+  for (const { status, cursor } of from) {
+    if (runs.size >= MOST) {
+      left.push({ status, cursor });
+      continue;
+    }
+    const page = await gather<Run>(path, { ...query, status }, MOST - runs.size, signal, cursor).catch((error: unknown) => {
+      if (!signal.aborted) throw error;
+      return { items: [], next: null };
+    });
+    for (const run of page.items) runs.set(keyOf(run), run);
+    if (page.next !== null) left.push({ status, cursor: page.next });
+  }
+  return { runs: [...runs.values()], left };
+}
+
+/** Do something with each run, a few at once, until `stopped`. Returns for how many it succeeded, and the first error. */
+async function each(
+  runs: Run[],
+  act: (run: Run) => Promise<unknown>,
+  stopped: () => boolean,
+  tell: (progress: string) => void,
+): Promise<{ succeeded: number; error: string | null }> {
+  const result = { succeeded: 0, error: null as string | null };
+  const left = [...runs];
+  const turn = async (): Promise<void> => {
+    for (let run = left.shift(); run !== undefined && !stopped(); run = left.shift()) {
+      try {
+        await act(run);
+        result.succeeded += 1;
+      } catch (error) {
+        result.error ??= error instanceof Error ? error.message : String(error);
+      }
+      tell(`${runs.length - left.length} of ${runs.length}`);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, turn));
+  return result;
+}

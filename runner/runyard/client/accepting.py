@@ -1,0 +1,119 @@
+"""Accept runs for a client. A run is accepted in the store. Then the effects, spans and metrics of the run are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..domain.quoting import brief
+from ..errors import InvalidInputError, RunyardError
+from ..ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest
+from ..ports.results import Accepted, outage_of
+from ..ports.scheduling import Effects
+from ..support import tracing
+from ..support.turns import turn
+from .apply_effects import apply_effects
+from .host_connections import opened
+from .prompts import Prompt, accept_request_of
+from .run_handle import RunHandle
+from .traced_calls import accept_many_span, accept_span
+
+if TYPE_CHECKING:
+    from .runs import RunCalls
+
+
+async def accept_request(client: RunCalls, request: AcceptRequest, connection: Any = None) -> RunHandle:
+    """Accept ``request`` for ``client``, apply its effects, and return a handle of the run.
+
+    ``connection``: the caller's open database connection. Raises the errors of :meth:`RunCalls.enqueue`.
+    """
+    with accept_span(client.backend, request) as span:
+        request.record(app_version=client.app_version, trace_context=tracing.current())
+        accepted = await client.backend.runs.accept(request, connection=opened(connection))
+        if accepted.created:
+            _count(request.kind)
+        else:
+            tracing.add_link(span, accepted.run.trace_context, "repeated")
+        await apply_effects(accepted.effects, client.backend)
+    return _handle(client, accepted)
+
+
+async def accept_prompts(client: RunCalls, prompts: Sequence[Prompt]) -> list[RunHandle | RunyardError]:
+    """Accept ``prompts`` in calls of MAX_PROMPTS_PER_CALL, and return the outcome of each prompt, in order.
+
+    The calls are made one after the other. The prompts of the next call are checked while a call is executed. If the store
+    cannot be reached, the later prompts are not sent, and their outcome is the same error. If they were sent, a thread's later
+    prompt could be accepted before its earlier prompt.
+    """
+    outcomes: list[RunHandle | RunyardError] = []
+    running: asyncio.Task[list[RunHandle | RunyardError]] | None = None
+    try:
+        for first in range(0, len(prompts), MAX_PROMPTS_PER_CALL):
+            checked = await _requests_of(prompts[first : first + MAX_PROMPTS_PER_CALL], client.namespace)
+            if running is not None:
+                part = await running
+                outcomes += part
+                if (lost := outage_of(part)) is not None:
+                    return outcomes + [lost] * (len(prompts) - len(outcomes))
+            running = asyncio.create_task(_accept_part(client, checked))
+        if running is not None:
+            outcomes += await running
+    finally:
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    return outcomes
+
+
+async def _requests_of(prompts: Sequence[Prompt], namespace: str) -> list[AcceptRequest | RunyardError]:
+    """Return the request of each prompt, or the error of a wrong value.
+
+    The function lets the event loop run between two prompts.
+    """
+    checked: list[AcceptRequest | RunyardError] = []
+    since = monotonic()
+    for prompt in prompts:
+        checked.append(_request_of(prompt, namespace))
+        since = await turn(since)
+    return checked
+
+
+async def _accept_part(client: RunCalls, checked: Sequence[AcceptRequest | RunyardError]) -> list[RunHandle | RunyardError]:
+    requests = [request for request in checked if isinstance(request, AcceptRequest)]
+    with accept_many_span(client.backend, len(requests)):
+        context = tracing.current()
+        for request in requests:
+            request.record(app_version=client.app_version, trace_context=context)
+        accepted = await client.backend.runs.accept_many(requests) if requests else []
+        effects = Effects()
+        for one in accepted:
+            if isinstance(one, Accepted):
+                effects += one.effects
+                if one.created:
+                    _count(one.run.kind)
+        await apply_effects(effects, client.backend)
+    stored = iter(accepted)
+    found = [next(stored) if isinstance(request, AcceptRequest) else request for request in checked]
+    return [_handle(client, one) if isinstance(one, Accepted) else one for one in found]
+
+
+def _request_of(prompt: Prompt, namespace: str) -> AcceptRequest | RunyardError:
+    if not isinstance(prompt, Prompt):
+        return InvalidInputError(f"enqueue_many takes runyard.Prompt values, got {brief(prompt)}", field="prompts")
+    try:
+        return accept_request_of(prompt, namespace)
+    except RunyardError as error:
+        return error
+
+
+def _handle(client: RunCalls, accepted: Accepted) -> RunHandle:
+    run = accepted.run
+    return RunHandle(client, run.thread_id, run.run_id, created=accepted.created, accepted=run)
+
+
+def _count(kind: str) -> None:
+    from ..support import metrics  # prometheus-client takes half of a client's import time
+
+    metrics.child(metrics.RUNS_ACCEPTED, kind).inc()
