@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -125,6 +126,25 @@ async def test_a_run_is_cancelled(site: Site) -> None:
     await page.get_by_label("Inspector").get_by_role("button", name="Cancel").click()
     await expect(page.get_by_label("Inspector").get_by_text("cancelled").first).to_be_visible()
     assert (await site.client.run("t", "r")).status is RunStatus.CANCELLED
+    await expect(page.get_by_label("assistant message")).to_have_count(0)  # the head is before the run
+    await expect(page.get_by_label("Inspector").locator(".inspector-head")).to_contain_text("cancelled")
+
+
+async def test_a_prompt_without_an_answer_is_shown_after_the_head(site: Site) -> None:
+    """The messages of a run that fails are on a branch beside the head. The page says so, and leads to them."""
+    await site.say("t", "say hello", "r0")
+    page = await site.person("threads/t")
+    await prompt(page, "say working | fail")
+    beside = page.get_by_label("Transcript").locator(".run-beside")
+    await expect(beside).to_contain_text("failed")
+    await expect(page.get_by_label("assistant message")).to_have_count(1)
+    await expect(page.get_by_label("Inspector").locator(".inspector-head")).to_contain_text("failed")
+    await beside.get_by_role("button").click()
+    await expect(page.get_by_label("assistant message").filter(has_text="working")).to_be_visible()
+    await site.open(page, "threads/t")
+    await prompt(page, "say again")
+    await expect(page.get_by_label("assistant message").filter(has_text="again")).to_be_visible()
+    await expect(beside).to_have_count(0)
 
 
 async def test_two_browsers_on_two_api_processes_see_the_same(site: Site, serve: Serve) -> None:
@@ -144,11 +164,19 @@ async def test_a_lost_request_does_not_take_the_page(site: Site) -> None:
     await site.client.store_message("t", "hello")
     page = await site.person("threads")
     pattern = "**/v1/threads/t/messages?**"
-    await page.route(pattern, lambda route: route.abort())
+    lost: asyncio.Queue[None] = asyncio.Queue()
+
+    async def lose(route: Route) -> None:
+        await route.abort()
+        lost.put_nowait(None)
+
+    await page.route(pattern, lose)
     await site.open(page, "threads/t")
     transcript = page.get_by_label("Transcript")
     await expect(transcript.get_by_role("alert")).to_be_visible()
     await expect(page.get_by_role("textbox", name="Prompt")).to_be_visible()
+    for _ in range(2):  # the page reads them once more by itself, when its stream is open
+        await lost.get()
     await page.unroute(pattern)
     await transcript.get_by_role("button", name="Try again").click()
     await expect(page.get_by_label("user message")).to_contain_text("hello")

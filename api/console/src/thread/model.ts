@@ -3,7 +3,7 @@
 import { batch, computed, signal } from "@preact/signals";
 import { ApiError, at, get } from "../api";
 import { brief } from "../format";
-import { place } from "../router";
+import { place, setQuery } from "../router";
 import { ENDS, follow } from "../sse";
 import type { Attempt, Branch, HitlRequest, Message, Page, Run, RunEvent, Thread } from "../types";
 import { FamilyModel } from "./family";
@@ -71,6 +71,15 @@ export class ThreadModel {
     return found;
   });
   readonly live = computed(() => [...this.runs.value.values()].filter(isLive).reverse());
+  /** Prompts that ended without an answer after the newest run of the head, newest first: no message of theirs is on its path. */
+  readonly unanswered = computed(() => {
+    if (this.leaf.value !== null) return [];
+    const last = this.messages.value.findLast((each) => each.run_id !== null)?.run_id;
+    const runs = [...this.runs.value.values()].filter((each) => each.thread_id === this.id);
+    const index = runs.findIndex((each) => each.run_id === last);
+    const newer = index < 0 ? runs : runs.slice(0, index);
+    return newer.filter((each) => each.kind === "prompt" && !isLive(each) && each.status !== "completed");
+  });
 
   private over = new AbortController();
   private generation = 0;
@@ -152,18 +161,17 @@ export class ThreadModel {
     }
   }
 
-  /** Show a path with a linked message or run, if the shown path has neither: the path that ends there. */
+  /** Lead to a path with a message or a run, if the shown path has neither: the path that ends there. */
   async reveal(message: string | null, run: string | null): Promise<void> {
     if (this.error.value !== null) return;
+    const own = this.generation;
     const shown = this.messages.value;
-    if (message !== null) {
-      if (!shown.some((each) => each.id === message)) await this.show(message);
-      return;
+    let end: string | undefined;
+    if (message !== null) end = shown.some((each) => each.id === message) ? undefined : message;
+    else if (run !== null && !shown.some((each) => each.run_id === run)) {
+      end = this.leaves.value.find((each) => each.run_id === run)?.message_id ?? (await this.lastMessage(run));
     }
-    if (run === null || shown.some((each) => each.run_id === run)) return;
-    const leaf = this.leaves.value.find((each) => each.run_id === run)?.message_id;
-    const last = leaf ?? (await this.lastMessage(run));
-    if (last !== undefined) await this.show(last);
+    if (end !== undefined && own === this.generation) setQuery({ leaf: end });
   }
 
   private async lastMessage(run: string): Promise<string | undefined> {
@@ -174,19 +182,23 @@ export class ThreadModel {
     }
   }
 
-  async readOlder(): Promise<void> {
+  /** Read a page of older messages. Returns whether it is shown; what was read for another path is not. */
+  async readOlder(): Promise<boolean> {
     const cursor = this.older.value;
     const path = this.paths;
     const leaf = this.leaf.value;
-    if (cursor === null || this.reading) return;
+    if (cursor === null || this.reading) return false;
     this.reading = true;
     try {
       const page = await this.page(leaf, cursor);
-      if (path !== this.paths || cursor !== this.older.value) return;
+      if (path !== this.paths || cursor !== this.older.value) return false;
       batch(() => {
         this.chunks.value = [{ key: cursor, messages: page.items.reverse() }, ...this.chunks.value];
         this.older.value = page.next;
       });
+      return true;
+    } catch {
+      return false;
     } finally {
       this.reading = false;
     }
@@ -216,6 +228,7 @@ export class ThreadModel {
     batch(() => {
       this.chunks.value = [{ key: "newest", messages: page.items.reverse() }];
       this.older.value = page.next;
+      this.loading.value = false;
     });
   }
 

@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { brief } from "../format";
 import { go, href, setQuery } from "../router";
 import { can } from "../session";
-import { promptOf } from "../runs";
+import { isLive, promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
 import { AnswerForm, callOf, question } from "../ui/answer_form";
 import { Boundary, Button, Empty, Id, Problem, Status } from "../ui/bits";
@@ -16,6 +16,9 @@ import { LiveView, MessageView } from "./message";
 import type { ThreadModel } from "./model";
 import { select, useModel } from "./page";
 import type { Chunk } from "./path";
+
+/** Most runs without an answer that are shown. The tree and the list of runs have all. */
+const MOST_UNANSWERED = 3;
 
 export function Transcript() {
   const model = useModel();
@@ -92,21 +95,25 @@ export function Transcript() {
           <AnswerForm request={request} onDone={() => model.reloadSoon(0)} />
         </section>
       ))}
+      {model.unanswered.value.slice(0, MOST_UNANSWERED).reverse().map((run) => (
+        <RunBeside key={run.run_id} run={run} />
+      ))}
       {waiting.map((run) => (
-        <Waiting key={run.run_id} run={run} />
+        <RunBeside key={run.run_id} run={run} />
       ))}
       {ended.map((fork) => (
         <Continuations key={fork.seq} fork={fork} />
       ))}
-      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
+      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && model.unanswered.value.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
     </div>
   );
 }
 
+/** Read a page of older messages. If this fails, the button stays. */
 async function older(model: ThreadModel, box: HTMLElement): Promise<void> {
   const height = box.scrollHeight;
   const top = box.scrollTop;
-  await model.readOlder();
+  if (!(await model.readOlder())) return;
   requestAnimationFrame(() => {
     // browsers without scroll anchoring
     if (box.scrollTop === top && box.scrollHeight > height && top < 10) box.scrollTop = top + box.scrollHeight - height;
@@ -262,17 +269,23 @@ function Continuations({ fork }: { fork: Fork }) {
   );
 }
 
-function Waiting({ run }: { run: Run }) {
+/** A run without messages on the path: it waits for its turn, or it ended without an answer. */
+function RunBeside({ run }: { run: Run }) {
   const model = useModel();
-  const open = (): void => (run.thread_id === model.id ? select({ kind: "run", id: run.run_id }) : go(href(["threads", run.thread_id])));
+  const open = (): void => {
+    if (run.thread_id !== model.id) return go(href(["threads", run.thread_id]));
+    select({ kind: "run", id: run.run_id });
+    void model.reveal(null, run.run_id);
+  };
   return (
-    <div class="waiting-run">
+    <div class="run-beside">
       <Status status={run.status} />
       <button type="button" class="link" onClick={open}>
         {promptOf(run)}
       </button>
+      {run.error && <span class="dim">{brief(run.error.message, 160)}</span>}
       <span class="spacer" />
-      {can("write") && (
+      {can("write") && isLive(run) && (
         <Button kind="quiet" icon="stop" onClick={() => cancel(run)}>
           Cancel
         </Button>

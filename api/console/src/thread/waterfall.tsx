@@ -17,7 +17,7 @@ import { select, useModel } from "./page";
 const ROW = 16;
 const shown = signal(localStorage.getItem("runyard.waterfall") !== "off");
 
-/** The run whose waterfall is shown: that of the selection, else the newest of the path. */
+/** The run whose waterfall is shown: that of the selection, else the newest that is on the path or ended beside it. */
 export function runOf(model: ThreadModel): string | null {
   const selection = model.selection.value;
   if (selection?.kind === "run") return selection.id;
@@ -29,7 +29,8 @@ export function runOf(model: ThreadModel): string | null {
     const found = model.requests.value.find((each) => each.request_id === selection.id)?.run_id;
     if (found) return found;
   }
-  return model.messages.value.findLast((each) => each.run_id !== null)?.run_id ?? model.live.value[0]?.run_id ?? null;
+  const onPath = model.messages.value.findLast((each) => each.run_id !== null);
+  return (model.unanswered.value[0] ?? onPath ?? model.live.value[0])?.run_id ?? null;
 }
 
 export function Waterfall() {
