@@ -67,21 +67,43 @@ def entries(module: ModuleType, names: list[str] | tuple[str, ...], seen: set[in
     values = [(name, getattr(module, name)) for name in names]
     fresh = [(name, value) for name, value in values if not documented(value) or id(value) not in seen]
     seen |= {id(value) for _, value in fresh if documented(value)}
-    return "\n".join(entry(name, value) for name, value in fresh)
+    return "\n".join(entry(module, name, value) for name, value in fresh)
 
 
 def documented(value: Any) -> bool:
-    return inspect.isclass(value) or inspect.isfunction(value)
+    """Whether the value itself has a docstring. ``Any`` has Python's own docstring, which does not describe an alias of it."""
+    return (inspect.isclass(value) and value is not Any) or inspect.isfunction(value)
 
 
-def entry(name: str, value: Any) -> str:
+def entry(module: ModuleType, name: str, value: Any) -> str:
     """Return the section of one name."""
+    if not documented(value):
+        return value_entry(module, name, value)
     if inspect.isclass(value):
         return class_entry(name, value)
-    if inspect.isfunction(value):
-        return f"### {name}\n\n{code(signature(definition(value)))}\n{prose(value.__doc__)}\n"
-    shown = repr(sorted(value) if isinstance(value, frozenset) else value)
-    return f"### {name}\n\n{code(shown if len(shown) < WIDTH else textwrap.shorten(shown, WIDTH, placeholder=' …'))}"
+    return f"### {name}\n\n{code(signature(definition(value)))}\n{prose(value.__doc__)}\n"
+
+
+def value_entry(module: ModuleType, name: str, value: Any) -> str:
+    """Return the section of a constant or an alias, with the text below its definition."""
+    assignment, text = assigned(module, name)
+    shown = ast.unparse(assignment) if value is Any else repr(sorted(value) if isinstance(value, frozenset) else value)
+    shown = shown if len(shown) < WIDTH else textwrap.shorten(shown, WIDTH, placeholder=" …")
+    return f"### {name}\n\n{code(shown)}" + (f"\n{prose(text)}\n" if text else "")
+
+
+def assigned(module: ModuleType, name: str) -> tuple[ast.stmt, str]:
+    """Return the statement that assigns ``name``, in ``module`` or where the module imports it from, and the text below it."""
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(name == (each.asname or each.name) for each in node.names):
+            return assigned(import_module("." * node.level + (node.module or ""), module.__package__), name)
+    for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Name) and target.id == name:
+            text = following.value if isinstance(following, ast.Expr) else None
+            return node, text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+    raise LookupError(f"{module.__name__} does not define {name}")
 
 
 def class_entry(name: str, cls: type[Any]) -> str:

@@ -160,7 +160,10 @@ class TestAgents:
         assert await world.runs.explain("u", "r2") == "no live worker of queue shop serves agent shop/clerk"
         assert (await claimed(world, "r1", "w")).outcome == "unserved"
         await hire(world, "v", "shop/clerk", queue="shop")
-        assert await world.runs.explain(T, "r1") == "worker w does not serve it; waiting for a free worker that serves it"
+        assert (
+            await world.runs.explain(T, "r1")
+            == "worker w does not serve the run's agent; waiting for a free worker that serves it"
+        )
         claim = await claimed(world, "r1", "v")
         assert claim.run is not None and claim.run.agent == "shop/clerk"
         assert await agent_of(world) == "shop/clerk"

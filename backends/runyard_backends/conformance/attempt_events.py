@@ -1,4 +1,4 @@
-"""Events of an attempt: their numbers, and the proven events that the store makes from its rows (E2)."""
+"""Events of an attempt: their numbers, and the events that the store makes from its rows (E2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestAttemptEvents:
         ]
 
     async def test_proven_events_hold_what_live_ones_do(self, world: World) -> None:
-        """E1: A proven event is equal to the event in Redis."""
+        """E1: The events that the store makes from its rows have the same types and data as the live events of the run."""
         await world.turn("r1")
         await world.failed("r2")
         asked = await world.suspended("r3")
@@ -50,7 +50,8 @@ class TestAttemptEvents:
             check_event_data(type_, data)
 
     async def test_proven_events_come_in_pages(self, world: World) -> None:
-        """E1, E4: A reader gets proven events in pages of a limited number of events and of bytes."""
+        """E1, E4: A reader gets the events that the store makes from its rows in pages. A page has a limited number of events
+        and of bytes."""
         first = await world.start("r1")
         small = [said(f"small {n}") for n in range(5)]
         await world.runs.append(first, small, first_event=3)
@@ -110,7 +111,7 @@ class TestAttemptEvents:
         assert "hitl.requested" not in {event.type for event in events} and all(event.id for event in events)
 
     async def test_deleted_thread_proves_no_events(self, world: World) -> None:
-        """E4: After the deletion of a thread, a reader finds no more proven events."""
+        """E4: After the deletion of a thread, the store makes no more events from its rows."""
         await world.suspended("r1")
         ref = await world.ref("r1")
         await world.threads.delete_thread(T, cancel=True)
@@ -125,7 +126,8 @@ class TestAttemptEvents:
         assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
 
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
-        """E2: After the answer, the proven events do not include ``run.suspended``, because the run is queued again."""
+        """E2: After the answer, the events that the store makes from its rows do not include ``run.suspended``, because the run
+        is queued again."""
         request_id = await world.suspended("r1")
         await world.runs.respond("yes", request_id=request_id)
         events = await world.runs.run_events(await world.ref("r1"))

@@ -88,8 +88,8 @@ class TestExternalRunsWithoutWorkers:
         assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
 
     async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
-        """F10, F1: A snapshot after a run without messages ends with the message that was the last one when the run was
-        claimed."""
+        """F10, F1: A run without messages completes. A snapshot after it includes the messages that the run saw when it was
+        claimed, and those that runs completed before it on the branch saw or stored."""
         cp = world.checkpointer
         await cp.append(T, [user("old"), said("older")])
         for run_id in ("a", "b"):

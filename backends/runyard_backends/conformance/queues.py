@@ -162,8 +162,8 @@ class TestQueues:
         assert (await world.claim("r1")).outcome == "claimed"
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
-        """R12: Running runs of a paused queue continue. A cancel ends a run of a dead worker, also in a paused queue.
-        ``explain`` names the reason for the wait."""
+        """R12: Running runs of a paused queue continue. After the worker of a run has died, ``explain`` says that the queue of
+        the run is paused. A cancel ends this run."""
         running = await world.start("r1")
         await world.start("r2", thread="u")
         since = await world.backend.queues.pause("default")

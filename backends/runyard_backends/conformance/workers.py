@@ -142,7 +142,7 @@ class TestWorkers:
         await world.accept("r1", agent="writer")
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves agent writer"
         await world.hire("any")
-        waits = "not serve it; waiting for a free worker that serves it"
+        waits = "not serve the run's agent; waiting for a free worker that serves it"
         assert await world.runs.explain(T, "r1") == f"worker readers does {waits}"
         await world.hire("clerks", agents={"clerk": "default"})
         assert await world.runs.explain(T, "r1") == f"worker clerks and 1 other do {waits}"

@@ -218,7 +218,7 @@ class CheckpointWorld(World):
 
 
 async def proved(runs: RunStore, ref: RunRef) -> list[Event]:
-    """Return all proven events of a run, from all pages."""
+    """Return all events that the store makes from its rows for a run, from all pages."""
     found = list[Event]()
     while page := await runs.run_events(ref, found[-1].id if found else None):
         found += page

@@ -33,7 +33,7 @@ class EmbeddedRedis(EmbeddedServer):
         (self.home / "data").mkdir(mode=0o700, exist_ok=True)
 
     def _settings(self) -> dict[str, object]:
-        """Return the settings of the server, by the names of its configuration file."""
+        """Return the settings of the Redis server as a dict. A key is the name of a setting in ``redis.conf``."""
         return {
             "bind": "127.0.0.1",
             "port": self.port,

@@ -64,8 +64,8 @@ class HttpWebhookStore(DirectOnly):
         return False
 
     async def key(self, webhook_id: str | None = None) -> SigningKey | None:
-        """Return the signing key of a webhook with its secret. If ``webhook_id`` is None, return the key of the tenant's
-        runs."""
+        """Return the signing key of a webhook with its secret. If ``webhook_id`` is None, return the key that signs requests to
+        the ``webhook`` URLs of the tenant's runs."""
         with suppress(WebhookNotFoundError):
             return _key(read(WebhookSecret, (await self._transport.ask("GET", *_secret_of(webhook_id))).data))
         return None
@@ -73,8 +73,8 @@ class HttpWebhookStore(DirectOnly):
     async def rotate(
         self, webhook_id: str | None = None, *, overlap: float, rotation_id: str | None = None
     ) -> SigningKey | None:
-        """Replace the signing key of a webhook and return the new key. If ``webhook_id`` is None, replace the key of the
-        tenant's runs. ``overlap``: seconds for which the old key also signs."""
+        """Replace the signing key of a webhook and return the new key. If ``webhook_id`` is None, replace the key that signs
+        requests to the ``webhook`` URLs of the tenant's runs. ``overlap``: seconds for which the old key also signs."""
         body: JsonObject = {"overlap": float(overlap), "rotation_id": rotation_id or new_id()}
         with suppress(WebhookNotFoundError):
             reply = await self._transport.ask("POST", *_secret_of(webhook_id), "rotate", body=body)
@@ -83,8 +83,8 @@ class HttpWebhookStore(DirectOnly):
 
 
 def _secret_of(webhook_id: str | None) -> tuple[str, ...]:
-    """Return the path of the secret of a webhook. If ``webhook_id`` is None, return the path of the secret of the tenant's
-    runs."""
+    """Return the path of a webhook's secret in the API. If ``webhook_id`` is None, return the path of the secret for the
+    ``webhook`` URLs of the tenant's runs."""
     return ("webhook_secret",) if webhook_id is None else ("webhooks", webhook_id, "secret")
 
 

@@ -1,5 +1,4 @@
-"""Explain why a run waits (R12). Make the proven events of a run. Proven events are the events that follow from the stored
-state of the run."""
+"""Explain why a run waits (R12). Make the events of a run that follow from the stored state of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from .events import place
 from .state import Database, Entry, RequestState, RunState, ThreadState, queued
 
 Proof: TypeAlias = Entry | RequestState | Event
-"""The stored object of a proven event, or the event itself."""
+"""The stored object from which an event is made, or the event itself."""
 
 
 def explain(db: Database, thread: ThreadState, run: RunState) -> str:
@@ -133,9 +132,9 @@ def _paused(db: Database, queue: str) -> dict[str, Any]:
 
 
 def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:
-    """Return the proven events of the run after the id ``after`` (None: from the start), in the order of their ids. These are
-    the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include ``run.queued``.
-    ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their size."""
+    """Return the events made from the stored state of the run, after the id ``after`` (None: from the start), in the order of
+    their ids. These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
+    ``run.queued``. ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their size."""
     asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id and s.event_id]
     found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
     found += [(s.event_id, s) for s in asked]

@@ -81,7 +81,9 @@ class Mark:
 
 @dataclass
 class GraphDatabase:
-    """The lines and streams of all tenants. ``lines``: by tenant, owner and name. ``marks``: by thread and message."""
+    """The lines of all tenants, and the streams with the items of their lists. ``lines``: by tenant, owner and name.
+    ``streams``: the encoded items, by stream number. ``counts``: the number of items in each chunk of a stream, by stream
+    number. ``marks``: by thread and message."""
 
     lines: dict[tuple[str, int, str], Line] = field(default_factory=dict)
     streams: dict[int, list[bytes]] = field(default_factory=dict)

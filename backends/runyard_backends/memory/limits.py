@@ -99,8 +99,8 @@ def missing_permit(db: Database, thread: ThreadState, run: RunState) -> Permit |
 
 
 def wait_for_permit(db: Database, thread: ThreadState, run: RunState, permit: Permit) -> Effects:
-    """Add the run to the line of ``permit``. A tenant without a run in the line takes the last turn. If the run leaves the line
-    of another permit, offer that permit to other runs."""
+    """Add the run to the line of ``permit``. The tenants in the line take turns. A tenant without a run in the line becomes the
+    last of them. If the run leaves the line of another permit, offer that permit to other runs."""
     left = run.permit
     if left == permit:
         return offers(db, [permit])
@@ -111,7 +111,8 @@ def wait_for_permit(db: Database, thread: ThreadState, run: RunState, permit: Pe
 
 
 def take_turn(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Remove a run from the line, because the run gets its permit. The run's tenant takes the last turn."""
+    """Remove a run from the line, because the run gets its permit. Of the tenants that take turns in the line, the run's tenant
+    becomes the last."""
     if run.permit is not None:
         db.turns[run.permit, thread.tenant] = db.number()
         run.permit = None

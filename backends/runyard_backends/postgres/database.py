@@ -86,7 +86,8 @@ class Database:
 
     @property
     def servers(self) -> Hashable:
-        """A value that identifies these servers among the servers of several deployments."""
+        """The URLs of the Postgres hosts of this database, as a hashable value. The value differs between databases of
+        different deployments."""
         return self._connector.servers
 
     @classmethod

@@ -21,16 +21,17 @@ from . import codec
 from .database import Database
 
 BATCH_TRIES: Final = 3
-"""Maximum number of times that the messages of a large fan-out are stored. They are stored again if the leader has removed
-them before the accept."""
+"""Maximum number of times that a call stores the messages of a large fan-out. The leader can remove messages before their fork
+job is accepted."""
 
 
 async def accept_batch(db: Database, tenant: str, request: AcceptRequest, batch: codec.CandidateBatch) -> codec.Row:
     """Accept a large fan-out and return the row of the accept. The messages are stored first, page by page, and
     the thread is not locked meanwhile.
 
-    A repetition uses the pages that an earlier call has stored. The leader removes the pages of a call that stopped before its
-    accept. A call that loses its pages in this way stores them again.
+    A repetition uses the pages that an earlier call has stored. The leader deletes pages that no accept has taken within an
+    hour after the last page was stored. If it deletes the pages of a call that is still running, the call stores them again, at
+    most BATCH_TRIES times in all.
     """
     encoded = codec.run_request(request, batch)
     tries = BATCH_TRIES

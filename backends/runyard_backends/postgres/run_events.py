@@ -1,5 +1,5 @@
-"""Make the proven events of a run. Proven events are the events that follow from the rows of the run in Postgres. If Redis has
-lost a stream, the readers of the stream get these events (E1, E2, E4)."""
+"""Make events of a run from its rows in Postgres (“proven events” in the glossary). If Redis has lost a stream, the readers of
+the stream get these events (E1, E2, E4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
 
 
 async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list[Event]:
-    """Return the proven events of a run after the id ``after`` (None: from the start), in the order of their ids.
+    """Return the events made from the rows of a run, after the id ``after`` (None: from the start), in the order of their ids.
 
     These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
     ``run.queued``. A row that cannot be decoded is omitted. Readers then find a missing event number and report a gap. A

@@ -272,7 +272,8 @@ class PostgresRunStore:
         return [RunStatus(row["status"]) if row["status"] is not None else None for row in rows]
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
-        """Return at most ``limit`` proven events of the run after the id ``after``. After the last event, the list is empty."""
+        """Return at most ``limit`` events of the run after the id ``after``. The events are made from the rows of the run, not
+        read from the event stream. After the last event, the list is empty."""
         return await run_events.read(self.db, ref, after, limit)
 
     async def last_message_id(self, thread_id: str, run_id: str) -> str | None:

@@ -182,7 +182,8 @@ def _sentinel_connector(parts: SplitResult, timeout: float, name: str) -> Sentin
 
 
 def server_url(parts: SplitResult, path: str) -> str:
-    """Return a URL without an address, with the login and the parameters of ``parts``."""
+    """Return a URL with the login and the parameters of ``parts`` and with ``path``, but without a host and port. The scheme
+    loses the part after ``+``."""
     login, at, _ = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(scheme=parts.scheme.partition("+")[0], netloc=f"{login}{at}", path=path))
 

@@ -92,7 +92,8 @@ class RedisServer:
             return checked(await self.replies_to([args]))[0]
 
     async def ping(self) -> None:
-        """Check that the server takes writes. The command is a write, but changes nothing, because its key never exists."""
+        """Check that the server takes writes. ``SET`` with ``XX`` is a write, but it sets only a key that exists. This key
+        never exists, so nothing changes."""
         await self.command("SET", self.keys.ping(self.own_shard), "", "XX")
 
     async def pop_and_call(self, keys: Sequence[str], timeout: float, call: Call) -> Any:

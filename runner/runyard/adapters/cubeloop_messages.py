@@ -245,7 +245,8 @@ def _is_default(key: str, value: JsonValue) -> bool:
 
 
 def _without_empty(fields: Mapping[str, Any]) -> JsonObject:
-    """Return the fields of a message that differ from their defaults in every version of cubeloop."""
+    """Return the fields of a message, without None, default values, empty media types, token counts of 0 and the stop reason
+    ``stop``. ``content`` is always returned."""
     kept = {key: value for key, value in fields.items() if not _is_default(key, value)}
     if kept.get("stop_reason") == "stop":
         del kept["stop_reason"]

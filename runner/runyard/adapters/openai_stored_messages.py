@@ -25,8 +25,9 @@ KEPT: Final = "openai_agents"
 def shown(message: Message) -> list[JsonObject]:
     """Return the items of a stored message for a model (M5).
 
-    The items of a message that this adapter made are returned unchanged. For any other message, only its parts are converted.
-    The Responses API accepts only ids that it made itself. Any other id of a message item is therefore left out.
+    If this adapter made the message, its items are returned unchanged, except a ``message`` item whose id does not begin with
+    ``msg_``. The Responses API accepts only its own ids, so such an item is reduced to its type, role and text. For any other
+    message, only its parts are converted.
     """
     if KEPT not in (message.provider_details or {}):
         return openai_items.for_model(message)

@@ -50,7 +50,7 @@ def accept_many_span(backend: Backend, count: int) -> AbstractContextManager[Spa
 
 
 def fork_span(backend: Backend, request: ForkRequest) -> AbstractContextManager[Span]:
-    """Make the span of the call that forks a thread at once."""
+    """Make the span of a call that forks a thread without a fork job."""
     if backend.remote or tracing.tracer() is None:
         return nullcontext(tracing.NO_SPAN)
     attributes = {"gen_ai.conversation.id": request.new, "runyard.thread.parent_id": request.src}

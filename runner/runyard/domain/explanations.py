@@ -27,7 +27,7 @@ SENTENCES: Final = {
     "no_version": "waiting for a worker of version {version}; workers of queue {queue} run {versions}",
     "no_redis": "waiting for Redis, which the workers of queue {queue} have not reached since {redis_since}: {redis_error}",
     "next": "waiting for a free worker",
-    "next_of_some": "{lacking} not serve it; waiting for a free worker that serves it",
+    "next_of_some": "{lacking} not serve the run's agent; waiting for a free worker that serves it",
     "running": "running on worker {worker_id}, attempt {attempt}",
     "external": "running outside any worker",
     "orphaned": "lost its worker {worker_id}",

@@ -62,11 +62,12 @@ class Candidate(StrictModel):
 
 
 class FanOutProgress(StrictModel):
-    """The number of a fan-out's candidates in each status, and the usage so far. The sum of these numbers is ``total``.
+    """The number of a fan-out's candidates in each status, and the usage so far. ``total``: the number of all candidates.
 
     ``usage``: the usage of all candidates and of the judge. The usage of each candidate is counted once. The usage can grow
-    after the end of the fork job, while runs of candidates continue on their threads. If the fork job was cancelled, these
-    runs continue to their ends. With ``stop="first"``, these runs continue until they are cancelled.
+    after the end of the fork job, while runs of candidates continue on their threads. A cancel of the fork job does not cancel
+    these runs; they continue to their ends. With ``stop="first"``, the fork job cancels the runs that did not win, and a
+    running one adds usage until its worker has stopped it.
     """
 
     total: int

@@ -173,7 +173,9 @@ Part = Annotated[
 class Source(StrictModel):
     """The original JSON of a message that a client sent in the format of a provider.
 
-    ``format``: a name of :mod:`runyard.formats`. ``blob``: the JSON object that was sent, or the list of objects.
+    ``format``: the name of the message format of ``blob``, such as ``openai`` or ``anthropic``. The adapter of the OpenAI
+    Agents SDK uses ``openai_agents_item`` for an item that corresponds to no message. ``blob``: the JSON object that was sent,
+    or the list of objects.
     """
 
     format: str = Field(max_length=64)

@@ -204,10 +204,9 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value.
+"""A JSON value. Pydantic does not validate it; runyard checks each incoming value once.
 
-Pydantic does not validate the value, because this would take as long as all other work on a message.
-:mod:`~runyard.domain.size_limits` checks each incoming value once.
+A validation by Pydantic would take as long as all other work on a message.
 """
 
 JsonObject: TypeAlias = dict[str, JsonValue]

@@ -112,7 +112,7 @@ class Read:
 
 @dataclass
 class Written:
-    """JSON objects of a format under construction from a message, and the losses.
+    """The JSON objects into which a message is converted, and the losses of this conversion. A writer of a format adds to both.
 
     ``names``: the names of tools by the ids of their calls.
     """

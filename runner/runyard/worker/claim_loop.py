@@ -257,7 +257,7 @@ class ClaimLoop:
     async def _claim_locked(self, worker_id: str, locked: dict[RunRef, Delivery]) -> None:
         """Claim runs whose threads were locked in the store, and wait longer for these row locks.
 
-        Release the deliveries of threads that stay locked, because their runs would occupy slots."""
+        Release the deliveries whose threads stay locked. Each delivery occupies a slot until it is released."""
         try:
             for pause in LOCKED_PAUSES_SECONDS:
                 await asyncio.sleep(pause)
