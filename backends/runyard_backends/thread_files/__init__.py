@@ -20,7 +20,7 @@ ALWAYS: Final = (
     "The times of messages, runs and threads.",
     "Inputs, results, usage, options, attempts and steps of runs. The imported runs are external runs.",
     "Message numbers and completion numbers. An import gives new numbers, in the same order on each branch.",
-    "The extra that a thread had after each of its runs. An import stores the thread's extra at the export for every imported run.",
+    "The extra that a thread had after each of its runs. An import gives each run the thread's extra at the export.",
     "Checkpoints of graphs, events, webhooks and the feed.",
 )
 """Data that an export never writes to a file."""
