@@ -167,7 +167,7 @@ def wrong_entry(error: ValidationError, body: BaseModel, name: str, place: int) 
 
 
 def invalid_request(error: RequestValidationError) -> errors.InvalidRequestError:
-    """Return ``error`` as an error that names the fields of the request that do not fit its schema."""
+    """Convert ``error``. The returned error names the fields that do not fit the schema of the request."""
     listed: dict[tuple[str, str], str] = {}
     for one in error.errors()[:MAX_FIELDS]:
         where, *path = one["loc"] or ("body",)

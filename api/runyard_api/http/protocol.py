@@ -28,8 +28,8 @@ from .settings import ApiSettings
 MAX_PIPELINED: Final = 16
 """Maximum number of requests that wait on a connection for the response to an earlier request."""
 LINGER_SECONDS = 2.0
-"""Seconds for which the server continues to read after a response that began before the end of the request. If the server
-closed the connection at once, the client could lose the response (RFC 9112, 9.6)."""
+"""If a response begins before the end of its request, the server continues to read for this number of seconds after the
+response. If the server closed the connection at once, the client could lose the response (RFC 9112, 9.6)."""
 SPARE_CONNECTIONS: Final = 64
 """Number of connections beyond ``max_connections`` that are refused with a response. Further connections are closed without a
 response."""

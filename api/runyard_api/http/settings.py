@@ -24,20 +24,18 @@ class ApiSettings(EnvFileSettings):
     ``metrics_port``: a second port that serves ``/metrics`` without a key, for a Prometheus in the same network. On the main
     port, ``/metrics`` needs a key with the scope ``metrics`` or ``admin``. ``auth``: with ``keys``, each request needs an API
     key or a token. With ``off``, the API serves only callers on the same machine, and they need no key. ``cors_origins``: the
-    origins (comma-separated) whose pages may call the API. ``compat``: the names (comma-separated) of the APIs of other
-    systems that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at
-    ``/console``, ``on`` or ``off``.
-    ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest size of the headers
-    and the query together. ``bodies_per_key``: largest size of the bodies of all unanswered requests of one key in one process.
-    ``body_timeout``: longest time for the headers of a request to arrive, and after that for the body to arrive.
-    ``idle_timeout``: longest time between two requests of a connection. ``max_connections``: most open connections of one
-    process; fewer if the system allows fewer descriptors.
-    ``requests_per_second``: rate of one key in one process. ``burst``: most requests of one key at once after a pause.
-    ``streams_per_key``: most open streams of one key in one process, counting requests that wait for a run.
-    ``heartbeat``: time without an event after which a stream sends a comment. ``max_stream``: longest time of one stream. The
-    reader then reconnects, to any process. ``max_wait``: longest time that a request may wait for a run. ``max_page``: most
-    entries of one page. ``failures_per_second``: rate of invalid keys, tokens and logins of one address in one process.
-    ``failure_burst``: most of these failures of one address at once after a pause.
+    origins (comma-separated) whose pages may call the API. ``compat``: the names (comma-separated) of the APIs of other systems
+    that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at ``/console``,
+    ``on`` or ``off``. ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest
+    size of the headers and the query together. ``bodies_per_key``: largest total size of a key's request bodies in one process,
+    counting unanswered requests only. ``body_timeout``: longest time for the headers of a request to arrive, and after that for
+    the body to arrive. ``idle_timeout``: longest time between two requests of a connection. ``max_connections``: most open
+    connections of one process; fewer if the system allows fewer descriptors. ``requests_per_second``: rate of one key in one
+    process. ``burst``: most requests of one key at once after a pause. ``streams_per_key``: most open streams of one key in one
+    process, counting requests that wait for a run. ``heartbeat``: time without an event after which a stream sends a comment.
+    ``max_stream``: longest time of one stream. The reader then reconnects, to any process. ``max_wait``: longest time that a
+    request may wait for a run. ``max_page``: most entries of one page. ``failures_per_second``: rate of invalid keys, tokens
+    and logins of one address in one process. ``failure_burst``: most of these failures of one address at once after a pause.
     ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
     must be the same in every process. It is not needed if ``auth`` is off. To replace a secret, give the new and the old
     secret, comma-separated: the first one signs, and all verify. ``trust_traceparent``: if true, the ``traceparent`` of a

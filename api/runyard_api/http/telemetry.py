@@ -29,7 +29,7 @@ log = structlog.get_logger("runyard.http")
 
 
 class Telemetry:
-    """The outermost middleware of the API. ``trust_traceparent``: as in the settings."""
+    """The outermost middleware of the API. ``trust_traceparent``: the setting with this name (``settings.py``)."""
 
     def __init__(self, app: ASGIApp, trust_traceparent: bool = False) -> None:
         self.app = app

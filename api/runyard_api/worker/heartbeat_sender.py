@@ -97,8 +97,8 @@ def runs(parent: int) -> bool:
 
 
 def executes(status: str) -> bool:
-    """Return True if ``status``, the text of ``/proc/<pid>/status``, is that of a process that executes or waits. If the text
-    has no ``VmRSS``, the process is ending and has released its memory."""
+    """Return True if a process executes or waits. ``status``: the text of its ``/proc/<pid>/status``. If the text has no
+    ``VmRSS``, the process is ending and has released its memory."""
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     return fields.get("State", "")[:1] in {"R", "S", "D"} and "VmRSS" in fields and fields.get("CoreDumping", "0") == "0"
 

@@ -71,8 +71,8 @@ class TestAgents:
         assert await agent_of(world) == "reader"
 
     async def test_a_thread_gets_another_agent(self, world: World) -> None:
-        """L2: Later runs have the new agent. Queued runs keep their agent. When the agent is removed, the next run gets the
-        default."""
+        """L2: The agent of a thread changes. Later runs have the new agent. Queued runs keep their agent. When the agent of the
+        thread is removed, the next run gets the default agent."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "r1")
         assert (await world.threads.update_thread(T, agent="reader")).agent == "reader"
@@ -135,8 +135,8 @@ class TestAgents:
         assert (await accepted(world, "r4", thread="t4")).agent == "b"
 
     async def test_programs_in_two_namespaces_never_answer_each_others_threads(self, world: World) -> None:
-        """L4: No program executes runs of the other program. This holds for default agents, for runs on a thread of the other
-        program, and for agents with the same name."""
+        """L4: Two programs have different namespaces. Neither executes runs of the other. This holds for default agents, for
+        runs on a thread of the other program, and for agents with the same name."""
         await hire(world, "w1", "shop/clerk", queue="shop")
         await hire(world, "w2", "blog/clerk", queue="blog")
         for namespace, worker, other in (("shop", "w1", "w2"), ("blog", "w2", "w1")):
@@ -204,7 +204,7 @@ class TestAgents:
         assert await world.runs.explain("t0", "early") == "waiting for a permit of agent writer (limit 1)"
 
     async def test_runs_without_an_agent_are_usage_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5: A usage report of an agent counts the runs that named no agent and that this agent executed."""
+        """L5: If a run named no agent, it counts in the usage report of the agent that executed it."""
         await hire(world, "w", "writer")
         await world.turn("r1")
         await world.count()

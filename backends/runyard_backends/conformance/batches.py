@@ -87,8 +87,8 @@ class TestBatches:
         assert (again.run.input, again.run.result, sorted(again.run.omitted)) == (None, None, ["input", "result"])
 
     async def test_r3_prompts_of_one_thread_keep_their_order(self, world: World) -> None:
-        """The prompts of one thread keep their order beside prompts of other threads, beside single accepts, and over two
-        batches."""
+        """The prompts of one thread keep their order. The batch also has prompts of other threads and prompts with options, and
+        a second batch is accepted at the same time."""
         alone = RunOptions(expires_in=600.0)
         first = [prompt(f"r{n}", thread=f"t{n % 3}", options=alone if n % 5 == 0 else RunOptions()) for n in range(30)]
         second = [prompt(f"s{n}", thread=f"t{n % 3}") for n in range(30)]

@@ -74,7 +74,7 @@ class TestCheckpoints:
         assert texts(await world.checkpointer.snapshot("d", after_run_id="a")) == ["a"]
 
     async def test_cut_inside_a_tool_cycle(self, world: World) -> None:
-        """F6: A cut inside a tool cycle is refused. The error has the nearest valid cuts. A fork with ``repair`` has error
+        """F6: A cut inside a tool cycle is refused. The error names the nearest valid cuts. A fork with ``repair`` has error
         results for the open calls."""
         asked, calls, partial, rest = await claimed(world, "x", user("q"), call("a", "b"), result("a"), result("b"))
         for inside in (calls, partial):

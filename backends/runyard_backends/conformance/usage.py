@@ -189,7 +189,8 @@ class TestUsage:
         assert await total(world) == of(1, USED)
 
     async def test_usage_of_a_run_without_an_agent_is_of_the_default_agent(self, world: World) -> None:
-        """The usage of a run without an agent counts for the agent ``default``. Limits count such a run in the same way."""
+        """The usage of a run without an agent counts for the agent ``default``. Limits per agent also count such a run for
+        ``default``."""
         await world.turn("r1", thread="one", agent="writer", usage=USED)
         await world.turn("r2", thread="two", agent="writer", usage=USED)
         await world.turn("r3", thread="three", usage=OTHER)

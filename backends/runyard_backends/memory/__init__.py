@@ -56,7 +56,7 @@ __all__ = ["MemoryBackend", "MemoryWorld", "connect"]
 class MemoryWorld:
     """The state that the connections to one database share.
 
-    ``now``: the clock, which a test may control. ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is
+    ``now``: the clock, which a test may control. ``page_bytes``: maximum size of a list page in bytes. A larger entry is
     a page of its own. ``events`` and ``scheduler``: the event log and the scheduler, by default in memory.
     """
 
@@ -129,10 +129,11 @@ async def connect(
 ) -> Backend:
     """Connect to ``memory://`` (a new database) or ``memory://name`` (a database shared in this process).
 
-    ``tenant``: the tenant of the backend. ``now``: the clock of a new database. ``page_bytes``: maximum number of bytes of a
-    page of a list. A larger entry is a page of its own. ``world``: an existing database to connect to. ``redis``: the URL of a
-    Redis server that schedules the runs of a new database and stores their events. ``fakeredis://`` is a server inside this
-    process. By default, the scheduler and the events are in memory. Close a backend with ``redis`` to close its connections.
+    ``tenant``: the tenant of the backend. ``now``: the clock of a new database. ``page_bytes``: maximum size of a list page in
+    bytes. A larger entry is a page of its own. ``world``: an existing database to which the backend connects. ``redis``: the
+    URL of a Redis server that schedules the runs of a new database and stores their events. ``fakeredis://`` is a server inside
+    this process. By default, the scheduler and the events are in memory. Close a backend with ``redis`` to close its
+    connections.
 
     Raises InvalidInputError if ``redis`` is given for a shared or existing database. Raises ExtraMissingError if ``redis`` is
     ``fakeredis://`` and fakeredis is not installed.

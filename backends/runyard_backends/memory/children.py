@@ -67,8 +67,8 @@ def end(db: Database, child: RunState) -> None:
 
 
 def doomed(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the live runs of the thread whose parents were cancelled. Omit runs that are not admitted, and runs with a
-    requested cancel."""
+    """Return the thread's live runs whose parents were cancelled. Omit runs that are not admitted, and runs with a requested
+    cancel."""
     found = []
     for run in thread.runs.values():
         admitted = run.live and run.lane_seq is not None and run.run.cancel_requested_at is None

@@ -68,8 +68,8 @@ class Accepts:
     async def many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
         """Accept prompts, and return one outcome per prompt, in order.
 
-        The requests are encoded and take their places while another call is executed. The prompts of one thread keep their
-        order, also those of two such calls. The event loop runs between the prompts.
+        The requests are encoded and queued while another call is executed. The prompts of one thread keep their order, even
+        over two calls of this method. The event loop runs between the prompts.
         """
         async with self._placing:  # a later call with fewer prompts would otherwise take its places first
             items = await _encoded(requests)

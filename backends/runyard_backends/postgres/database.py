@@ -249,7 +249,8 @@ _open: Final[WeakSet[Database]] = WeakSet()
 
 
 def _pool_sizes() -> tuple[int, int]:
-    """Return the maximum number of connections of all open pools of this process, and the number of connections in use."""
+    """Return two numbers for the open pools of this process together: the maximum number of connections, and the connections in
+    use."""
     pools = [database.pool for database in _open if not database.pool.is_closing()]
     return sum(pool.get_max_size() for pool in pools), sum(pool.get_size() - pool.get_idle_size() for pool in pools)
 

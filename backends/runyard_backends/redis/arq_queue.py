@@ -45,7 +45,7 @@ BYTES_PER_LOOK: Final = 2 * JOB_BYTES
 LEASE_SECONDS: Final = 5.0
 """Seconds after which a look returns a job again if no worker has called ``keep`` or ``answer`` for it."""
 IN_PROGRESS_SECONDS: Final = 600.0
-"""Seconds for which arq shows a started job as in progress. Each look at the job starts this time again."""
+"""Seconds for which arq shows the status ``in_progress`` of a started job. Each look at the job starts this time again."""
 BODY_GONE: Final = -2
 """Value of the expiry of a job if its body had expired before the first look."""
 MAX_SCORE_MS: Final = 10**15
@@ -59,8 +59,8 @@ ABORT_MS: Final = abort_job_max_age * 1000
 clocks. An older abort was for an earlier job with the same id. After its last write, the hash ``arq_aborts`` is kept for the
 same time."""
 ABORTS_PER_LOOK: Final = 100
-"""Maximum number of entries of arq's set of aborts that one look checks. A checked abort makes its job due at once. There is
-one exception: while a worker may be accepting the job's run, the job does not become due."""
+"""Maximum number of aborts in arq's set that one look checks. A checked abort makes its job due at once. There is one
+exception: while a worker may be accepting the job's run, the job does not become due."""
 
 _ARQ_PREFIXES: Final = (job_key_prefix, in_progress_key_prefix, result_key_prefix, retry_key_prefix)
 
@@ -186,7 +186,7 @@ class ArqQueue:
 
 
 def _check_name(name: str, namespace: str) -> None:
-    """Raise InvalidInputError if ``name``, as the name of a queue, could equal the name of another key of arq or of runyard."""
+    """Raise InvalidInputError if a queue with the name ``name`` could have the same key as other data of arq or of runyard."""
     of_arq = name.startswith(_ARQ_PREFIXES) or name == abort_jobs_ss or name.endswith(health_check_key_suffix)
     if of_arq or name == namespace or name.startswith(namespace + ":") or re.search(r":\{\d+\}:", name):
         words = f"a queue of arq cannot be called {brief(name)}, because keys of arq or runyard have such names"

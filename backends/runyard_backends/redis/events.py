@@ -73,7 +73,7 @@ class EventId(NamedTuple):
         return f"{self.fence}-{self.n}"
 
     def follows(self, last: EventId | None) -> bool:
-        """Return True if the ids prove that there is no event between ``last`` (None: the start of the stream) and this id."""
+        """Return True if no event can be between the id ``last`` (None: the start of the stream) and this id."""
         if last is not None and last.fence == self.fence:
             return self.n == last.n + 1
         return self.n == 1

@@ -82,8 +82,8 @@ class Keys:
         return f"{self.prefix(0)}wake:{queue}"
 
     def wake_offer(self, queue: str, requirement: str) -> str:
-        """Return the key of the tokens for delayed jobs of ``queue`` that are offered to workers that fulfil ``requirement``.
-        ``offers`` in ``lua/turns.lua`` makes the same name."""
+        """Return the key of the tokens for delayed jobs of ``queue``. These jobs are offered to workers that fulfil
+        ``requirement``. ``offers`` in ``lua/turns.lua`` makes the same name."""
         return self.wake(f"{queue}\n{requirement}")
 
     def end_wait(self, worker_id: str) -> str:

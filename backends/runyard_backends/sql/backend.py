@@ -88,7 +88,7 @@ async def connect_sqlite(
 
     ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
     ``tenant``: the tenant of the backend. ``busy_seconds``: maximum seconds for which a write waits while another process
-    writes. ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is a page of its own. Raises
+    writes. ``page_bytes``: maximum size of a list page in bytes. A larger entry is a page of its own. Raises
     BackendUnavailableError if the file cannot be used. Raises ExtraMissingError if aiosqlite is not installed, and
     InvalidInputError for an invalid URL. Raises LockedError, SchemaMismatch, DataCorruptedError.
     """
@@ -110,7 +110,7 @@ async def connect_mysql(
 
     ``url``: ``mysql://user:password@host:3306/database``.
     ``tenant``: the tenant of the backend. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections.
-    ``page_bytes``: maximum number of bytes of a page of a list. A larger entry is a page of its own. Raises ExtraMissingError
+    ``page_bytes``: maximum size of a list page in bytes. A larger entry is a page of its own. Raises ExtraMissingError
     if asyncmy is not installed, and InvalidInputError for an invalid URL. Raises SchemaUninitialized, SchemaMismatch,
     BackendUnavailableError.
     """

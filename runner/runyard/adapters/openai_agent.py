@@ -66,11 +66,11 @@ def serve(
     """Return an agent of the OpenAI Agents SDK as an agent for an :class:`~runyard.App`.
 
     ``context``: the object that the SDK gives to tools and hooks. Instead of the object, give a sync or async function that
-    makes the object of each attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: as for
-    the SDK's ``Runner.run``. ``max_turns`` counts the model requests of all attempts of a run. ``stream``: whether the models
-    stream their tokens. If True, the run's events contain each token when it arrives. A streamed request for chat completions
-    has the option ``include_usage``. Set ``stream=False`` for a server that refuses this option. ``options``: queue, timeout
-    and retries of the agent's runs.
+    makes the object of each attempt from a :class:`~runyard.RunContext`. ``run_config``, ``hooks`` and ``max_turns``: the
+    arguments of the SDK's ``Runner.run`` with these names. ``max_turns`` counts the model requests of all attempts of a run.
+    ``stream``: whether the models stream their tokens. If True, the run's events contain each token when it arrives. A streamed
+    request for chat completions has the option ``include_usage``. Set ``stream=False`` for a server that refuses this option.
+    ``options``: queue, timeout and retries of the agent's runs.
 
     Raises InvalidInputError if ``agent`` is not an agent of the SDK.
     """

@@ -1,7 +1,7 @@
 """Branches of a session of the OpenAI Agents SDK. A branch is a label of the thread (B9).
 
-The methods have the names and arguments of the SDK's own session with branches. A turn is a message of the user with all
-messages before the user's next message. Turns are numbered from 1 along the branch.
+The methods have the names and arguments of the SDK's own session with branches. A turn is a message of the user and the
+messages after it, up to the user's next message. Turns are numbered from 1 along the branch.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class BranchCalls(ABC):
     async def create_branch_from_message(self, message_id: str, branch_name: str | None = None) -> str:
         """Begin a branch in place of a message, and move the session to the branch. Return the name of the branch.
 
-        The branch has the messages before ``message_id``. The next item that is added to the session takes the place of the
-        message, for example an edited question. ``branch_name``: the label of the branch, or None to generate a label. The
+        The branch has the messages before ``message_id``. The next item that is added to the session, for example an edited
+        question, takes the place of this message. ``branch_name``: the label of the branch, or None to generate a label. The
         branch that the session leaves gets the label ``main`` if no branch of the thread has this label.
 
         Raises MessageNotFoundError. Raises InvalidInputError for a name that is taken or is not a valid label.
@@ -102,10 +102,10 @@ class BranchCalls(ABC):
         self.branch = branch_id
 
     async def delete_branch(self, branch_id: str, force: bool = False) -> None:
-        """Remove the name of a branch. Its messages stay in the thread.
+        """Remove the name of a branch. The messages of the branch stay in the thread.
 
-        ``force``: allow the branch to be the session's branch. The session then moves to ``main``. Raises InvalidInputError for
-        ``main``, for the session's branch without ``force``, and for an unknown branch.
+        ``force``: True to remove the name even if the session is on the branch. The session then moves to ``main``. Raises
+        InvalidInputError for ``main``, for the session's branch without ``force``, and for an unknown branch.
         """
         if branch_id == MAIN:
             raise InvalidInputError("the branch 'main' cannot be deleted", field="branch_id")

@@ -1,8 +1,6 @@
-"""Recording of an attempt of an OpenAI Agents SDK agent. The attempt executes copies of the agents. The copies use the record.
-
-A copy of an agent has the same tools, handoffs and models, each in a wrapper. The wrapper calls :class:`Record` first. An
-agent that is used as a tool is not copied. The record has the call and the result of such a tool, but not the model requests
-of the tool's agent.
+"""Recording of an attempt of an OpenAI Agents SDK agent. The attempt executes copies of the agents. A copy has the same tools,
+handoffs and models as its agent, each in a wrapper. The wrapper asks the attempt's :class:`Record` first. An agent that is used
+as a tool is not copied. The record has the call and the result of such a tool, but not the model requests of the tool's agent.
 """
 
 from __future__ import annotations
@@ -134,7 +132,7 @@ class Copies:
 
 
 def recorded(record: Record, config: RunConfig | None, thread_id: str) -> RunConfig:
-    """Return a copy of a configuration. The answers of the copy's models are recorded.
+    """Return a copy of ``config`` whose models record their answers in ``record``.
 
     Without a ``group_id``, traces are grouped by thread.
     """

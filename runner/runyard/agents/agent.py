@@ -58,10 +58,10 @@ class Agent:
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
     ``channel``: the store of questions. By default, questions are stored with the conversation. ``output_type``, ``toolsets``,
-    ``model_settings``, ``retries``: as for :class:`pydantic_ai.Agent`. ``deps``: the value of ``ctx.deps`` in tools, or a sync
-    or async function that makes this value from a :class:`RunContext`. ``budget``: one budget or several for a run or the
-    thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a complete :class:`pydantic_ai.Agent`, in place
-    of the arguments that describe an agent.
+    ``model_settings``, ``retries``: the arguments of :class:`pydantic_ai.Agent` with these names. ``deps``: the value of
+    ``ctx.deps`` in tools, or a sync or async function that makes this value from a :class:`RunContext`. ``budget``: one budget
+    or several for a run or the thread. ``usage_limits``: pydantic-ai's limits for one attempt. ``engine``: a complete
+    :class:`pydantic_ai.Agent`, in place of the arguments that describe an agent.
 
     Each model response and each tool result is stored before the next step starts. :meth:`resume` continues after the last
     stored message.

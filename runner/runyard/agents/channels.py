@@ -50,7 +50,7 @@ class _Waiting:
 class InMemoryChannel:
     """A channel in the memory of this process. A prompt that asks a question waits for the answer.
 
-    ``default_timeout``: as for :class:`CheckpointedChannel`.
+    ``default_timeout``: seconds to wait for an answer to a question without its own timeout. None waits without a limit.
     """
 
     def __init__(self, *, default_timeout: float | None = None) -> None:

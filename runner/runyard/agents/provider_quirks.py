@@ -39,7 +39,7 @@ from .downloads import check
 from .durable_tools import Capability
 
 OPENING: Final = "(The assistant speaks first.)"
-"""A user message that is put before a conversation whose first message is the assistant's.
+"""The user message to put before a conversation that begins with a message of the assistant.
 
 Anthropic and Google require a user message first.
 """

@@ -55,7 +55,8 @@ class OperatorCalls(Calls):
         return await self.backend.queues.queues(PageRequest(limit=limit, cursor=cursor), known=known)
 
     async def pause_queue(self, queue: str) -> datetime:
-        """Stop all workers from claiming runs of ``queue``. Runs are still accepted. Return the time of the pause.
+        """Stop all workers from claiming runs of ``queue``. Runs are still accepted. Return the time at which the queue was
+        paused.
 
         Raises InvalidInputError.
         """

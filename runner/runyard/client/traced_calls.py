@@ -35,7 +35,7 @@ def accept_span(backend: Backend, request: AcceptRequest) -> AbstractContextMana
 def accept_many_span(backend: Backend, count: int) -> AbstractContextManager[Span]:
     """Make the span of the call that accepts ``count`` prompts.
 
-    This span becomes the parent of the spans of all attempts of these runs.
+    The spans of these runs' attempts become children of this span.
     """
     if backend.remote or tracing.tracer() is None:
         return nullcontext(tracing.NO_SPAN)

@@ -1,4 +1,4 @@
-"""The shape of the ``data`` of each type of event, in streams and in the OpenAPI document."""
+"""The shape of ``data`` for each event type, in streams and in the OpenAPI document."""
 
 from __future__ import annotations
 

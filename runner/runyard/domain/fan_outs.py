@@ -91,7 +91,7 @@ class ForkManyResult:
 
     ``results``: one candidate per message, in the order of the messages. ``winner``: the index in ``results`` of the candidate
     that the judge or ``stop="first"`` chose. ``winner`` is None if no candidate was chosen. ``verdict``: the answer of the
-    judge, or None if no judge ran. ``usage``: as in :class:`FanOutProgress`.
+    judge, or None if no judge ran. ``usage``: the usage of all candidates and of the judge.
     """
 
     results: list[Candidate]

@@ -23,11 +23,11 @@ class HitlRequest(StrictModel):
     """A request to a human: a question, an approval, or the question whether a step was done.
 
     ``answer_schema``: JSON schema of the answers. ``deadline_at``: the time at which the wait ends. ``on_deadline``: the
-    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait. The store adds these
-    seconds to the time of its own clock to compute ``deadline_at``. The store sets ``thread_id``, ``run_id``, ``agent`` (the
-    agent of the run, or None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, this is the name of
-    the API key. ``on_behalf_of``: the name of the person for whom the responder answered. This name is not verified.
-    ``damaged``: as in ``Run``.
+    outcome at the deadline, ``{"fail": true}`` or ``{"answer": …}``. ``timeout``: seconds to wait. The store adds these seconds
+    to the time of its own clock to compute ``deadline_at``. The store sets ``thread_id``, ``run_id``, ``agent`` (the agent of
+    the run, or None) and ``created_at``. ``answered_by``: the name of the responder. Over HTTP, this is the name of the API
+    key. ``on_behalf_of``: the name of the person for whom the responder answered. This name is not verified. ``damaged``: the
+    names of the fields that a list leaves empty because their stored value cannot be decoded.
     """
 
     request_id: str = Field(default_factory=new_id)

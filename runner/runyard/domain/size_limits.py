@@ -39,9 +39,9 @@ Some stores and readers of JSON change or refuse larger integers.
 MESSAGE_BYTES: Final = 8 * 2**20
 """Default of the limit ``message_bytes``: the maximum number of bytes of one stored message, including its images."""
 MAX_TRACEBACK_BYTES: Final = 8192
-"""Maximum number of bytes of a traceback or of a stack in UTF-8."""
+"""Maximum size of a traceback or a stack, in bytes of UTF-8."""
 MAX_TRACEBACK_LINES: Final = 500
-"""Maximum number of lines of a traceback or of a stack."""
+"""Maximum number of lines in a traceback or a stack."""
 MAX_EXTRA: Final = 2**21
 """Maximum number of bytes of a thread's extra as JSON, and of its config. The metadata of a fork are part of the extra."""
 MAX_BYTES: Final[Mapping[str, int]] = {

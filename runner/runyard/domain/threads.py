@@ -18,9 +18,9 @@ class Thread(StrictModel):
     """One conversation.
 
     ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because they have more than
-    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. A read of the thread by its id returns these fields. ``damaged``: as
-    in ``Run``. ``deleted_at``: the time of the deletion. Only an ancestor in a :class:`Lineage` can be deleted. A deleted
-    ancestor has only its ids, its cut and its times.
+    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. A read of the thread by its id returns these fields. ``damaged``: the
+    names of the fields that a list leaves empty because their stored value cannot be decoded. ``deleted_at``: the time of the
+    deletion. Only an ancestor in a :class:`Lineage` can be deleted. A deleted ancestor has only its ids, its cut and its times.
     """
 
     thread_id: str

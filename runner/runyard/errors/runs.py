@@ -17,7 +17,7 @@ class RunNotFoundError(RunError):
 
 
 class RunAmbiguousError(RunError):
-    """Several runs have an id with this beginning. ``details["runs"]`` has the thread ids and run ids of some of them."""
+    """The ids of several runs begin with the given text. ``details["runs"]`` has the thread ids and run ids of some of them."""
 
     code = "run_ambiguous"
 

@@ -20,7 +20,7 @@ class CapabilityMissingError(CheckpointerError):
 
 
 class ExtraMissingError(CapabilityMissingError):
-    """An optional dependency is not installed. The message has the command that installs it."""
+    """An optional dependency is not installed. The message names the command that installs it."""
 
     code = "extra_missing"
 

@@ -223,8 +223,9 @@ class RunContext(Parking):
         ``model``: ``provider:name`` or a pydantic-ai model. ``prompt``: a text, messages, or by default :meth:`history`.
         ``tools``: functions that the model may call. This method does not call the functions. Execute the model's calls with
         :meth:`tool`, and append the results before the next request. ``output_type``: the type of the answer. If an answer does
-        not fit this type, pydantic-ai repeats the request. ``instructions`` and ``settings``: as for pydantic-ai. ``stream``:
-        whether to send the answer as events while the model generates it. ``key``: as for :meth:`step`.
+        not fit this type, pydantic-ai repeats the request. ``instructions``: the instructions for the model. ``settings``:
+        pydantic-ai's settings of the model. ``stream``: whether to send the answer as events while the model generates it.
+        ``key``: the name of the step in its run (:meth:`step`).
 
         Raises ExtraMissingError if the extra ``agents`` is not installed, and the errors of pydantic-ai.
         """

@@ -77,13 +77,13 @@ class Parking(Transcript):
 
         :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
         If the run ends before an attempt receives the signal, the thread keeps the signal for a later wait. ``schema``: JSON
-        schema of the value. ``timeout``: the end of the wait, as for :meth:`sleep`, or None for no limit. ``key``: the name of
-        the wait in its run. The default consists of the signal's name and the number of the earlier waits for this signal in
-        this attempt.
+        schema of the value. ``timeout``: the end of the wait: seconds or a timedelta from the first call, a datetime with a
+        time zone, or None for no limit. ``key``: the name of the wait in its run. The default consists of the signal's name and
+        the number of the earlier waits for this signal in this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
         ``schema``. The wait has then taken the signal. Raises InvalidInputError for invalid arguments. If a probe waits, the
-        probe ends as in :meth:`sleep`.
+        probe ends, and its caller gets HitlNotAllowedError.
         """
         check_id(name, "name")
         check_value(schema, "schema")
@@ -96,14 +96,14 @@ class Parking(Transcript):
     ) -> ChildResult:
         """Start a child: a prompt on ``thread_id`` (None: a new thread). Suspend the run until the child has ended.
 
-        A later attempt gets the recorded result and starts no other child. ``agent``: the child's agent, as for
-        :meth:`runyard.Client.enqueue`, in the namespace of this run's agent. ``key``: the name of the child in its run. The
-        default is the number of the earlier children in this attempt. Children of parallel tasks (a TaskGroup) run in
-        parallel. A cancel of the run cancels its children.
+        A later attempt gets the recorded result and starts no other child. ``agent``: the child's agent (see
+        :meth:`runyard.Client.enqueue`), in the namespace of this run's agent. ``key``: the name of the child in its run. The
+        default is the number of the earlier children in this attempt. Children of parallel tasks (a TaskGroup) run in parallel.
+        A cancel of the run cancels its children.
 
         Raises ChildFailedError if the child does not complete. Raises RunConflictError if the child ``key`` is on another
         thread. Raises ChildDeadlockError if the thread itself waits for this run. Raises TooManyChildrenError, and the errors
-        of an enqueue. If a probe starts a child, the probe ends as in :meth:`sleep`.
+        of an enqueue. If a probe starts a child, the probe ends, and its caller gets HitlNotAllowedError.
         """
         key = key or self._steps.default_key("run")
         self._check_waiting()

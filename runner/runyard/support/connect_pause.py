@@ -30,7 +30,7 @@ class ConnectPause:
         self._reason = ""
 
     def check(self) -> None:
-        """Raise ConnectionError during a pause. The message has the reason of the last failure."""
+        """Raise ConnectionError during a pause. The message names the reason of the last failure."""
         if (left := self._over_at - self._clock()) > 0:
             raise ConnectionError(f"{self._reason}; the next attempt to connect is in {left:.2f} s")
 

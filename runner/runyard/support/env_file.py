@@ -11,7 +11,7 @@ from ..errors import InvalidInputError
 ENV_FILE: Final = ".env"
 """The file with variables. It is read from the current folder only."""
 PREFIX: Final = "RUNYARD_"
-"""The prefix of the names of all variables of runyard."""
+"""The prefix of runyard's environment variables."""
 
 
 def read(name: str = PREFIX) -> tuple[str, os.stat_result] | None:

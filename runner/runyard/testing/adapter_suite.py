@@ -56,7 +56,7 @@ class AdapterSuite(ABC):
 
     @abstractmethod
     def approval_agent(self, tool: SuiteTool) -> object:
-        """Return an agent as in :meth:`tool_agent` that asks a human to approve each call."""
+        """Return an agent like that of :meth:`tool_agent`, but it asks a human to approve each call."""
 
     async def test_the_app_takes_the_agent(self) -> None:
         """F9: An App finds the adapter of the agent. The App knows whether the agent may ask a human."""

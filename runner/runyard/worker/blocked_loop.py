@@ -51,7 +51,8 @@ class BlockedLoopWatch:
         """The last report that the store accepted: the id of the blocked worker, and whether the watchdog was about to end the
         heartbeats."""
         self._block: tuple[str, float, str] | None = None
-        """The logged block: the id of the worker, the time at which the loop last ran before the block, and the place."""
+        """The logged block: the id of the worker, the time at which the loop last ran before the block, and the line of user
+        code."""
 
     async def run(self, backend: Backend) -> None:
         """Log and report a blocked loop and the end of the block, until cancelled."""

@@ -48,7 +48,7 @@ If a process dies between the commit of a run and the submission of its job, the
 RECENT_ROWS: Final = 500
 """Maximum number of recent runs that one pass examines. This number bounds the duration of a pass after many new runs."""
 ROTATION_ROWS: Final = 500
-"""Maximum number of waiting runs that are not recent and that one read examines.
+"""Maximum number of waiting runs, other than recent runs, that one read examines.
 
 This number bounds the duration of a pass if the queue is long.
 """

@@ -71,10 +71,10 @@ class Worker:
     loop. After this time the worker sends no heartbeats and loses its runs. ``heartbeat_process``: the process that sends the
     heartbeats while native code holds the interpreter. It needs ``connect``. ``address``: the ``host:port`` of the worker's
     health server. The worker registers this address. ``retention``: the retention of the data that the leader prunes.
-    ``isolation``: the object that executes runs which need a separate process. Without ``isolation``, this process executes
-    them. ``sender``: the object that sends webhooks while this worker leads. Without ``sender``, this worker sends no webhooks.
-    ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions that run until the worker has drained. If a
-    coroutine fails, the worker starts it again.
+    ``isolation``: the object that executes a run in a separate process if the run needs one. Without ``isolation``, this
+    process executes them. ``sender``: the object that sends webhooks while this worker leads. Without ``sender``, this worker
+    sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions that run until the worker
+    has drained. If a coroutine fails, the worker starts it again.
     """
 
     def __init__(

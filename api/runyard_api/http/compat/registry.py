@@ -17,7 +17,7 @@ COMPATS: Final[Mapping[str, Compat]] = {"acontext": ACONTEXT, "events": EVENTS, 
 
 
 def named(names: Iterable[str]) -> list[Compat]:
-    """Return the compatible APIs with these names, each once. Raises InvalidInputError for an unknown name."""
+    """Return the compatible APIs that ``names`` lists, each once. Raises InvalidInputError for an unknown name."""
     found = {}
     for name in names:
         if name not in COMPATS:

@@ -18,7 +18,7 @@ from ..tenant_client import Caller
 from .route_access import Reads
 
 MAX_CURSOR_CHARACTERS: Final = 2000
-"""Maximum number of characters of the cursor of a page."""
+"""Maximum length of a page's cursor, in characters."""
 
 
 def _id(description: str) -> Any:

@@ -45,7 +45,8 @@ FILTERED_AT_ONCE: Final = 10
 FILTER_SECONDS: Final = 0.5
 """Seconds after which a page of a filtered list ends."""
 PATCH_TRIES: Final = 10
-"""Maximum number of tries of a change of configs. A try fails if the thread has changed after the configs were read."""
+"""Maximum number of tries to change the configs of a session. A try fails if the thread has changed after the configs were
+read."""
 
 
 class Session(BaseModel):

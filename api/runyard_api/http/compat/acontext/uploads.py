@@ -46,7 +46,7 @@ class UploadRoute(Route):
 
 
 class _Read(Body):
-    """A request whose JSON was already read, so that its body is not read again."""
+    """A request whose JSON was already read. Its body is not read again."""
 
     def __init__(self, request: Request, value: JsonObject) -> None:
         kept = [(name, text) for name, text in request.scope["headers"] if name != b"content-type"]

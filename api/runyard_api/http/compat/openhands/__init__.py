@@ -1,4 +1,4 @@
-"""The fork of a conversation as in the agent server of OpenHands. A conversation is a thread.
+"""The route of OpenHands' agent server that forks a conversation. A conversation is a thread.
 
 The path, the body and the answer are those of ``RemoteConversation.fork`` in the package ``openhands-sdk``. Errors are problem
 documents, because the client reads only their status.
