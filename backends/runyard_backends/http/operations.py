@@ -62,7 +62,7 @@ class HttpQueueStore(DirectOnly):
             query["cursor"] = following
 
     async def pause(self, queue: str) -> datetime:
-        """Pause a queue. Return the time of the pause."""
+        """Pause a queue. Return the time at which the pause began."""
         return _TIME.validate_python((await self._transport.ask("POST", "queues", queue, "pause")).data["paused_at"])
 
     async def resume(self, queue: str) -> bool:

@@ -153,7 +153,7 @@ class MemoryScheduler:
         return lost
 
     async def release(self, worker_id: str, deliveries: Sequence[Delivery], submit: Sequence[Job] = ()) -> None:
-        """Release the locks of ``deliveries``. Make the jobs due that wait for these locks. Submit the jobs ``submit``."""
+        """Release the locks of ``deliveries``. Make due the jobs that wait for these locks. Submit the jobs ``submit``."""
         for delivery in deliveries:
             if self._mine(delivery):
                 del self._locks[delivery.job.lane_key]

@@ -15,11 +15,11 @@ from .database import Database, milliseconds
 BATCH: Final = 32
 """Maximum number of writes in one transaction."""
 CALLS_IN_FLIGHT: Final = 4
-"""Maximum number of transactions at once."""
+"""Maximum number of simultaneous transactions."""
 LARGE_BYTES: Final = 2**18
 """Maximum number of bytes of a write that shares a transaction."""
 LARGE_IN_FLIGHT: Final = 2
-"""Maximum number of transactions of larger writes at once."""
+"""Maximum number of simultaneous transactions of larger writes."""
 
 
 def batcher(db: Database) -> Callable[[codec.InterimWrite], Awaitable[list[codec.Row]]]:

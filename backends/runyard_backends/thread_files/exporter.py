@@ -175,8 +175,8 @@ class _Section:
         """The ids of the forks whose cuts were not found."""
 
     async def lines(self, children: list[Thread], closing: list[str]) -> AsyncIterator[Line]:
-        """Yield the lines. ``children``: the forks with a section. ``closing``: if the thread is a repaired fork, the id of the
-        message that closes open tool calls. The file does not have this message."""
+        """Yield the lines of the thread. ``children``: the forks with a section. ``closing``: if the thread is a repaired fork,
+        the id of the message that closes open tool calls. The file does not have this message."""
         await self._read_runs()
         flat = self._first and self._thread.parent_thread_id is not None
         forks = Forks([await self._fork_point(child, flat, closing) for child in children])

@@ -102,7 +102,7 @@ class BranchOrder:
     _claims: dict[str | None, list[RunFacts]] = field(default_factory=dict)
 
     async def lines(self) -> AsyncIterator[Line]:
-        """Yield the lines. Only one page of the messages is in memory."""
+        """Yield the lines of the branch. Only one page of the messages is in memory."""
         completed = (run for run in self.mine if run.place is not None)
         self._waiting = deque(sorted(completed, key=lambda run: run.place or (0, 0)))
         for run in sorted((run for run in self.mine if run.first is not None), key=lambda run: run.first or 0):

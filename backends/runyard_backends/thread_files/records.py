@@ -22,7 +22,7 @@ from runyard.errors import InvalidInputError
 from runyard.models import HitlRequest, JsonObject, Message
 
 VERSION: Final = 1
-"""The version of the lines."""
+"""The version of the format of the lines."""
 MAX_LINE_BYTES: Final = 6 * MESSAGE_BYTES + 2**22
 """Maximum bytes of a line. JSON needs up to six bytes for one byte of a message."""
 MAX_LINE_VALUES: Final = MAX_EXTRA + 100_000

@@ -27,7 +27,7 @@ from .traced_calls import fork_span, link_source
 
 
 class ForkCalls(RunCalls):
-    """Fork a thread at once or by a fork job, or probe a thread."""
+    """Fork a thread immediately or by a fork job, or probe a thread."""
 
     async def fork(
         self,

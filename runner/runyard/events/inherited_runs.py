@@ -1,4 +1,4 @@
-"""The check that the thread from which a fork inherited a run still exists."""
+"""Check that the source thread of an inherited run still exists."""
 
 from __future__ import annotations
 

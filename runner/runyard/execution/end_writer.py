@@ -22,7 +22,7 @@ from .remainder import Remainder
 from .transcript import completed_events
 
 COMPLETIONS_IN_FLIGHT: Final = 4
-"""Maximum number of calls of a worker that complete runs at once."""
+"""Maximum number of simultaneous calls by which a worker completes runs."""
 
 
 def completions(runs: RunStore, may_claim_next: Callable[[RunRef], bool]) -> Batcher[Write, Ended]:

@@ -38,7 +38,7 @@ CODECS: Final[Mapping[str, Codec]] = {
 
 
 class Converted(NamedTuple):
-    """The JSON objects of a format for one message, in order, and the losses."""
+    """The JSON objects of a format for one message, in order, and the losses of the conversion."""
 
     items: list[JsonObject]
     losses: list[Loss]
@@ -72,7 +72,7 @@ def from_blob(format: Format, blob: JsonValue) -> Message:
 
 
 def to_format(format: Format, message: Message, names: Mapping[str, str] | None = None) -> Converted:
-    """Return the JSON objects of the format for a message, and the losses.
+    """Return the JSON objects of the format for a message, and the losses of the conversion.
 
     ``names``: the names of tools by the ids of their calls. Some formats need these names for results. A message that was
     stored in the same format is returned unchanged. If the content of an original differs from the content of its message, the

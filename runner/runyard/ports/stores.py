@@ -237,7 +237,7 @@ class QueueStore(Protocol):
 
     ``queues``: return the queues in the order of their names. If ``page`` is None, return all queues. ``known``: return only
     queues that have a worker or an agent, or are paused. The runs of a paused queue are accepted, but no worker claims these
-    runs. ``pause``: return the time of the pause. ``resume``: return whether the queue was paused.
+    runs. ``pause``: return the time at which the pause began. ``resume``: return whether the queue was paused.
     """
 
     async def queues(self, page: PageRequest | None = None, *, known: bool = False) -> Page[QueueInfo]: ...

@@ -89,7 +89,7 @@ class BlockedLoopWatch:
         self._reported = due
 
     def _log_end(self) -> None:
-        """If the blocked loop runs again, log the duration and the place of the block."""
+        """If the blocked loop runs again, log the duration of the block and the line of user code."""
         if self._block is None or self._state.turned <= self._block[1]:
             return
         (worker_id, began, place), self._block = self._block, None
