@@ -133,7 +133,7 @@ class TestCheckpointerWithoutWorkers:
 class TestCheckpointer(TestCheckpointerWithoutWorkers):
     @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
     async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
-        """A2, H3: Every call that saves a request refuses an id that a path cannot name, and stores nothing."""
+        """A2, H3: Every call that saves a request refuses an id that cannot be a segment of a URL, and stores nothing."""
         request = HitlRequest(request_id=request_id)
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.save_pending_request(T, request)
@@ -237,7 +237,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("run_id", ["", "..", "a\nb", "x" * 256])
     async def test_a_run_has_an_id_that_a_path_can_name(self, world: World, run_id: str) -> None:
-        """A2, R13: Every call that names a run refuses an id that a path cannot name, and stores nothing."""
+        """A2, R13: Every call with a run id refuses an id that cannot be a segment of a URL, and stores nothing."""
         cp = world.checkpointer
         for call_of in (
             cp.append(T, [user("x", run_id=run_id)]),

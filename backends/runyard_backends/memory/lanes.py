@@ -207,7 +207,7 @@ def end_run(
     db: Database, thread: ThreadState, run: RunState, status: RunStatus, event: str, error: ErrorInfo | None = None
 ) -> Effects:
     """End the run in one step. Return the effects: jobs for the next run of the lane, and for other runs that may start.
-    ``event``: the id of the event of the end."""
+    ``event``: the id of the event that reports the end. The run stores it as ``event_id``."""
     kept = (
         status is RunStatus.CANCELLED and run.keep and (bool(run.own()) or (run.words is not None and run.branch is not None))
     )

@@ -50,8 +50,8 @@ class Family(StrictModel):
 
 class ThreadLine(StrictModel):
     """The beginning of a section. ``origin``: a digest by which a repeated import recognizes its own thread. ``closing``: if
-    the thread is a repaired fork, the id of the message that closes open tool calls. An import repairs the fork itself, which
-    makes another such message."""
+    the thread is a repaired fork, the id of the message that closes open tool calls. An import repairs the fork
+    again. The closing message of the imported fork therefore has another id."""
 
     type: Literal["thread"] = "thread"
     thread_id: str

@@ -76,14 +76,15 @@ class Checkpointer(Protocol):
 
 
 class RequestStore(Protocol):
-    """Optional methods of a checkpointer (R14): several requests of external runs, and answers that are applied once.
+    """Optional methods of a checkpointer (R14). They store several requests of an external run, and apply each answer once.
 
     If a checkpointer lacks these methods, an Agent keeps its requests in the thread's extra.
 
     ``save_requests``: store requests. If the run has a stored request with the same id, this request stays. If the id belongs
     to another run or thread, raise InvalidInputError and store nothing. ``load_requests``: return the pending and the answered
-    requests of ``run_id`` (None: of the thread), the oldest first. ``answer_request``: as :meth:`RunStore.respond`. The
-    responder whose result has ``last`` continues the run. ``abort_pending``: as :meth:`RunStore.abort_pending`.
+    requests of ``run_id`` (None: of the thread), the oldest first. ``answer_request``: as :meth:`RunStore.respond`. If
+    the returned :class:`Responded` has ``last`` True, no other request of the run is pending, and the caller continues the run.
+    ``abort_pending``: as :meth:`RunStore.abort_pending`.
     """
 
     async def save_requests(self, thread_id: str, requests: Sequence[HitlRequest], *, run_id: str) -> None: ...

@@ -20,7 +20,8 @@ log = structlog.get_logger("runyard.heartbeat")
 
 
 class RedisOutageReport:
-    """Updates the worker's report after the answers of Redis that ``heartbeat_state`` records."""
+    """Reports to Postgres that this worker does not reach Redis, and later that it reaches Redis again. ``heartbeat_state``
+    says whether the last call to Redis failed."""
 
     def __init__(self, heartbeat_state: HeartbeatState) -> None:
         self._state = heartbeat_state
