@@ -141,8 +141,8 @@ class TestLabels(TestLabelsWithoutWorkers):
         assert [leaf.depth for leaf in await world.leaves()] == [4]
 
     async def test_the_run_under_way(self, world: World) -> None:
-        """B9: While a run of a branch is live, the branch ends at the last message of this run. If the run fails, the branch ends
-        before the run."""
+        """B9: While a run of a branch is live, the branch ends at the last message of this run. If the run fails, the
+        branch ends before the run."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?", parent_id=await world.id_of("r1?"))
         await world.threads.set_label(T, "live", await world.id_of("r2?"))
