@@ -70,7 +70,7 @@ class TestPagesWithoutWorkers:
     @pytest.mark.parametrize("newest_first", [False, True])
     async def test_threads_come_and_go_between_pages(self, world: World, newest_first: bool, where: ThreadFilter) -> None:
         """Each thread that stays is listed once, also if the last thread of a page is deleted before the next page is read. A
-        thread that is made meanwhile is the last one of the list that begins at the oldest thread, and not in the other list."""
+        thread that is made meanwhile is listed last if the list begins at the oldest thread. Otherwise it is not listed."""
         for n in range(6):
             await create(world, f"t{n}", agent="a", tags={"all": "yes"})
         where, seen = replace(where, newest_first=newest_first), list[str]()
