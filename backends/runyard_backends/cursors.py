@@ -34,6 +34,16 @@ def number(cursor: str) -> int:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
+def of_thread(key: int, *, newest_first: bool) -> str:
+    """Encode the place of a thread in a list of threads. The two orders of the list have different cursors."""
+    return encode([key] if newest_first else key)
+
+
+def thread(cursor: str, *, newest_first: bool) -> int:
+    """Decode a cursor of a list of threads in this order. Raises InvalidCursorError, also for a cursor of the other order."""
+    return numbers(cursor, 1, below=2**63)[0] if newest_first else number(cursor)
+
+
 def name(cursor: str) -> str:
     """Decode a cursor that is a name. Raises InvalidCursorError."""
     found = decode(cursor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -41,25 +42,27 @@ def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
 class Dev:
     """A running ``runyard dev`` whose output is read as it comes."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, terminal: bool = False, **variables: str) -> None:
+        """``terminal``: whether input and output are a terminal."""
+        reading, writing = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(
             [*RUNYARD, "dev", "app:app", *arguments],
             cwd=folder,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            env={**environment(), **variables},
+            stdin=writing if terminal else subprocess.DEVNULL,
+            stdout=writing,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
         )
+        os.close(writing)
         self.lines: Queue[str] = Queue()
         self.said: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read, args=(reading,), daemon=True).start()
 
-    def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.lines.put(line)
+    def _read(self, reading: int) -> None:
+        with open(reading, encoding="utf-8", errors="replace") as output, suppress(OSError):  # EIO: the end of a terminal
+            for line in output:
+                self.lines.put(line)
 
     def wait_for(self, words: str) -> str:
         """The next line with ``words``."""
@@ -81,8 +84,8 @@ class Dev:
 
 
 @contextmanager
-def dev(folder: Path, *arguments: str) -> Iterator[Dev]:
-    running = Dev(folder, *arguments)
+def dev(folder: Path, *arguments: str, terminal: bool = False, **variables: str) -> Iterator[Dev]:
+    running = Dev(folder, *arguments, terminal=terminal, **variables)
     try:
         running.wait_for("serving")
         yield running
@@ -126,6 +129,25 @@ def test_init_dev_prompt_edit_fork(project: Path) -> None:
         assert running.interrupt() in (0, 130)
     assert not announced.exists()
     runyard(project, "threads", "list", code=2)
+
+
+def test_dev_in_a_terminal_opens_the_console(project: Path, tmp_path: Path) -> None:
+    """Once the API answers. With `--no-open`, it opens nothing."""
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n', encoding="utf-8")
+    browser.chmod(0o755)
+    terminal = {"TERM": "dumb", "BROWSER": str(browser)}
+    with dev(project, "--port", "0", "--no-open", terminal=True, **terminal) as running:
+        running.wait_for("Redis:")
+        assert running.interrupt() in (0, 130)
+    assert not opened.exists()
+    with dev(project, "--port", "0", terminal=True, **terminal) as running:
+        address = running.wait_for("console:").split()[-1]
+        deadline = time.monotonic() + BOUND
+        while not opened.exists() or not opened.read_text(encoding="utf-8").endswith("\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert opened.read_text(encoding="utf-8").split() == [address]
 
 
 def test_data_survives_a_restart_and_of_two_resets_at_once_one_clears_it(project: Path) -> None:

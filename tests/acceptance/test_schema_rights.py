@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from runyard import Client
+from runyard.errors import SchemaRightsError
 from runyard_backends.postgres.migrate import called_functions, migrate
 from runyard_backends.postgres.rights import grant
 
@@ -138,6 +139,25 @@ async def test_the_rights_of_everybody_are_taken_back(
     else:
         assert (await migrate(postgres_url)).functions == 0
     assert await open_to_all(admin) == []
+
+
+async def test_code_refuses_a_schema_with_a_function_that_it_may_not_call(
+    admin: asyncpg.Connection, postgres_url: str, app_role: str, app_url: str
+) -> None:
+    """For example after a migration without `--grant-to`. The error comes at the start, not at the first claim."""
+    async with Client.connect(app_url) as client:
+        await client.enqueue("t", "hi")
+    await admin.execute(f"REVOKE EXECUTE ON FUNCTION runyard.claim, runyard.list_threads_v2 FROM {app_role}")
+    with pytest.raises(SchemaRightsError, match=f"--grant-to {app_role}") as caught:
+        async with Client.connect(app_url):
+            pass
+    assert caught.value.details["role"] == app_role
+    functions = caught.value.details["functions"]
+    assert [each.partition("(")[0] for each in functions] == ["runyard.claim", "runyard.list_threads_v2"]
+    for function in functions:
+        await admin.execute(f"GRANT EXECUTE ON FUNCTION {function} TO {app_role}")
+    async with Client.connect(app_url) as client:
+        assert len((await client.threads()).items) == 1
 
 
 WRITES = {

@@ -224,6 +224,29 @@ async def test_a_step_in_doubt_is_decided(site: Site) -> None:
     assert answers == {"t1": {"action": "retry"}, "t2": {"action": "done", "result": {"receipt": 7}}}
 
 
+async def test_a_text_that_is_no_json_is_not_sent(site: Site) -> None:
+    """The form says why, and keeps the text. The value before it is not sent in its place."""
+    schema: JsonObject = {"type": "array", "items": {"type": "integer"}}
+    await site.client.create_thread("t")
+    request = HitlRequest(payload={"question": "Which?"}, answer_schema=schema)
+    await site.client.backend.checkpointer.save_pending_request("t", request)
+    page = await site.person("inbox")
+    field, send = page.get_by_label("Answer (JSON)"), page.get_by_role("button", name="Answer", exact=True)
+    await field.fill("[1]")
+    await field.fill("[1, 2")
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    await send.click()
+    await expect(page.locator(".request").get_by_role("alert")).to_contain_text("not JSON: ")
+    await expect(field).to_have_value("[1, 2")
+    assert sent == []
+    await field.fill("[1, 2]")
+    await expect(page.locator(".request").get_by_role("alert")).to_have_count(0)
+    await send.click()
+    await expect(page.get_by_text("No request waits for an answer")).to_be_visible()
+    assert [each.answer for each in (await site.client.requests(pending=False)).items] == [[1, 2]]
+
+
 async def test_a_prompt_is_sent_once(site: Site) -> None:
     """Even if somebody presses Enter twice, and sends it again because the answer was lost."""
     await site.client.create_thread("t")

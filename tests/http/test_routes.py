@@ -85,6 +85,8 @@ class TestThreads:
         found = await http.get("/v1/threads", params=[("tag", "n:3"), ("tag", "all:yes")])
         assert [t["thread_id"] for t in found.json()["items"]] == ["t3"]
         assert (await get(http, "/v1/threads", 400, cursor="nonsense"))["code"] == "invalid_cursor"
+        newest = (await get(http, "/v1/threads", limit=2, order="newest_first"))["next"]
+        assert (await get(http, "/v1/threads", 400, cursor=newest))["code"] == "invalid_cursor"
         assert (await get(http, "/v1/threads", 400, tag="no-colon"))["code"] == "invalid_input"
 
     async def test_change_and_delete(self, http: httpx.AsyncClient) -> None:

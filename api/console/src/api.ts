@@ -100,7 +100,7 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
   const reply = await send("GET", path, signal === undefined ? { query } : { query, signal });
   const found: unknown = await reply.json();
   if (typeof found !== "object" || found === null) throw new ApiError(reply.status, "answer", "the server's answer is not that of the API");
-  if ("items" in found && Array.isArray(found.items)) found.items.splice(MOST_ITEMS);
+  if ("items" in found && Array.isArray(found.items) && found.items.splice(MOST_ITEMS).length > 0) Object.assign(found, { cut: true });
   return found as T;
 }
 

@@ -10,6 +10,13 @@ export interface Page<T> {
   next: string | null;
 }
 
+/** A list that is one answer. */
+export interface Listed<T> {
+  items: T[];
+  /** Whether the answer had more items than a page shows. */
+  cut?: boolean;
+}
+
 export interface WhoAmI {
   tenant: string;
   id: string;

@@ -66,6 +66,34 @@ class TestPagesWithoutWorkers:
                 f"t{n}" for n in (fitting[::-1] if newest_first else fitting)
             ]
 
+    @pytest.mark.parametrize("where", [ThreadFilter(), ThreadFilter(agent="a"), ThreadFilter(tags={"all": "yes"})])
+    @pytest.mark.parametrize("newest_first", [False, True])
+    async def test_threads_come_and_go_between_pages(self, world: World, newest_first: bool, where: ThreadFilter) -> None:
+        """Each thread that stays is listed once, also if the last thread of a page is deleted before the next page is read. A
+        thread that is made meanwhile is listed last if the list begins at the oldest thread. Otherwise it is not listed."""
+        for n in range(6):
+            await create(world, f"t{n}", agent="a", tags={"all": "yes"})
+        where, seen = replace(where, newest_first=newest_first), list[str]()
+        cursor: str | None = None
+        for turn in range(10):
+            page = await world.threads.threads(where, PageRequest(limit=2, cursor=cursor))
+            seen += [thread.thread_id for thread in page.items]
+            if (cursor := page.next) is None:
+                break
+            if turn == 0:
+                await world.threads.delete_thread(seen[-1])
+                await create(world, "new", agent="a", tags={"all": "yes"})
+        everything = [f"t{n}" for n in range(6)]
+        assert seen == (everything[::-1] if newest_first else [*everything, "new"])
+
+    @pytest.mark.parametrize("newest_first", [False, True])
+    async def test_a_cursor_of_the_other_order_is_refused(self, world: World, newest_first: bool) -> None:
+        for n in range(4):
+            await create(world, f"t{n}")
+        page = await world.threads.threads(ThreadFilter(newest_first=newest_first), PageRequest(limit=2))
+        with pytest.raises(InvalidCursorError):
+            await world.threads.threads(ThreadFilter(newest_first=not newest_first), PageRequest(cursor=page.next))
+
     async def test_a_list_of_threads_leaves_large_values_out(self, world: World) -> None:
         large, small = {"x": "x" * LARGE_VALUE_BYTES}, {"x": "x" * (LARGE_VALUE_BYTES // 2)}
         await create(world, "one", extra=large, config=small)

@@ -30,7 +30,7 @@ from runyard.ports.scheduling import Effects
 
 from .. import cursors
 from ..lineage import ancestors
-from ..paging import page_of, within
+from ..paging import within
 from . import deletion, execution, lanes, limits, tree, waits
 from .erasure import erase_extra, erased
 from .import_lock import MemoryImportLock
@@ -54,14 +54,17 @@ class MemoryThreadStore:
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
         """Return threads, in the order in which they were made, or the newest first."""
+        order = where.newest_first
+        after = cursors.thread(page.cursor, newest_first=order) if page.cursor is not None else None
         parent = self.db.find(self.tenant, where.parent_thread_id) if where.parent_thread_id is not None else None
         # A new thread may have the id of a deleted thread. The forks of the deleted thread are not its forks.
         states = [t for t in self.db.of(self.tenant) if parent is None or t.key > parent.key]
-        found = [t.thread for t in states if where.parent_thread_id in (None, t.thread.parent_thread_id)]
-        found = [t for t in found if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
-        found = found[::-1] if where.newest_first else found
-        part = page_of(found, page, lambda t: t.thread_id, entry_bytes, self.db.page_bytes)
-        return Page([entry(t) for t in part.items], part.next)
+        found = {t.key: t.thread for t in states if where.parent_thread_id in (None, t.thread.parent_thread_id)}
+        keys = [key for key, t in found.items() if where.agent in (None, t.agent) and where.tags.items() <= t.tags.items()]
+        left = [key for key in sorted(keys, reverse=order) if after is None or (key < after if order else key > after)]
+        part = within(left[: page.limit], lambda key: entry_bytes(found[key]), self.db.page_bytes)
+        following = cursors.of_thread(part[-1], newest_first=order) if len(part) < len(left) else None
+        return Page([entry(found[key]) for key in part], following)
 
     async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
         """Return ancestors of the thread, the nearest first."""

@@ -25,7 +25,7 @@ from typing import Final
 
 import asyncpg
 
-from runyard.errors import SchemaMismatch, SchemaUninitialized
+from runyard.errors import SchemaMismatch, SchemaRightsError, SchemaUninitialized
 
 from .connecting import Connector, split_url
 from .database import Connection, Database, statements
@@ -286,8 +286,8 @@ def _check_oldest_code(state: asyncpg.Record) -> None:
 
 
 async def check_schema(db: Database) -> None:
-    """Check that this code can run on the schema. Raises SchemaUninitialized if there is no schema, and SchemaMismatch if the
-    code cannot run on it."""
+    """Check that this code can run on the schema. Raises SchemaUninitialized if there is no schema, SchemaMismatch if the code
+    cannot run on it, and SchemaRightsError if the role may not call the functions of the code."""
     if not await db.value("schema_exists"):
         raise SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
     state = await db.one("schema_state", sorted(called_functions()))
@@ -303,4 +303,12 @@ async def check_schema(db: Database) -> None:
             f"the schema lacks functions that this code calls: {', '.join(state['missing'])}; run `runyard migrate`; "
             "if a newer release has removed them, upgrade runyard",
             missing_functions=state["missing"],
+        )
+    if state["forbidden"]:
+        role = state["role"]
+        raise SchemaRightsError(
+            f"role {role!r} may not call functions that this code calls: {', '.join(state['forbidden'])}; "
+            f"run `runyard migrate --grant-to {role}` as the owner of the schema",
+            role=role,
+            functions=state["forbidden"],
         )

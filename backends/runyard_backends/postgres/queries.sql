@@ -771,10 +771,15 @@ SELECT format(s.text, $1::text) AS statement FROM (VALUES
 INSERT INTO runyard.schema_versions (version, name, oldest_code) VALUES ($1, $2, $3)
 
 -- name: schema_state
--- Return the version of the schema, the oldest code that can run on it, and the given functions that are missing in the schema.
+-- Return the version of the schema, the oldest code that can run on it, and the given functions that are missing in the schema. Also
+-- return the role, and the given functions that it may not call.
 SELECT max(v.version) AS version, max(v.oldest_code) AS oldest_code,
        ARRAY(SELECT n.name FROM unnest($1::text[]) n(name)
-             WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name)) AS missing
+             WHERE NOT EXISTS (SELECT 1 FROM pg_proc p WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = n.name)) AS missing,
+       current_user::text AS role,
+       ARRAY(SELECT p.oid::regprocedure::text FROM pg_proc p
+             WHERE p.pronamespace = 'runyard'::regnamespace AND p.proname = ANY ($1) AND NOT has_function_privilege(p.oid, 'EXECUTE')
+             ORDER BY p.oid::regprocedure::text) AS forbidden
 FROM runyard.schema_versions v
 
 -- name: server_facts

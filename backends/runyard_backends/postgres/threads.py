@@ -52,12 +52,14 @@ class PostgresThreadStore:
 
     async def threads(self, where: ThreadFilter = ALL_THREADS, page: PageRequest = FIRST_PAGE) -> Page[Thread]:
         """Return threads, in the order in which they were made, or the newest first."""
-        after = cursors.number(page.cursor) if page.cursor is not None else None
+        order = where.newest_first
+        after = cursors.thread(page.cursor, newest_first=order) if page.cursor is not None else None
         having = codec.to_json(dict(where.tags)) if where.tags else None
         filters = (self.tenant, where.parent_thread_id, where.agent, having)
-        rows = await self.db.rows("threads", *filters, after, where.newest_first, page.limit, self.db.page_bytes)
+        rows = await self.db.rows("threads", *filters, after, order, page.limit, self.db.page_bytes)
         more = rows.pop() if rows and rows[-1]["thread_id"] is None else None
-        return Page([codec.thread_entry(row) for row in rows], cursors.encode(more["place"]) if more else None)
+        following = cursors.of_thread(more["place"], newest_first=order) if more else None
+        return Page([codec.thread_entry(row) for row in rows], following)
 
     async def ancestors(self, thread_id: str, limit: int) -> Page[Thread]:
         """Return ancestors of the thread, the nearest first. Raises ThreadNotFoundError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, TypeVar
 
 from runyard.domain.list_entries import entry, entry_bytes
@@ -42,10 +43,12 @@ async def _page(
     budget: int,
     made: Callable[[Row], E | None],
     size: Callable[[E], int],
+    cursor: Callable[[int], str] = cursors.encode,
 ) -> Page[E]:
     """Return a page of the rows after the place ``start``. ``read``: a function that takes a place and a number, and returns
     up to this number of rows after the place. ``key``: the column whose value is the place of a row. ``made``: a function that
-    returns the entry for a row, or None if the row does not match the filters."""
+    returns the entry for a row, or None if the row does not match the filters. ``cursor``: a function that returns the cursor
+    of a place."""
     items: list[E] = []
     place, examined, count = start, 0, min(_PART, asked.limit + 1)
     while True:
@@ -55,14 +58,14 @@ async def _page(
             if found is not None:
                 budget -= size(found)
                 if len(items) >= asked.limit or (items and budget < 0):
-                    return Page(items, cursors.encode(place))
+                    return Page(items, cursor(place))
                 items.append(found)
             place = row[key]
         examined += len(part)
         if len(part) < count:
             return Page(items)
         if examined >= EXAMINED + asked.limit:
-            return Page(items, cursors.encode(place))
+            return Page(items, cursor(place))
         count = min(_PART, 2 * count)  # no row has matched so far
 
 
@@ -76,7 +79,7 @@ async def threads(tx: Transaction, tenant: str, where: ThreadFilter, asked: Page
         lowest = parent["thread_key"] if parent is not None else 0
     start = LAST if where.newest_first else lowest
     if asked.cursor is not None:
-        start = max(cursors.number(asked.cursor), lowest)
+        start = max(cursors.thread(asked.cursor, newest_first=where.newest_first), lowest)
     terms = [term_of(name, value) for name, value in where.tags.items()]
     values: tuple[object, ...] = ()
     if terms:
@@ -98,7 +101,8 @@ async def threads(tx: Transaction, tenant: str, where: ThreadFilter, asked: Page
         thread = thread_entry({**row, "usage": "{}"})
         return entry(thread) if where.tags.items() <= thread.tags.items() else None
 
-    return await _page(read, start, "thread_key", asked, budget, made, entry_bytes)
+    cursor = partial(cursors.of_thread, newest_first=where.newest_first)
+    return await _page(read, start, "thread_key", asked, budget, made, entry_bytes, cursor)
 
 
 async def runs(tx: Transaction, tenant: str, where: RunFilter, asked: PageRequest, budget: int) -> Page[Run]:

@@ -84,9 +84,10 @@ class ThreadCalls(Calls):
     ) -> Page[Thread]:
         """Return a page of all threads, or of the forks of one thread, in the order in which they were made.
 
-        ``tags``: return threads with all of these tags. ``newest_first``: begin at the newest thread, not at the oldest. Large
-        values are left out (:attr:`runyard.models.Thread.omitted`). A page may have fewer threads than ``limit``. The ``next``
-        of the last page is None.
+        ``tags``: return threads with all of these tags. ``newest_first``: begin at the newest thread, not at the oldest. Over
+        HTTP, an API of an earlier release ignores ``newest_first``. Large values are left out
+        (:attr:`runyard.models.Thread.omitted`). A page may have fewer threads than ``limit``. The ``next`` of the last page is
+        None. It continues a list in the same order only.
 
         Raises InvalidInputError, InvalidCursorError.
         """

@@ -10,7 +10,7 @@ RunyardError
 ├── CapabilityMissingError              ExtraMissingError; derived from CheckpointerError
 ├── ConfigurationError
 ├── BackendUnavailableError             LoginRefusedError, LockedError, ServerBusyError
-├── SchemaError                         SchemaUninitialized, SchemaMismatch
+├── SchemaError                         SchemaUninitialized, SchemaMismatch, SchemaRightsError
 ├── WorkerDeadError, WorkerNotFoundError
 └── CheckpointerError
     ├── ThreadError                     ThreadNotFoundError, ThreadAlreadyExistsError, ThreadBusyError,
@@ -50,6 +50,7 @@ from .deployment import (
     LoginRefusedError,
     SchemaError,
     SchemaMismatch,
+    SchemaRightsError,
     SchemaUninitialized,
     ServerBusyError,
     WorkerDeadError,
@@ -206,6 +207,7 @@ __all__ = [
     "RunyardError",
     "SchemaError",
     "SchemaMismatch",
+    "SchemaRightsError",
     "SchemaUninitialized",
     "ServerBusyError",
     "SignalConflictError",

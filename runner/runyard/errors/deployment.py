@@ -64,6 +64,15 @@ class SchemaMismatch(SchemaError):
     code = "schema_mismatch"
 
 
+class SchemaRightsError(SchemaError):
+    """The role of Postgres may not call functions that this code calls. Run ``runyard migrate --grant-to ROLE``.
+
+    ``details["role"]``: the role. ``details["functions"]``: the functions with their arguments, as in ``GRANT EXECUTE``.
+    """
+
+    code = "schema_rights"
+
+
 class WorkerDeadError(RunyardError):
     """This worker was declared dead. The worker must stop its attempts and register under a new id."""
 

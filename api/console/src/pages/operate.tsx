@@ -1,12 +1,12 @@
 /** What operators look after: queues, workers, limits, webhooks and their deliveries, and the findings of the doctor. */
 
 import { useState } from "preact/hooks";
-import { at, gather, get, post, put, remove } from "../api";
+import { at, gather, type Gathered, get, post, put, remove } from "../api";
 import { count, seconds } from "../format";
 import { go, href, place } from "../router";
 import { operator } from "../session";
-import type { Delivery, Finding, Limit, Page, Queue, Webhook, Worker } from "../types";
-import { Age, Button, Empty, Fold, Problem, Status, Tabs } from "../ui/bits";
+import type { Delivery, Finding, Limit, Listed, Queue, Webhook, Worker } from "../types";
+import { Age, Bound, Button, Empty, Fold, Problem, Status, Tabs } from "../ui/bits";
 import { ask, attempt } from "../ui/dialog";
 import { useLive } from "../ui/live";
 import { Code } from "../ui/long";
@@ -19,6 +19,9 @@ const PARTS = [
   ["webhooks", "Webhooks"],
   ["doctor", "Doctor"],
 ] as const;
+
+/** Entries of a list that is not read as somebody scrolls. */
+const MOST = 1000;
 
 type PartName = (typeof PARTS)[number][0];
 
@@ -44,12 +47,15 @@ export function Operate() {
 }
 
 function Queues() {
-  const list = useLive<Queue[]>("queues", async (signal) => (await gather<Queue>("v1/queues", {}, 1000, signal)).items, 2500);
+  const list = useLive<Gathered<Queue>>("queues", (signal) => gather<Queue>("v1/queues", {}, MOST, signal), 2500);
   if (list.error !== null) return <Problem error={list.error} />;
-  if (list.value?.length === 0) return <Empty title="No queues yet">A queue appears with its first run or worker.</Empty>;
+  const queues = list.value?.items ?? [];
+  if (list.value && queues.length === 0) return <Empty title="No queues yet">A queue appears with its first run or worker.</Empty>;
   const act = (queue: string, verb: "pause" | "resume"): Promise<unknown> =>
     attempt(() => post(at.queue(queue, verb)), verb === "pause" ? `Paused ${queue}` : `Resumed ${queue}`).then(list.refresh);
   return (
+    <>
+    <Bound shown={queues.length} one="queue" more={list.value !== null && list.value.next !== null} />
     <table>
       <thead>
         <tr>
@@ -65,7 +71,7 @@ function Queues() {
         </tr>
       </thead>
       <tbody>
-        {(list.value ?? []).map((each) => (
+        {queues.map((each) => (
           <tr key={each.queue}>
             <td>
               <a href={href(["runs"], { queue: each.queue })}>{each.queue}</a> {each.paused_at && <span class="chip warn">paused <Age at={each.paused_at} /></span>}
@@ -94,6 +100,7 @@ function Queues() {
         ))}
       </tbody>
     </table>
+    </>
   );
 }
 
@@ -105,7 +112,7 @@ function stateOf(worker: Worker): string {
 }
 
 function Workers() {
-  const list = useLive<{ items: Worker[] }>("workers", (signal) => get<{ items: Worker[] }>("v1/workers", {}, signal), 2500);
+  const list = useLive<Listed<Worker>>("workers", (signal) => get<Listed<Worker>>("v1/workers", {}, signal), 2500);
   if (list.error !== null) return <Problem error={list.error} />;
   const workers = [...(list.value?.items ?? [])].sort((a, b) => Number(a.dead_at !== null) - Number(b.dead_at !== null));
   if (list.value && workers.length === 0) return <Empty title="No workers">Runs wait until a worker starts: <code>runyard worker</code>.</Empty>;
@@ -124,6 +131,8 @@ function Workers() {
     ask({ title: `Stacks of ${worker.worker_id}`, body: <Code value={found.stacks} label="Stacks" /> });
   };
   return (
+    <>
+    <Bound shown={workers.length} one="worker" more={list.value?.cut === true} />
     <table>
       <thead>
         <tr>
@@ -169,13 +178,14 @@ function Workers() {
         ))}
       </tbody>
     </table>
+    </>
   );
 }
 
 const LIMITS = ["queued", "queued_per_tenant", "queued_per_lane", "queued_seconds", "message_bytes", "running_per_agent", "running_per_tenant"];
 
 function Limits() {
-  const list = useLive<{ items: Limit[] }>("limits", (signal) => get<{ items: Limit[] }>("v1/limits", {}, signal), 10_000);
+  const list = useLive<Listed<Limit>>("limits", (signal) => get<Listed<Limit>>("v1/limits", {}, signal), 10_000);
   const [name, setName] = useState(LIMITS[0] as string);
   const [subject, setSubject] = useState("");
   const [most, setMost] = useState("");
@@ -188,6 +198,7 @@ function Limits() {
   const clear = (limit: Limit): Promise<unknown> => attempt(() => remove(`v1/limits/${limit.name}`, { subject: limit.subject }), "Removed").then(list.refresh);
   return (
     <>
+      <Bound shown={list.value?.items.length ?? 0} one="limit" more={list.value?.cut === true} />
       {list.value?.items.length === 0 ? (
         <Empty title="No limits">The numbers of queued and running runs are not limited.</Empty>
       ) : (
@@ -235,7 +246,7 @@ function Limits() {
 }
 
 function Webhooks() {
-  const list = useLive<Page<Webhook>>("webhooks", (signal) => get<Page<Webhook>>("v1/webhooks", { limit: 100 }, signal), 10_000);
+  const list = useLive<Gathered<Webhook>>("webhooks", (signal) => gather<Webhook>("v1/webhooks", {}, MOST, signal), 10_000);
   const [status, setStatus] = useState("");
   const deliveries = usePaged<Delivery>("v1/webhook_deliveries", { status }, (each) => `${each.delivery_id} ${each.webhook_id}`, 4000, 50);
   if (list.error !== null) return <Problem error={list.error} />;
@@ -267,6 +278,7 @@ function Webhooks() {
         <h2>Subscriptions</h2>
         <Button onClick={add}>Add…</Button>
       </div>
+      <Bound shown={list.value?.items.length ?? 0} one="webhook" more={list.value !== null && list.value.next !== null} />
       {list.value?.items.length === 0 ? (
         <p class="dim pad">None. A run can also name a URL of its own.</p>
       ) : (
@@ -340,12 +352,13 @@ function WithCode({ text }: { text: string }) {
 const SIGN = { ok: "completed", warn: "queued", fail: "failed" } as const;
 
 function Doctor() {
-  const found = useLive<{ items: Finding[] }>("doctor", (signal) => get("v1/doctor", {}, signal), 15_000);
+  const found = useLive<Listed<Finding>>("doctor", (signal) => get("v1/doctor", {}, signal), 15_000);
   if (found.error !== null) return <Problem error={found.error} />;
   const items = [...(found.value?.items ?? [])].sort((a, b) => "fwo".indexOf(a.level[0] as string) - "fwo".indexOf(b.level[0] as string));
   return (
     <>
       {!found.value && <p class="dim pad" aria-busy="true">The doctor examines the deployment …</p>}
+      <Bound shown={items.length} one="finding" more={found.value?.cut === true} />
       <ul class="findings">
         {items.map((each, n) => (
           <li key={n} class={`finding f-${each.level}`}>

@@ -1,7 +1,7 @@
 /** The playground: choose an agent, prompt, watch, answer, fork, and compare two branches or two threads side by side. */
 
 import { useEffect, useMemo } from "preact/hooks";
-import { useAgents } from "../agents";
+import { AgentSelect } from "../agents";
 import { at, get, post } from "../api";
 import { href, place, setQuery } from "../router";
 import { textOf } from "../runs";
@@ -22,7 +22,6 @@ export function Playground() {
   const query = place.value.query;
   const thread = query.get("thread");
   const other = query.get("other");
-  const agents = useAgents();
   const agent = query.get("agent") ?? "";
   const compared = query.get("view") === "diff" && other !== null;
   const leaf = query.get("leaf");
@@ -44,12 +43,7 @@ export function Playground() {
         <h1>Playground</h1>
         <label class="inline-label">
           <span class="hidden-text">Agent</span>
-          <select aria-label="Agent" value={agent} onChange={(e) => setQuery({ agent: e.currentTarget.value })}>
-            <option value="">default agent</option>
-            {agents.map((each) => (
-              <option key={each.name}>{each.name}</option>
-            ))}
-          </select>
+          <AgentSelect value={agent} none="default agent" onChange={(name) => setQuery({ agent: name })} />
         </label>
         <span class="spacer" />
         {other !== null && (

@@ -1,7 +1,7 @@
 /** All runs: search, filter, cancel and redrive, also many at once. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { useAgents } from "../agents";
+import { AgentSelect } from "../agents";
 import { at } from "../api";
 import { brief, gist, seconds } from "../format";
 import { go, href, place, setQuery } from "../router";
@@ -34,7 +34,6 @@ export function Runs() {
   // filters without an index: the API examines a limited number of runs for each page
   const searches = [asked.text, asked.queue, asked.error].some(Boolean);
   const list = usePaged<Run>(path, asked, keyOf, searches ? 10_000 : 2500, 100, within);
-  const agents = useAgents();
   const field = useRef<HTMLInputElement>(null);
   const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
   useKeys({ "/": () => field.current?.focus(), Escape: () => setPicked(new Set()) });
@@ -55,12 +54,7 @@ export function Runs() {
             <Icon name="search" />
             <Search field={field} />
           </span>
-          <select aria-label="Agent" value={filter("agent") ?? ""} onChange={(e) => setQuery({ agent: e.currentTarget.value })}>
-            <option value="">All agents</option>
-            {agents.map((each) => (
-              <option key={each.name}>{each.name}</option>
-            ))}
-          </select>
+          <AgentSelect value={filter("agent") ?? ""} none="All agents" onChange={(name) => setQuery({ agent: name })} />
           <select aria-label="Age" value={filter("age") ?? ""} onChange={(e) => setQuery({ age: e.currentTarget.value })}>
             <option value="">Any age</option>
             {AGES.map(([name, title]) => (

@@ -1,16 +1,18 @@
 /** The list of threads, the newest first. */
 
 import { useRef } from "preact/hooks";
-import { useAgents } from "../agents";
+import { AgentSelect } from "../agents";
 import { brief, count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
 import { can } from "../session";
 import type { Thread } from "../types";
-import { Age, Empty, Id, Problem, SearchEnd } from "../ui/bits";
+import { Age, Empty, Id, MoreTags, Problem, SearchEnd } from "../ui/bits";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { usePaged } from "../ui/paged";
 import { VirtualList } from "../ui/virtual";
+
+const MOST_TAGS = 4;
 
 export function Threads() {
   const query = place.value.query;
@@ -18,7 +20,6 @@ export function Threads() {
   const tag = query.get("tag");
   const text = (query.get("text") ?? "").toLowerCase();
   const list = usePaged<Thread>("v1/threads", { order: "newest_first", agent, tag: tag ? [tag] : [] }, (each) => each.thread_id, 5000);
-  const agents = useAgents();
   const field = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => field.current?.focus() });
   const shown = text === "" ? list.items : list.items.filter((each) => matches(each, text));
@@ -42,12 +43,7 @@ export function Threads() {
               }}
             />
           </span>
-          <select aria-label="Agent" value={agent ?? ""} onChange={(e) => setQuery({ agent: e.currentTarget.value })}>
-            <option value="">All agents</option>
-            {agents.map((each) => (
-              <option key={each.name}>{each.name}</option>
-            ))}
-          </select>
+          <AgentSelect value={agent ?? ""} none="All agents" onChange={(name) => setQuery({ agent: name })} />
           {tag && (
             <button type="button" class="chip on" onClick={() => setQuery({ tag: null })}>
               {tag} <Icon name="close" size={12} />
@@ -106,11 +102,12 @@ function Row({ thread }: { thread: Thread }) {
           </span>
           <span class="row-sub">
             {thread.title && <Id value={thread.thread_id} />}
-            {tags.slice(0, 4).map(([name, value]) => (
+            {tags.slice(0, MOST_TAGS).map(([name, value]) => (
               <span class="chip" key={name}>
                 {brief(`${name}:${value}`, 32)}
               </span>
             ))}
+            <MoreTags tags={tags.slice(MOST_TAGS)} />
           </span>
         </span>
         <span class="dim">{thread.agent ?? "default"}</span>

@@ -1,7 +1,7 @@
 /** The next prompt. On a path that does not end at the head it continues that path. */
 
 import { useState } from "preact/hooks";
-import { useAgents } from "../agents";
+import { AgentSelect } from "../agents";
 import { at, post } from "../api";
 import { setQuery } from "../router";
 import type { Run } from "../types";
@@ -12,7 +12,6 @@ import { useModel } from "./page";
 
 export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: () => void }) {
   const model = useModel();
-  const agents = useAgents();
   const [text, setText] = useState("");
   const [agent, setAgent] = useState("");
   const [beside, setBeside] = useState(false);
@@ -59,14 +58,7 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
         }}
       />
       <div class="composer-foot">
-        {fixed === undefined && (
-          <select aria-label="Agent" value={agent} onChange={(e) => setAgent(e.currentTarget.value)}>
-            <option value="">{model.thread.value?.agent ?? "default agent"}</option>
-            {agents.map((each) => (
-              <option key={each.name}>{each.name}</option>
-            ))}
-          </select>
-        )}
+        {fixed === undefined && <AgentSelect value={agent} none={model.thread.value?.agent ?? "default agent"} onChange={setAgent} />}
         <label class="checked" title="The run does not wait for other runs of the thread. It writes to a branch of its own.">
           <input type="checkbox" checked={beside} onChange={(e) => setBeside(e.currentTarget.checked)} />
           <span>parallel</span>

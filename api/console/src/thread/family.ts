@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { at, gather, get } from "../api";
+import { brief, count } from "../format";
 import type { Branch, Candidate, FanOutProgress, Lineage, Page, Run, Thread } from "../types";
 import { ends } from "./lanes";
 
@@ -10,6 +11,7 @@ const MOST_LEAVES = 2000;
 const MOST_FORKS = 2000;
 const CANDIDATES = 20;
 const AT_ONCE = 6;
+const MOST_NAME = 40;
 /** Milliseconds within which the ends of several candidates are one reason to read. */
 const TOGETHER = 300;
 
@@ -27,6 +29,9 @@ export class FamilyModel {
   /** By the id of the job. */
   readonly fanOuts = signal<ReadonlyMap<string, FanOut>>(new Map());
 
+  /** Sentences about what the tree does not show, by what was read. */
+  readonly bounds = signal<ReadonlyMap<string, string>>(new Map());
+
   private asked = new Set<string>();
   private queue: (() => Promise<unknown>)[] = [];
   private working = 0;
@@ -37,6 +42,8 @@ export class FamilyModel {
   async open(id: string, signal: AbortSignal): Promise<void> {
     try {
       const lineage = await get<Lineage>(at.thread(id, "lineage"), { limit: 200 }, signal);
+      const far = lineage.next_ancestor;
+      this.bound("ancestors", far === null ? null : `The ancestors before ${brief(far, MOST_NAME)} are not shown.`);
       const above = lineage.ancestors.filter((each) => each.deleted_at === null).reverse();
       this.add([...above, lineage.thread, ...lineage.children]);
       for (const each of above) this.want(each.thread_id);
@@ -49,6 +56,8 @@ export class FamilyModel {
 
   async readLeaves(thread: string): Promise<void> {
     const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES);
+    const words = `Only the first ${count(found.items.length, "branch", "branches")} of ${brief(thread, MOST_NAME)} are shown.`;
+    this.bound(`branches ${thread}`, found.next === null ? null : words);
     this.branches.value = new Map(this.branches.value).set(thread, ends(found.items));
   }
 
@@ -58,7 +67,19 @@ export class FamilyModel {
   }
 
   private async readForks(thread: string): Promise<void> {
-    this.add((await gather<Thread>("v1/threads", { parent_thread_id: thread }, MOST_FORKS)).items);
+    const found = await gather<Thread>("v1/threads", { parent_thread_id: thread }, MOST_FORKS);
+    const words = `Only the first ${count(found.items.length, "fork")} of ${brief(thread, MOST_NAME)} are shown.`;
+    this.bound(`forks ${thread}`, found.next === null ? null : words);
+    this.add(found.items);
+  }
+
+  private bound(name: string, words: string | null): void {
+    const known = this.bounds.value.get(name) ?? null;
+    if (known === words) return;
+    const next = new Map(this.bounds.value);
+    if (words === null) next.delete(name);
+    else next.set(name, words);
+    this.bounds.value = next;
   }
 
   /** Read the first candidates of a fan-out. */

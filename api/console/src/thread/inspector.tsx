@@ -7,11 +7,12 @@ import { href } from "../router";
 import { RequestDetail } from "../pages/inbox";
 import { isLive } from "../runs";
 import { can } from "../session";
-import type { Attempt, HitlRequest, Message, Page, Run } from "../types";
-import { Age, Button, Empty, Field, Fold, Id, Problem, Status, Tabs } from "../ui/bits";
+import type { Attempt, HitlRequest, Message, Run } from "../types";
+import { Age, Bound, Button, Empty, Field, Fold, Id, Problem, Status, Tabs } from "../ui/bits";
 import { useLive } from "../ui/live";
 import { Code } from "../ui/long";
 import { cancel, redrive } from "./actions";
+import { readAttempts } from "./attempts";
 import { Events } from "./events";
 import { select, useModel } from "./page";
 import { runOf } from "./waterfall";
@@ -30,6 +31,8 @@ interface Told {
   run: Run;
   explanation: string;
   attempts: Attempt[];
+  /** Whether the run has more attempts. */
+  more: boolean;
   requests: HitlRequest[];
 }
 
@@ -42,14 +45,14 @@ function RunInspector({ id }: { id: string }) {
     const [run, explained, attempts] = await Promise.all([
       get<Run>(at.run(model.id, id), {}, signal),
       get<{ explanation: string }>(at.run(model.id, id, "explain"), {}, signal),
-      get<Page<Attempt>>(at.run(model.id, id, "attempts"), { limit: 100 }, signal),
+      readAttempts(model.id, id, signal),
     ]);
-    return { run, explanation: explained.explanation, attempts: attempts.items, requests: model.requests.value.filter((each) => each.run_id === id) };
+    return { run, explanation: explained.explanation, attempts: attempts.items, more: attempts.next !== null, requests: model.requests.value.filter((each) => each.run_id === id) };
   };
   const told = useLive<Told>(`${model.id} ${id} ${state}`, read, known && isLive(known) ? 3000 : 0);
   if (told.error !== null) return <Problem error={told.error} />;
   if (!told.value) return <div class="inspector" aria-busy="true" />;
-  const { run, attempts } = told.value;
+  const { run, attempts, more } = told.value;
   return (
     <div class="inspector">
       <header class="inspector-head">
@@ -72,8 +75,9 @@ function RunInspector({ id }: { id: string }) {
         label="Parts of the run"
         value={tab}
         onChange={setTab}
-        names={[["state", "State"], ["attempts", `Attempts ${attempts.length}`], ["events", "Events"], ["json", "JSON"]]}
+        names={[["state", "State"], ["attempts", `Attempts ${attempts.length}${more ? "+" : ""}`], ["events", "Events"], ["json", "JSON"]]}
       />
+      {(tab === "state" || tab === "attempts") && <Bound shown={attempts.length} one="attempt" more={more} />}
       {tab === "state" && <RunState run={run} attempts={attempts} requests={told.value.requests} />}
       {tab === "attempts" && <Attempts attempts={attempts} />}
       {tab === "events" && <Events run={run} />}

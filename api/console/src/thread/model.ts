@@ -6,6 +6,7 @@ import { brief } from "../format";
 import { place, setQuery } from "../router";
 import { ENDS, follow } from "../sse";
 import type { Attempt, Branch, HitlRequest, Message, Page, Run, RunEvent, Thread } from "../types";
+import { readAttempts } from "./attempts";
 import { FamilyModel } from "./family";
 import { build, forksOf } from "./lanes";
 import { after, NOTHING, Seen, settled } from "./live";
@@ -25,6 +26,9 @@ function selectionOf(query: URLSearchParams): Selection | null {
 
 /** Stands for the message at the end of the thread. */
 export const HEAD = "";
+/** The newest runs of the thread, and its oldest pending requests, that are read. */
+export const RUNS = 100;
+const REQUESTS = 50;
 /** Fewest milliseconds from one reading of the end of the path to the next. */
 const BETWEEN = 200;
 
@@ -43,6 +47,9 @@ export class ThreadModel {
   readonly runs = signal<ReadonlyMap<string, Run>>(new Map());
   readonly attempts = signal<ReadonlyMap<string, Attempt[]>>(new Map());
   readonly requests = signal<HitlRequest[]>([]);
+  /** Whether the thread has more runs, or more pending requests, than were read. */
+  readonly moreRuns = signal(false);
+  readonly moreRequests = signal(false);
   readonly writing = signal(NOTHING);
   readonly selection = computed(() => selectionOf(place.value.query));
   readonly gaps = signal(0);
@@ -241,13 +248,15 @@ export class ThreadModel {
 
   private async readRuns(own: number): Promise<void> {
     const [page, requests] = await Promise.all([
-      get<Page<Run>>(at.thread(this.id, "runs"), { limit: 100 }, this.over.signal),
-      get<Page<HitlRequest>>("v1/requests", { thread_id: this.id, limit: 50 }, this.over.signal),
+      get<Page<Run>>(at.thread(this.id, "runs"), { limit: RUNS }, this.over.signal),
+      get<Page<HitlRequest>>("v1/requests", { thread_id: this.id, limit: REQUESTS }, this.over.signal),
     ]);
     if (own !== this.generation) return;
     batch(() => {
       this.runs.value = new Map(page.items.map((run) => [run.run_id, run]));
       this.requests.value = requests.items;
+      this.moreRuns.value = page.next !== null;
+      this.moreRequests.value = requests.next !== null;
     });
     for (const run of page.items) if (run.attempt > 1) void this.readAttempts(run);
   }
@@ -256,8 +265,8 @@ export class ThreadModel {
     const known = this.attempts.value.get(run.run_id);
     if (known && known.length === run.attempt && known.at(-1)?.outcome !== "running") return;
     try {
-      const page = await get<Page<Attempt>>(at.run(run.thread_id, run.run_id, "attempts"), { limit: 100 });
-      this.attempts.value = new Map(this.attempts.value).set(run.run_id, page.items);
+      const { items } = await readAttempts(run.thread_id, run.run_id);
+      this.attempts.value = new Map(this.attempts.value).set(run.run_id, items);
     } catch {
       // the inspector reports it
     }

@@ -1,13 +1,13 @@
 /** The chosen path: messages grouped by run, the newest at the end, older ones read as somebody scrolls up. */
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { brief } from "../format";
+import { brief, count } from "../format";
 import { go, href, setQuery } from "../router";
 import { can } from "../session";
 import { isLive, promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
 import { AnswerForm, callOf, question } from "../ui/answer_form";
-import { Boundary, Button, Empty, Id, Problem, Status } from "../ui/bits";
+import { Bound, Boundary, Button, Empty, Id, Problem, Status } from "../ui/bits";
 import { Icon } from "../ui/icons";
 import { Code, LongText } from "../ui/long";
 import { cancel } from "./actions";
@@ -17,7 +17,7 @@ import type { ThreadModel } from "./model";
 import { select, useModel } from "./page";
 import type { Chunk } from "./path";
 
-/** Most runs without an answer that are shown. The tree and the list of runs have all. */
+/** Most runs without an answer that are shown. The list of runs has all. */
 const MOST_UNANSWERED = 3;
 
 export function Transcript() {
@@ -95,6 +95,17 @@ export function Transcript() {
           <AnswerForm request={request} onDone={() => model.reloadSoon(0)} />
         </section>
       ))}
+      <Bound shown={model.requests.value.length} one="request" more={model.moreRequests.value}>
+        <a href={href(["inbox"])}>Inbox</a>
+      </Bound>
+      {model.unanswered.value.length > MOST_UNANSWERED && (
+        <p class="mark">
+          {count(model.unanswered.value.length - MOST_UNANSWERED, "earlier prompt")} ended without an answer.
+          <a class="link" href={href(["runs"], { thread: model.id })}>
+            all runs
+          </a>
+        </p>
+      )}
       {model.unanswered.value.slice(0, MOST_UNANSWERED).reverse().map((run) => (
         <RunBeside key={run.run_id} run={run} />
       ))}

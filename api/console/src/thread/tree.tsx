@@ -8,12 +8,12 @@ import { brief, count, gist } from "../format";
 import { go, href, place } from "../router";
 import { textOf } from "../runs";
 import type { Message, Run } from "../types";
-import { Age, Status } from "../ui/bits";
+import { Age, MoreTags, Status } from "../ui/bits";
 import { attempt } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { VirtualList } from "../ui/virtual";
 import { type Node, type Row, rows } from "./lanes";
-import { HEAD, type ThreadModel } from "./model";
+import { HEAD, RUNS, type ThreadModel } from "./model";
 import { useModel } from "./page";
 
 const HEIGHT = 34;
@@ -102,6 +102,27 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
           <TreeRow key={row.node.key} row={row} index={index} current={index === current.value} cursor={index === at.value} active={active.value} open={open} />
         )}
       />
+      <NotShown />
+    </>
+  );
+}
+
+/** What the tree does not show. */
+function NotShown() {
+  const model = useModel();
+  const found = [...model.family.bounds.value];
+  return (
+    <>
+      {found.map(([name, text]) => (
+        <p class="bound" key={name}>
+          {text}
+        </p>
+      ))}
+      {model.moreRuns.value && (
+        <p class="bound">
+          The page knows the newest {RUNS} runs of the thread. <a href={href(["runs"], { thread: model.id })}>All runs</a>
+        </p>
+      )}
     </>
   );
 }
@@ -215,6 +236,7 @@ function Tags({ tags }: { tags: Record<string, string> }) {
           {brief(`${name}:${value}`, 24)}
         </span>
       ))}
+      <MoreTags tags={all.slice(MOST_TAGS)} />
     </>
   );
 }

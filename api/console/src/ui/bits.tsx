@@ -2,7 +2,7 @@
 
 import { Component, type ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { age, moment, now, shortId } from "../format";
+import { age, count, moment, now, shortId } from "../format";
 import type { RunStatus } from "../types";
 import { Icon, type IconName } from "./icons";
 
@@ -84,6 +84,26 @@ export function SearchEnd({ what, more }: { what: string; more: () => unknown })
     <p class="search-end" role="status">
       <span>{what}</span>
       <Button onClick={more}>Search further</Button>
+    </p>
+  );
+}
+
+/** The number of the tags that have no place. The pointer shows them. */
+export function MoreTags({ tags }: { tags: [string, string][] }) {
+  if (tags.length === 0) return null;
+  return (
+    <span class="chip" title={tags.map(([name, value]) => `${name}:${value}`).join(", ")}>
+      +{tags.length}
+    </span>
+  );
+}
+
+/** Says that a list is longer than what is shown. `more`: whether it is. `children`: where the rest is. */
+export function Bound({ shown, one, many, more, children }: { shown: number; one: string; many?: string; more: boolean; children?: ComponentChildren }) {
+  if (!more) return null;
+  return (
+    <p class="bound">
+      Only the first {count(shown, one, many)} are shown. {children}
     </p>
   );
 }

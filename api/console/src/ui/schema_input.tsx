@@ -121,20 +121,27 @@ export function SchemaInput(props: Props) {
 
 function JsonInput({ value, onChange, label }: { value: Json; onChange: (value: Json) => void; label: string }) {
   const [text, setText] = useState(json(value));
-  const [wrong, setWrong] = useState(false);
-  const change = (next: string): void => {
-    setText(next);
+  const [wrong, setWrong] = useState("");
+  const change = (field: HTMLTextAreaElement): void => {
+    let reason = "";
+    setText(field.value);
     try {
-      onChange(JSON.parse(next) as Json);
-      setWrong(false);
-    } catch {
-      setWrong(true);
+      onChange(JSON.parse(field.value) as Json);
+    } catch (error) {
+      reason = `not JSON: ${(error as Error).message}`;
     }
+    setWrong(reason);
+    field.setCustomValidity(reason); // the form sends nothing
   };
   return (
     <label class="labelled">
       <span>{label} (JSON)</span>
-      <textarea class="mono" rows={4} value={text} aria-invalid={wrong} onInput={(e) => change(e.currentTarget.value)} />
+      <textarea class="mono" rows={4} value={text} aria-invalid={wrong !== ""} onInput={(e) => change(e.currentTarget)} />
+      {wrong !== "" && (
+        <small class="bad-text" role="alert">
+          {wrong}
+        </small>
+      )}
     </label>
   );
 }

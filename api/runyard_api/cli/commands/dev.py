@@ -19,6 +19,7 @@ from ... import quantities
 from .. import deployment
 from ..dev.api_process import ApiProcess
 from ..dev.app_files import AppFiles
+from ..dev.browser import has_terminal, open_page
 from ..dev.interruption import terminable
 from ..dev.servers import check_servers, forget, named_servers, private_servers
 from ..dev.user_program import user_program
@@ -55,6 +56,7 @@ def dev(
             help="Port of the HTTP API. If the port is 0 or in use, any free port is used.",
         ),
     ] = 8000,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the console in the browser.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Before the start, delete the data in .runyard/.")] = False,
     configured: Annotated[
         bool,
@@ -67,7 +69,7 @@ def dev(
     private one.
     If such a server is on another machine, `dev` asks before it uses the server, unless --configured is given. `dev` migrates
     the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the workers. `dev` ends
-    when this command ends.
+    when this command ends. Without a COMMAND, `dev` in a terminal opens the console in the browser.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
@@ -89,7 +91,7 @@ def dev(
         pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url, arq_queues=arq_queues))
         api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
         _wait_for(pool, console, postgres_url, redis_url)
-        api.listens()
+        listens = api.listens()
         count = quantities.count(workers, "worker", "workers")
         console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {count}; Ctrl-C stops")
         if not command:
@@ -98,6 +100,8 @@ def dev(
         console.print(f"[bright_black]  console: {api.url}/console[/]")
         for line in _server_lines(postgres_url, redis_url):
             console.print(f"[bright_black]  {escape(line)}[/]")
+        if listens and not command and not no_open and has_terminal():
+            open_page(f"{api.url}/console")
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
         code = 0
         try:

@@ -1,0 +1,98 @@
+"""What a page does not show, because it reads a limited number of items, it says."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from tests.console.conftest import Site
+
+pytestmark = pytest.mark.timeout(120)
+
+RUNS: Final = 101
+
+
+async def endless(route: Route) -> None:
+    """Answer as the API, with a further page after each page."""
+    parts = urlsplit(route.request.url)
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "cursor"])
+    found = await (await route.fetch(url=urlunsplit(parts._replace(query=query)))).json()
+    await route.fulfill(json={**found, "next": "further"})
+
+
+async def says(page: Page, *texts: str) -> None:
+    for text in texts:
+        await expect(page.locator(".bound").filter(has_text=text)).to_be_visible()
+
+
+async def test_the_page_of_a_thread_leads_to_runs_that_it_does_not_know(site: Site) -> None:
+    await site.client.enqueue_many([Prompt("t", f"say {n}", f"r{n}", queue="idle") for n in range(RUNS)])
+    page = await site.person("threads/t")
+    await says(page, "The page knows the newest 100 runs of the thread.")
+    await page.get_by_role("link", name="All runs").click()
+    await expect(page).to_have_url(re.compile("/runs\\?thread=t$"))
+    await expect(page.get_by_role("list", name="Runs")).to_be_visible()
+    await site.client.enqueue("few", "say 1", "r", queue="idle")
+    await site.open(page, "threads/few?run=r")
+    await expect(page.get_by_label("Inspector")).to_contain_text("no live worker")
+    await expect(page.locator(".bound")).to_have_count(0)
+
+
+async def test_the_page_of_a_thread_says_what_it_leaves_out(site: Site) -> None:
+    stored = await site.client.store_message("t", "hello")
+    await site.client.fork("t", "fork", at_message_id=stored.id)
+    await site.client.enqueue("t", "say 1", "r", queue="idle")
+    page = await site.person()
+    for lists in ("branches?*", "runs/r/attempts?*"):
+        await page.route(f"**/v1/threads/t/{lists}", endless)
+    await page.route("**/v1/threads?*parent_thread_id=t*", endless)
+    await page.route("**/v1/requests?*", endless)
+
+    async def lineage(route: Route) -> None:
+        found = await (await route.fetch()).json()
+        await route.fulfill(json={**found, "next_ancestor": "far", "next_children": "further"})
+
+    await page.route("**/v1/threads/t/lineage?*", lineage)
+    await site.open(page, "threads/t?run=r")
+    await says(page, "branches of t are shown", "forks of t are shown", "The ancestors before far are not shown.")
+    await says(page, "attempts are shown", "requests are shown")
+    await expect(page.get_by_role("tab", name=re.compile("^Attempts .*\\+$"))).to_be_visible()
+
+
+async def test_the_lists_of_operators_say_what_they_leave_out(site: Site) -> None:
+    """Lists in pages, and answers with more items than a page shows."""
+    page = await site.person(operates=True)
+    await site.operator.enqueue("t", "say 1", "r", queue="idle")
+    for name in ("queues", "webhooks"):
+        await page.route(f"**/v1/{name}?*", endless)
+    limits = [{"name": "queued_per_tenant", "subject": f"t{n}", "most": 1} for n in range(1001)]
+    await page.route("**/v1/limits", lambda route: route.fulfill(json={"items": limits}))
+    agents = [{"name": f"a{n}", "queues": [], "workers": 1, "versions": []} for n in range(1001)]
+    await page.route("**/v1/agents", lambda route: route.fulfill(json={"items": agents}))
+    for name in ("queues", "webhooks", "limits"):
+        await site.open(page, f"operate/{name}")
+        await says(page, f"{name} are shown")
+    await site.open(page, "threads")
+    await expect(page.get_by_label("Agent").get_by_role("option").last).to_have_text("only the first 1,000 agents")
+
+
+async def test_prompts_without_an_answer_that_are_left_out_are_counted(site: Site) -> None:
+    for n in range(5):
+        run = f"r{n}"
+        await site.client.enqueue("t", f"say {n}", run, queue="idle")
+        await site.client.cancel("t", run)
+    page = await site.person("threads/t")
+    await expect(page.locator(".run-beside")).to_have_count(3)
+    await expect(page.get_by_label("Transcript")).to_contain_text("2 earlier prompts ended without an answer.")
+
+
+async def test_tags_that_have_no_place_are_counted(site: Site) -> None:
+    await site.client.create_thread("t", tags={f"k{n}": "v" for n in range(6)})
+    page = await site.person("threads")
+    await expect(page.get_by_role("list", name="Threads")).to_contain_text("k3:v+2")
+    await site.open(page, "threads/t")
+    await expect(page.get_by_role("treeitem")).to_contain_text("k1:v+4")
