@@ -1,6 +1,6 @@
 /** The values of the HTTP API that the console reads, as /openapi.json describes them. */
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
 export type RunStatus = "queued" | "running" | "suspended" | "completed" | "failed" | "cancelled" | "dead";
 export type Scope = "read" | "write" | "respond" | "metrics" | "admin";

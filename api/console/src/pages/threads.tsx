@@ -114,7 +114,7 @@ function Row({ thread }: { thread: Thread }) {
           </span>
         </span>
         <span class="dim">{thread.agent ?? "default"}</span>
-        <span class="num dim">{tokens(thread.usage.input_tokens + thread.usage.output_tokens)}</span>
+        <span class="num dim">{tokens(thread.usage.input_tokens, thread.usage.output_tokens)}</span>
         <span class="num dim">{money(thread.usage.cost)}</span>
         <span class="num dim">
           <Age at={thread.updated_at} />
