@@ -12,16 +12,24 @@ import { useKeys } from "../ui/keys";
 import { usePaged } from "../ui/paged";
 import { VirtualList } from "../ui/virtual";
 
+const idOf = (thread: Thread): string => thread.thread_id;
+
 export function Threads() {
   const query = place.value.query;
   const agent = query.get("agent");
   const tag = query.get("tag");
   const text = (query.get("text") ?? "").toLowerCase();
-  const list = usePaged<Thread>("v1/threads", { order: "newest_first", agent, tag: tag ? [tag] : [] }, (each) => each.thread_id, 5000);
+  const list = usePaged<Thread>("v1/threads", { order: "newest_first", agent, tag: tag ? [tag] : [] }, idOf, 5000);
   const agents = useAgents();
   const field = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => field.current?.focus() });
   const shown = text === "" ? list.items : list.items.filter((each) => matches(each, text));
+  /** Open the thread with the typed id, or the only one that fits. */
+  const open = (): void => {
+    const typed = (query.get("text") ?? "").trim();
+    const found = list.items.find((each) => each.thread_id === typed) ?? (shown.length === 1 ? shown[0] : undefined);
+    if (found || (typed !== "" && shown.length === 0)) go(href(["threads", found?.thread_id ?? typed]));
+  };
   return (
     <section class="page">
       <header class="bar">
@@ -37,7 +45,7 @@ export function Threads() {
               value={query.get("text") ?? ""}
               onInput={(e) => setQuery({ text: e.currentTarget.value })}
               onKeyDown={(e) => {
-                if (e.key === "Enter" && e.currentTarget.value) go(href(["threads", e.currentTarget.value.trim()]));
+                if (e.key === "Enter") open();
                 if (e.key === "Escape") e.currentTarget.blur();
               }}
             />
@@ -69,7 +77,7 @@ export function Threads() {
         <span class="num">Changed</span>
       </div>
       {shown.length > 0 ? (
-        <VirtualList items={shown} height={48} label="Threads" onEnd={text === "" ? list.more : undefined} row={(each) => <Row key={each.thread_id} thread={each} />} />
+        <VirtualList items={shown} height={48} label="Threads" of={idOf} onLook={text === "" ? list.look : undefined} onEnd={text === "" ? list.more : undefined} row={(each) => <Row key={each.thread_id} thread={each} />} />
       ) : (
         !list.loading &&
         list.error === null && (
