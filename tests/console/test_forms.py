@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from runyard import Message
+from runyard.domain.messages import DocumentPart, Part, TextPart
 from runyard.domain.requests import HitlRequest
 from runyard.domain.size_limits import JsonObject
 from tests.console.conftest import Site
@@ -93,3 +97,42 @@ async def test_an_answer_is_sent_once(site: Site) -> None:
     await button.click()
     await expect(button).to_be_enabled()
     assert len(keys) == 2 and keys[0] == keys[1]
+
+
+async def test_a_late_answer_leaves_the_next_form_alone(site: Site) -> None:
+    for thread in ("t1", "t2"):
+        await site.client.create_thread(thread)
+        request = HitlRequest(kind="question", payload={"question": f"Who in {thread}?"})
+        await site.client.backend.checkpointer.save_pending_request(thread, request)
+    page = await site.person("inbox")
+    released = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await released.wait()
+        await route.continue_()
+
+    await page.route("**/respond", hold)
+    await page.get_by_label("Answer", exact=True).fill("Ann")
+    await page.get_by_role("button", name="Answer").click()
+    await page.get_by_role("button", name="Who in t2?").click()
+    await expect(page.get_by_role("heading", name="Who in t2?")).to_be_visible()
+    await page.get_by_label("Answer", exact=True).fill("Bob")
+    released.set()
+    await expect(page.get_by_text("Answered")).to_be_visible()
+    await expect(page.get_by_role("button", name="Who in t1?")).to_have_count(0)
+    await expect(page.get_by_label("Answer", exact=True)).to_have_value("Bob")
+
+
+@pytest.mark.usefixtures("workers")
+async def test_an_edited_prompt_keeps_its_other_parts(site: Site) -> None:
+    content: list[Part] = [TextPart(text="say see"), DocumentPart(data="eA==", media_type="text/plain", name="a.txt")]
+    await site.client.create_thread("t")
+    await site.client.store_message("t", Message(role="user", content=content))
+    page = await site.person("threads/t")
+    message = page.get_by_label("user message")
+    await message.hover()
+    await message.get_by_role("button", name="Edit and resend").click()
+    await page.get_by_role("dialog").get_by_label("Message").fill("say seen")
+    await page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    await expect(page.get_by_label("user message")).to_contain_text("say seen")
+    await expect(page.get_by_label("user message")).to_contain_text("a.txt")
