@@ -267,6 +267,8 @@ export interface Limit {
 }
 
 export interface Webhook {
+  /** Only in the answer that made it. */
+  secret?: string | null;
   webhook_id: string;
   tenant: string | null;
   url: string;
