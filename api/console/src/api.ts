@@ -1,6 +1,7 @@
 /** Requests to the HTTP API. Every URL is relative to the base of the page, so that any prefix works. */
 
 import { parse, write } from "./json";
+import { keep, kept } from "./storage";
 import type { Json, Page } from "./types";
 
 const KEY = "runyard.key";
@@ -29,12 +30,11 @@ export function onRefusal(then: () => void): void {
 }
 
 export function savedKey(): string | null {
-  return sessionStorage.getItem(KEY);
+  return kept("sessionStorage", KEY);
 }
 
 export function saveKey(key: string | null): void {
-  if (key === null) sessionStorage.removeItem(KEY);
-  else sessionStorage.setItem(KEY, key);
+  keep("sessionStorage", KEY, key);
 }
 
 /** The URL of a path of the API. Raises ApiError for `.` and `..`, which are no ids, and which a browser resolves even if encoded. */
