@@ -320,6 +320,77 @@ async def test_two_threads_are_compared(site: Site) -> None:
     await expect(page.locator("mark.theirs").last).to_have_text("blue")
 
 
+async def test_the_playground_is_left_by_back(site: Site) -> None:
+    """What somebody has typed stays while the differences are shown."""
+    await site.client.create_thread("one")
+    await site.client.create_thread("two")
+    page = await site.person("playground?thread=one&other=two")
+    field = page.get_by_role("textbox", name="Prompt").first
+    await field.fill("a long thought")
+    await page.get_by_role("button", name="Diff").click()
+    await expect(field).to_be_hidden()
+    await page.get_by_role("button", name="Diff").click()
+    await expect(field).to_have_value("a long thought")
+    pages = page.get_by_role("navigation", name="Pages")
+    await pages.get_by_role("link", name="Inbox").click()
+    await pages.get_by_role("link", name="Playground").click()
+    await expect(page.get_by_text("The first prompt creates it.")).to_be_visible()
+    await page.go_back()
+    await expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
+
+
+async def test_the_fields_show_the_filters_that_apply(site: Site) -> None:
+    """So does the confirmation of a bulk action."""
+    await site.client.enqueue("t", "say hello", "r", queue="idle")
+    page = await site.person("runs?queue=idle")
+    await page.get_by_role("button", name="Cancel all…").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("All runs with queue idle.")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
+    await expect(page.get_by_label("Queue")).to_have_value("")
+
+
+async def test_a_webhook_is_added_once(site: Site) -> None:
+    """Even if the first answer was lost. Its secret is shown."""
+    page = await site.person("operate/webhooks")
+    keys: list[str] = []
+
+    async def lose(route: Route) -> None:
+        keys.append(route.request.headers["idempotency-key"])
+        made = await route.fetch()
+        if len(keys) == 1:
+            await route.abort()
+        else:
+            await route.fulfill(response=made, json={**await made.json(), "secret": "whsec_eA=="})
+
+    await page.route("**/v1/webhooks", lambda route: lose(route) if route.request.method == "POST" else route.continue_())
+    await page.get_by_role("button", name="Add…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("URL").fill("https://receiver.example/hook")
+    await dialog.get_by_role("button", name="Add").click()
+    await expect(dialog.get_by_role("alert")).to_be_visible()
+    await dialog.get_by_role("button", name="Add").click()
+    await expect(dialog.get_by_label("Secret")).to_have_text("whsec_eA==")
+    assert len((await site.client.webhooks()).items) == 1
+
+
+async def test_a_wrong_key_stays_in_its_field(site: Site) -> None:
+    """Also in a browser that keeps nothing."""
+    page = await site.visitor()
+    for name in ("localStorage", "sessionStorage"):
+        await page.add_init_script(f'Object.defineProperty(window, "{name}", {{ get() {{ throw new Error("blocked"); }} }});')
+    await page.goto(f"{site.url}/console")
+    field = page.get_by_label("API key")
+    await field.fill("ry_wrong")
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+    await expect(field).to_have_value("ry_wrong")
+    _, key = await site.client.create_key("person", scopes=EVERYTHING)
+    await field.fill(key)
+    await page.get_by_role("button", name="Log in").click()
+    await page.get_by_role("navigation", name="Pages").wait_for()
+
+
 async def test_a_key_stays_in_its_tab(site: Site) -> None:
     _, key = await site.client.create_key("person", scopes=EVERYTHING)
     page = await site.visitor()

@@ -1,5 +1,7 @@
 /** Requests to the HTTP API. Every URL is relative to the base of the page, so that any prefix works. */
 
+import { parse, write } from "./json";
+import { keep, kept } from "./storage";
 import type { Json, Page } from "./types";
 
 const KEY = "runyard.key";
@@ -28,12 +30,11 @@ export function onRefusal(then: () => void): void {
 }
 
 export function savedKey(): string | null {
-  return sessionStorage.getItem(KEY);
+  return kept("sessionStorage", KEY);
 }
 
 export function saveKey(key: string | null): void {
-  if (key === null) sessionStorage.removeItem(KEY);
-  else sessionStorage.setItem(KEY, key);
+  keep("sessionStorage", KEY, key);
 }
 
 /** The URL of a path of the API. Raises ApiError for `.` and `..`, which are no ids, and which a browser resolves even if encoded. */
@@ -66,7 +67,7 @@ export async function send(
     fetch(urlOf(path, options.query), {
       method,
       headers: headersWith(headers),
-      body: options.body === undefined ? null : JSON.stringify(options.body),
+      body: options.body === undefined ? null : write(options.body),
       signal: options.signal ?? null,
       credentials: "omit",
       cache: "no-store",
@@ -93,12 +94,16 @@ export async function problem(reply: Response): Promise<ApiError> {
   return new ApiError(reply.status, found.code ?? String(reply.status), detail, found.errors ?? [], found.instance ?? null);
 }
 
+async function bodyOf(reply: Response): Promise<unknown> {
+  return reply.status === 204 ? null : parse(await reply.text());
+}
+
 /** Most items of one answer that a page shows. No page of a list has more; what else answers may send anything. */
 const MOST_ITEMS = 1000;
 
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
   const reply = await send("GET", path, signal === undefined ? { query } : { query, signal });
-  const found: unknown = await reply.json();
+  const found: unknown = await bodyOf(reply);
   if (typeof found !== "object" || found === null) throw new ApiError(reply.status, "answer", "the server's answer is not that of the API");
   if ("items" in found && Array.isArray(found.items) && found.items.splice(MOST_ITEMS).length > 0) Object.assign(found, { cut: true });
   return found as T;
@@ -111,16 +116,16 @@ export function newKey(): string {
 /** `key`: the Idempotency-Key. A repetition with the same key does nothing twice. */
 export async function post<T>(path: string, body: unknown = undefined, query: Query = {}, key = newKey()): Promise<T> {
   const reply = await send("POST", path, { body, query, key });
-  return (reply.status === 204 ? null : await reply.json()) as T;
+  return (await bodyOf(reply)) as T;
 }
 
 export async function put<T>(path: string, body: Json): Promise<T> {
   const reply = await send("PUT", path, { body });
-  return (reply.status === 204 ? null : await reply.json()) as T;
+  return (await bodyOf(reply)) as T;
 }
 
 export async function patch<T>(path: string, body: Json): Promise<T> {
-  return (await send("PATCH", path, { body })).json() as Promise<T>;
+  return (await bodyOf(await send("PATCH", path, { body }))) as T;
 }
 
 export async function remove(path: string, query: Query = {}): Promise<void> {

@@ -41,7 +41,9 @@ export function count(value: number, one: string, many = `${one}s`): string {
   return `${value.toLocaleString("en")} ${value === 1 ? one : many}`;
 }
 
-export function tokens(value: number): string {
+/** The sum of numbers of tokens. */
+export function tokens(...amounts: number[]): string {
+  const value = amounts.reduce((sum, each) => sum + Number(each), 0); // a large one is a bigint
   return value < 1000 ? String(value) : value < 1e6 ? `${(value / 1000).toFixed(value < 1e4 ? 1 : 0)}k` : `${(value / 1e6).toFixed(1)}M`;
 }
 

@@ -13,6 +13,7 @@ import { Threads } from "./pages/threads";
 import { href, interceptLinks, page, place } from "./router";
 import { caller, can, identify, logOut, refusal } from "./session";
 import { savedKey } from "./api";
+import { keep, kept } from "./storage";
 import "./styles/base.css";
 import "./styles/parts.css";
 import "./styles/pages.css";
@@ -26,7 +27,7 @@ import { pending, watchPending } from "./pending";
 
 type Theme = "dark" | "light";
 const preferred: Theme = matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark";
-const chosen = localStorage.getItem("runyard.theme");
+const chosen = kept("localStorage", "runyard.theme");
 const theme = signal<Theme>(chosen === "dark" || chosen === "light" ? chosen : preferred);
 theme.subscribe((value) => (document.documentElement.dataset.theme = value));
 
@@ -77,7 +78,7 @@ function Frame() {
             label={theme.value === "dark" ? "Light" : "Dark"}
             onClick={() => {
               theme.value = theme.value === "dark" ? "light" : "dark";
-              localStorage.setItem("runyard.theme", theme.value);
+              keep("localStorage", "runyard.theme", theme.value);
             }}
           />
           {savedKey() !== null && <Button icon="out" kind="quiet" label="Log out" onClick={logOut} />}

@@ -37,13 +37,22 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 });
 
 const kept = new Map<string, string | null>();
+/** Most characters of the kept texts and their HTML. */
+const MOST_KEPT = 8_000_000;
+let size = 0;
 
+const MOST_TEXTS = 500;
 const MOST_CHARACTERS = 40_000;
-/** Milliseconds after which a text is slow, and for how many of them slow texts may take before long ones stay as they are. */
+/**
+ * Milliseconds after which a text is slow, and for how many of them slow texts may take before long ones stay as they are.
+ * Each millisecond that passes makes up for a part of a slow one.
+ */
 const SLOW = 50;
 const MOST_SLOW = 2_000;
+const RECOVERY = 0.05;
 const SHORT_CHARACTERS = 1_000;
 let slow = 0;
+let counted = 0;
 
 /**
  * The HTML of a text, sanitised, or null if the text is shown as it is: if it is long, nested too deeply, or made to take long.
@@ -52,13 +61,20 @@ let slow = 0;
 export function render(text: string): string | null {
   const found = kept.get(text);
   if (found !== undefined) return found;
-  if (text.length > (slow > MOST_SLOW ? SHORT_CHARACTERS : MOST_CHARACTERS)) return null;
   const began = performance.now();
+  slow = Math.max(0, slow - RECOVERY * (began - counted));
+  counted = began;
+  if (text.length > (slow > MOST_SLOW ? SHORT_CHARACTERS : MOST_CHARACTERS)) return null;
   const made = sanitised(text);
   const took = performance.now() - began;
   if (took > SLOW) slow += took;
-  if (kept.size > 500) kept.delete(kept.keys().next().value as string);
   kept.set(text, made);
+  size += text.length + (made?.length ?? 0);
+  for (const [oldest, html] of kept) {
+    if (kept.size <= MOST_TEXTS && size <= MOST_KEPT) break;
+    kept.delete(oldest);
+    size -= oldest.length + (html?.length ?? 0);
+  }
   return made;
 }
 

@@ -10,9 +10,14 @@ export interface Place {
   query: URLSearchParams;
 }
 
+const located = (): string => location.pathname + location.search;
+/** The path and the query of the shown place. */
+let shown = located();
+
 function here(): Place {
-  const rest = location.pathname.startsWith(BASE.pathname) ? location.pathname.slice(BASE.pathname.length) : "";
-  return { path: rest.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(location.search) };
+  const { pathname, search } = new URL(shown, location.href);
+  const rest = pathname.startsWith(BASE.pathname) ? pathname.slice(BASE.pathname.length) : "";
+  return { path: rest.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(search) };
 }
 
 /** A segment of a path as text. One that is not UTF-8 stays encoded. */
@@ -27,7 +32,10 @@ function decoded(encoded: string): string {
 export const place = signal<Place>(here());
 export const page = computed(() => place.value.path[0] ?? "threads");
 
-addEventListener("popstate", () => (place.value = here()));
+addEventListener("popstate", () => {
+  shown = located();
+  place.value = here();
+});
 
 /** The URL of a place. */
 export function href(path: string[], query: Record<string, string | null | undefined> = {}): string {
@@ -37,20 +45,38 @@ export function href(path: string[], query: Record<string, string | null | undef
 }
 
 export function go(to: string, replace = false): void {
-  if (to === location.pathname + location.search) return;
-  history[replace ? "replaceState" : "pushState"](null, "", to);
+  if (to === shown) return;
+  shown = to;
+  clearTimeout(late);
+  try {
+    history[replace ? "replaceState" : "pushState"](null, "", to);
+  } catch {
+    late = window.setTimeout(() => history.replaceState(null, "", shown), LATE);
+  }
   place.value = here();
+}
+
+/** Milliseconds after which a place that the browser refused is its address: Safari allows 100 changes in 30 seconds. */
+const LATE = 30_000;
+let late = 0;
+
+/** Returns a function that tells whether this page is still shown, with these values in its query. */
+export function staying(...names: string[]): () => boolean {
+  const of = ({ path, query }: Place): string => JSON.stringify([path, names.map((name) => query.get(name))]);
+  const before = of(place.value);
+  return () => of(place.value) === before;
 }
 
 /** Change parts of the query of this place; null removes one. */
 export function setQuery(changes: Record<string, string | null>, replace = true): void {
-  const query = new URLSearchParams(location.search);
+  const [path, before] = shown.split("?");
+  const query = new URLSearchParams(before);
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === "") query.delete(name);
     else query.set(name, value);
   }
   const text = query.toString();
-  go(location.pathname + (text === "" ? "" : `?${text}`), replace);
+  go(path + (text === "" ? "" : `?${text}`), replace);
 }
 
 /** Follow links inside the console without loading the page again. */

@@ -5,7 +5,7 @@ import { ApiError, get, onRefusal, savedKey, saveKey } from "./api";
 import type { Scope, WhoAmI } from "./types";
 
 export const caller = signal<WhoAmI | null>(null);
-/** Why there is no caller: null while it is asked. */
+/** Why there is no caller: null while it is asked for the first time. */
 export const refusal = signal<string | null>(null);
 export const operator = computed(() => can("admin") && caller.value?.tenant === "");
 
@@ -22,7 +22,6 @@ const UNKNOWN = "The API does not know this key.";
 
 /** Ask the API who the caller is. Without a key this succeeds if the API runs without keys. Returns whether it succeeded. */
 export async function identify(): Promise<boolean> {
-  refusal.value = null;
   try {
     const found = await get<WhoAmI>("v1/whoami");
     if (used) location.reload();
@@ -39,6 +38,7 @@ export async function identify(): Promise<boolean> {
 }
 
 export async function logIn(key: string): Promise<void> {
+  refusal.value = "";
   if (/^[\x21-\x7e]+$/.test(key)) {
     saveKey(key);
     if (await identify()) return;

@@ -1,6 +1,7 @@
 /** Streams of events through fetch, which can send the key in a header, unlike EventSource. */
 
 import { headersWith, problem, urlOf } from "./api";
+import { parse } from "./json";
 import type { RunEvent } from "./types";
 
 export interface Frame {
@@ -50,7 +51,7 @@ function frame(text: string): Frame {
 /** The event of a frame. Null for what is no event: a stream that passes through a proxy may bring anything. */
 function eventOf(data: string): RunEvent | null {
   try {
-    const found = JSON.parse(data) as Partial<RunEvent> | null;
+    const found = parse(data) as Partial<RunEvent> | null;
     const whole = typeof found?.type === "string" && typeof found.thread_id === "string" && typeof found.run_id === "string";
     return whole && typeof found.data === "object" && found.data !== null ? (found as RunEvent) : null;
   } catch {

@@ -1,6 +1,6 @@
 /** The values of the HTTP API that the console reads, as /openapi.json describes them. */
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
 export type RunStatus = "queued" | "running" | "suspended" | "completed" | "failed" | "cancelled" | "dead";
 export type Scope = "read" | "write" | "respond" | "metrics" | "admin";
@@ -274,6 +274,8 @@ export interface Limit {
 }
 
 export interface Webhook {
+  /** Only in the answer that made it. */
+  secret?: string | null;
   webhook_id: string;
   tenant: string | null;
   url: string;

@@ -1,8 +1,9 @@
 /** The actions on the selected runs, or on all that fit the filter. Each says how many before it does anything. */
 
 import { useEffect, useRef } from "preact/hooks";
-import { at, gather, post, type Query } from "../api";
-import { count } from "../format";
+import { at, gather, get, post, type Query } from "../api";
+import { brief, count } from "../format";
+import { promptOf } from "../runs";
 import type { Run, RunStatus } from "../types";
 import { Button } from "../ui/bits";
 import { ask, attempt, note } from "../ui/dialog";
@@ -28,6 +29,7 @@ const WORDS = {
 const STOPPED = "None found so far: the search stopped before the oldest runs. Repeat it for those.";
 const MOST = 2000;
 const AT_ONCE = 8;
+const MOST_NAMED = 5;
 
 export function keyOf(run: Run): string {
   return JSON.stringify([run.thread_id, run.run_id]);
@@ -39,12 +41,13 @@ interface BulkProps {
   query: Query & { status: string | null };
   /** Most seconds since the runs were accepted. */
   within: number | undefined;
-  filtered: boolean;
+  /** The names and values of the filters. */
+  filters: string[];
   clear: () => void;
   done: () => Promise<void>;
 }
 
-export function Bulk({ chosen, path, query, within, filtered, clear, done }: BulkProps) {
+export function Bulk({ chosen, path, query, within, filters, clear, done }: BulkProps) {
   const key = JSON.stringify([path, query, within]);
   const left = useRef(new Map<Verb, Left[]>());
   const over = useRef(new AbortController());
@@ -59,15 +62,19 @@ export function Bulk({ chosen, path, query, within, filtered, clear, done }: Bul
     ask({
       title: `${does} ${count(fit.length, "run")}?`,
       body: (
-        <p>
-          {effect}
-          {others > 0 && ` ${count(others, "other run")} stay${others === 1 ? "s" : ""} as ${others === 1 ? "it is" : "they are"}.`}
-          {found && found.left.length > 0 && " The search stopped before the oldest runs: repeat it for those."}
-        </p>
+        <>
+          <Named runs={fit} />
+          {found && <p>{filters.length > 0 ? `All runs with ${filters.join(", ")}.` : "No filter: all runs."}</p>}
+          <p>
+            {effect}
+            {others > 0 && ` ${count(others, "other run")} stay${others === 1 ? "s" : ""} as ${others === 1 ? "it is" : "they are"}.`}
+            {found && found.left.length > 0 && " The search stopped before the oldest runs: repeat it for those."}
+          </p>
+        </>
       ),
       confirm: `${does} ${count(fit.length, "run")}`,
       danger: verb === "cancel",
-      late: found !== undefined,
+      late: true,
       act: async (_, { signal, tell }) => {
         const act = (run: Run): Promise<unknown> => post(at.run(run.thread_id, run.run_id, verb));
         const { succeeded, error } = await each(fit, act, () => signal.aborted || leaving.aborted, tell);
@@ -78,11 +85,18 @@ export function Bulk({ chosen, path, query, within, filtered, clear, done }: Bul
       },
     });
   };
-  const some = (verb: Verb): void => {
-    const fit = chosen.filter((each) => ELIGIBLE[verb].includes(each.status));
-    if (fit.length === 0) note(WORDS[verb].none, true);
-    else confirm(verb, fit, chosen.length - fit.length);
-  };
+  const some = (verb: Verb): Promise<boolean> =>
+    attempt(async () => {
+      const { signal } = over.current;
+      const current: Run[] = [];
+      const read = async (run: Run): Promise<unknown> => current.push(await get<Run>(at.run(run.thread_id, run.run_id), {}, signal));
+      const { error } = await each(chosen, read, () => signal.aborted);
+      if (signal.aborted) return;
+      if (error !== null) note(error, true);
+      const fit = current.filter((run) => ELIGIBLE[verb].includes(run.status));
+      if (fit.length > 0) confirm(verb, fit, chosen.length - fit.length);
+      else if (error === null) note(WORDS[verb].none, true);
+    });
   const all = (verb: Verb): Promise<boolean> =>
     attempt(async () => {
       const { signal } = over.current;
@@ -114,7 +128,7 @@ export function Bulk({ chosen, path, query, within, filtered, clear, done }: Bul
         </>
       ) : (
         <>
-          <span class="dim">{filtered ? "All that fit the filter:" : "All runs:"}</span>
+          <span class="dim">{filters.length > 0 ? "All that fit the filter:" : "All runs:"}</span>
           <Button kind="quiet" icon="again" onClick={() => all("redrive")}>
             Redrive all…
           </Button>
@@ -124,6 +138,20 @@ export function Bulk({ chosen, path, query, within, filtered, clear, done }: Bul
         </>
       )}
     </div>
+  );
+}
+
+/** The first of the runs by their prompts: rows may have moved before the click. */
+function Named({ runs }: { runs: Run[] }) {
+  return (
+    <ul class="named">
+      {runs.slice(0, MOST_NAMED).map((run) => (
+        <li key={keyOf(run)}>
+          {brief(promptOf(run), 80)} <span class="dim">{brief(run.thread_id, 40)}</span>
+        </li>
+      ))}
+      {runs.length > MOST_NAMED && <li class="dim">and {count(runs.length - MOST_NAMED, "other run")}</li>}
+    </ul>
   );
 }
 
@@ -162,7 +190,7 @@ async function each(
   runs: Run[],
   act: (run: Run) => Promise<unknown>,
   stopped: () => boolean,
-  tell: (progress: string) => void,
+  tell?: (progress: string) => void,
 ): Promise<{ succeeded: number; error: string | null }> {
   const result = { succeeded: 0, error: null as string | null };
   const left = [...runs];
@@ -174,7 +202,7 @@ async function each(
       } catch (error) {
         result.error ??= error instanceof Error ? error.message : String(error);
       }
-      tell(`${runs.length - left.length} of ${runs.length}`);
+      tell?.(`${runs.length - left.length} of ${runs.length}`);
     }
   };
   await Promise.all(Array.from({ length: AT_ONCE }, turn));

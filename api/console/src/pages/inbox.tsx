@@ -1,9 +1,9 @@
 /** All requests that wait for a human, over all threads. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { at, get } from "../api";
 import { brief, moment, now } from "../format";
-import { href, place, setQuery } from "../router";
+import { href, place, setQuery, staying } from "../router";
 import type { HitlRequest } from "../types";
 import { AnswerForm, callOf, Given, question } from "../ui/answer_form";
 import { Age, Empty, Id, Problem } from "../ui/bits";
@@ -17,8 +17,10 @@ import { VirtualList } from "../ui/virtual";
 
 const HEIGHT = 84;
 
+const idOf = (request: HitlRequest): string => request.request_id;
+
 export function Inbox() {
-  const list = usePaged<HitlRequest>("v1/requests", {}, (each) => each.request_id, 3000);
+  const list = usePaged<HitlRequest>("v1/requests", {}, idOf, 3000);
   const [answered, setAnswered] = useState<ReadonlySet<string>>(new Set());
   const items = list.items.filter((each) => !answered.has(each.request_id));
   const chosen = place.value.query.get("request");
@@ -33,10 +35,15 @@ export function Inbox() {
     if (next) setQuery({ request: next.request_id });
   };
   useKeys({ ArrowDown: () => move(1), ArrowUp: () => move(-1), j: () => move(1), k: () => move(-1) });
-  const done = (): void => {
-    setAnswered(new Set([...answered, chosen as string]));
+  const shown = useRef(items);
+  shown.current = items;
+  const done = (id: string, stays: () => boolean): void => {
     note("Answered");
-    setQuery({ request: (items[index + 1] ?? items[index - 1])?.request_id ?? null });
+    if (stays()) {
+      const at = shown.current.findIndex((each) => each.request_id === id);
+      setQuery({ request: (shown.current[at + 1] ?? shown.current[at - 1])?.request_id ?? null });
+    }
+    setAnswered((old) => new Set([...old, id]));
     void list.refresh();
   };
   return (
@@ -53,6 +60,8 @@ export function Inbox() {
             height={HEIGHT}
             label="Pending requests"
             show={index}
+            of={idOf}
+            onLook={list.look}
             onEnd={list.more}
             row={(each) => <Row key={each.request_id} request={each} current={each.request_id === chosen} />}
           />
@@ -89,10 +98,11 @@ function Row({ request, current }: { request: HitlRequest; current: boolean }) {
 }
 
 /** The chosen request as it is now: somebody else may answer it, or follow its link after its answer. */
-function Chosen({ id, known, onDone }: { id: string; known: HitlRequest | undefined; onDone: () => void }) {
+function Chosen({ id, known, onDone }: { id: string; known: HitlRequest | undefined; onDone: (id: string, stays: () => boolean) => void }) {
+  const stays = useMemo(() => staying("request"), [id]);
   const found = useLive<HitlRequest>(id, (signal) => get<HitlRequest>(at.request(id), {}, signal), 4000);
   const request = found.value ?? known;
-  if (request) return <RequestDetail request={request} onDone={onDone} />;
+  if (request) return <RequestDetail request={request} onDone={() => onDone(id, stays)} />;
   return found.error !== null ? <Problem error={found.error} /> : <div aria-busy="true" />;
 }
 

@@ -256,9 +256,10 @@ function Webhooks() {
       body: <p>Runs that end or are suspended are sent. The receiver verifies the signature with the webhook's secret.</p>,
       confirm: "Add",
       input: { label: "URL", value: "https://" },
-      act: async (url) => {
-        await post("v1/webhooks", { url });
+      act: async (url, { key }) => {
+        const made = await post<Webhook>("v1/webhooks", { url }, {}, key);
         await list.refresh();
+        if (made.secret) showSecret(made.url, made.secret);
       },
     });
   const drop = (webhook: Webhook): void =>
@@ -342,6 +343,18 @@ function Webhooks() {
       )}
     </>
   );
+}
+
+function showSecret(url: string, secret: string): void {
+  ask({
+    title: "Secret of the webhook",
+    body: (
+      <>
+        <p>With it, {url} verifies the signature of each delivery. The console does not show it again.</p>
+        <Code value={secret} label="Secret" />
+      </>
+    ),
+  });
 }
 
 /** A text in which commands are between backticks. */

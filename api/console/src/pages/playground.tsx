@@ -27,9 +27,9 @@ export function Playground() {
   const leaf = query.get("leaf");
   const otherLeaf = query.get("other_leaf");
   const alone = { other: null, other_leaf: null, view: null };
-  const begin = (): void => setQuery({ thread: `play-${crypto.randomUUID?.().slice(0, 8) ?? Date.now()}`, leaf: null, ...alone }, false);
+  const begin = (replace: boolean): void => setQuery({ thread: `play-${crypto.randomUUID?.().slice(0, 8) ?? Date.now()}`, leaf: null, ...alone }, replace);
   useEffect(() => {
-    if (thread === null) begin();
+    if (thread === null) begin(true);
   }, [thread]);
   const fork = (): Promise<boolean> =>
     attempt(async () => {
@@ -63,21 +63,19 @@ export function Playground() {
           </Button>
         )}
         {can("write") && (
-          <Button icon="play" onClick={begin}>
+          <Button icon="play" onClick={() => begin(false)}>
             New
           </Button>
         )}
       </header>
-      {compared ? (
-        <Diff sides={[{ thread, leaf }, { thread: other, leaf: otherLeaf }]} />
-      ) : (
-        <div class={`sides${other === null ? "" : " two"}`}>
-          <Side key={`left ${thread} ${leaf}`} id={thread} leaf={leaf} agent={agent} onSent={() => setQuery({ leaf: null })} />
-          {other !== null && (
-            <Side key={`right ${other} ${otherLeaf}`} id={other} leaf={otherLeaf} agent={agent} onSent={() => setQuery({ other_leaf: null })} />
-          )}
-        </div>
-      )}
+      {compared && <Diff sides={[{ thread, leaf }, { thread: other, leaf: otherLeaf }]} />}
+      {/* behind the differences the sides stay, with what somebody has typed */}
+      <div class={`sides${other === null ? "" : " two"}${compared ? " gone" : ""}`}>
+        <Side key={`left ${thread} ${leaf}`} id={thread} leaf={leaf} agent={agent} onSent={() => setQuery({ leaf: null })} />
+        {other !== null && (
+          <Side key={`right ${other} ${otherLeaf}`} id={other} leaf={otherLeaf} agent={agent} onSent={() => setQuery({ other_leaf: null })} />
+        )}
+      </div>
     </section>
   );
 }

@@ -22,6 +22,7 @@ const AGES: [string, string, number][] = [
   ["1d", "day", 86400],
   ["7d", "7 days", 604800],
 ];
+const FILTERS = ["status", "agent", "queue", "thread", "error", "text", "age"];
 /** Milliseconds after the last letter until a search begins. */
 const TYPING = 250;
 
@@ -43,7 +44,8 @@ export function Runs() {
     if (!next.delete(keyOf(run))) next.add(keyOf(run));
     setPicked(next);
   };
-  const filtered = Object.values(asked).some(Boolean) || within !== undefined || path !== "v1/runs";
+  const filters = FILTERS.flatMap((name) => (filter(name) ? [`${name} ${brief(filter(name) as string, 40)}`] : []));
+  const filtered = filters.length > 0;
   const all = list.items.length > 0 && list.items.every((each) => picked.has(keyOf(each)));
   return (
     <section class="page">
@@ -79,7 +81,7 @@ export function Runs() {
         ))}
       </div>
       {list.error !== null && <Problem error={list.error} />}
-      {can("write") && <Bulk chosen={chosen} path={path} query={asked} within={within} filtered={filtered} clear={() => setPicked(new Set())} done={list.refresh} />}
+      {can("write") && <Bulk chosen={chosen} path={path} query={asked} within={within} filters={filters} clear={() => setPicked(new Set())} done={list.refresh} />}
       <div class="table-head runs-row">
         {can("write") ? (
           <input
@@ -104,6 +106,8 @@ export function Runs() {
           items={list.items}
           height={48}
           label="Runs"
+          of={keyOf}
+          onLook={list.look}
           onEnd={searches ? undefined : list.more}
           row={(each) => <Row key={keyOf(each)} run={each} picked={picked.has(keyOf(each))} toggle={() => toggle(each)} />}
         />
@@ -150,12 +154,16 @@ function Search({ field }: { field: { current: HTMLInputElement | null } }) {
 }
 
 function Text({ name, title }: { name: string; title: string }) {
+  const asked = place.value.query.get(name) ?? "";
+  const [text, setText] = useState(asked);
+  useEffect(() => setText(asked), [asked]);
   return (
     <input
       class="short"
       placeholder={title}
       aria-label={title}
-      defaultValue={place.value.query.get(name) ?? ""}
+      value={text}
+      onInput={(e) => setText(e.currentTarget.value)}
       onChange={(e) => setQuery({ [name]: e.currentTarget.value.trim() })}
     />
   );

@@ -13,16 +13,23 @@ import { usePaged } from "../ui/paged";
 import { VirtualList } from "../ui/virtual";
 
 const MOST_TAGS = 4;
+const idOf = (thread: Thread): string => thread.thread_id;
 
 export function Threads() {
   const query = place.value.query;
   const agent = query.get("agent");
   const tag = query.get("tag");
   const text = (query.get("text") ?? "").toLowerCase();
-  const list = usePaged<Thread>("v1/threads", { order: "newest_first", agent, tag: tag ? [tag] : [] }, (each) => each.thread_id, 5000);
+  const list = usePaged<Thread>("v1/threads", { order: "newest_first", agent, tag: tag ? [tag] : [] }, idOf, 5000);
   const field = useRef<HTMLInputElement>(null);
   useKeys({ "/": () => field.current?.focus() });
   const shown = text === "" ? list.items : list.items.filter((each) => matches(each, text));
+  /** Open the thread with the typed id, or the only one that fits. */
+  const open = (): void => {
+    const typed = (query.get("text") ?? "").trim();
+    const found = list.items.find((each) => each.thread_id === typed) ?? (shown.length === 1 ? shown[0] : undefined);
+    if (found || (typed !== "" && shown.length === 0)) go(href(["threads", found?.thread_id ?? typed]));
+  };
   return (
     <section class="page">
       <header class="bar">
@@ -38,7 +45,7 @@ export function Threads() {
               value={query.get("text") ?? ""}
               onInput={(e) => setQuery({ text: e.currentTarget.value })}
               onKeyDown={(e) => {
-                if (e.key === "Enter" && e.currentTarget.value) go(href(["threads", e.currentTarget.value.trim()]));
+                if (e.key === "Enter") open();
                 if (e.key === "Escape") e.currentTarget.blur();
               }}
             />
@@ -65,7 +72,7 @@ export function Threads() {
         <span class="num">Changed</span>
       </div>
       {shown.length > 0 ? (
-        <VirtualList items={shown} height={48} label="Threads" onEnd={text === "" ? list.more : undefined} row={(each) => <Row key={each.thread_id} thread={each} />} />
+        <VirtualList items={shown} height={48} label="Threads" of={idOf} onLook={text === "" ? list.look : undefined} onEnd={text === "" ? list.more : undefined} row={(each) => <Row key={each.thread_id} thread={each} />} />
       ) : (
         !list.loading &&
         list.error === null && (
@@ -111,7 +118,7 @@ function Row({ thread }: { thread: Thread }) {
           </span>
         </span>
         <span class="dim">{thread.agent ?? "default"}</span>
-        <span class="num dim">{tokens(thread.usage.input_tokens + thread.usage.output_tokens)}</span>
+        <span class="num dim">{tokens(thread.usage.input_tokens, thread.usage.output_tokens)}</span>
         <span class="num dim">{money(thread.usage.cost)}</span>
         <span class="num dim">
           <Age at={thread.updated_at} />

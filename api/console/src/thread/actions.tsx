@@ -1,9 +1,10 @@
 /** What a person does to a thread: fork, regenerate, edit and resend. Each leads to what it made. */
 
 import { at, post } from "../api";
-import { go, href, setQuery } from "../router";
+import { count } from "../format";
+import { go, href, setQuery, staying } from "../router";
 import { textOf } from "../runs";
-import type { Message, Run, Thread } from "../types";
+import type { Message, Part, Run, Thread } from "../types";
 import { ask, attempt, note } from "../ui/dialog";
 import type { ThreadModel } from "./model";
 
@@ -21,11 +22,12 @@ export function askFork(model: ThreadModel, message: Message | undefined = selec
     body: <p>The new thread shows the messages up to this one. No message is copied, and this thread stays as it is.</p>,
     confirm: "Fork",
     input: { label: "First prompt of the fork (optional)", value: "", multiline: true, optional: true },
-    act: async (text, { key }) => {
+    act: async (text, { key, signal }) => {
+      const stays = staying();
       const body = { at_message_id: message.id, ...(text.trim() ? { message: text } : {}) };
       const made = await post<{ thread: Thread }>(at.thread(model.id, "fork"), body, {}, key);
       note("Forked");
-      go(href(["threads", made.thread.thread_id]));
+      if (stays() && !signal.aborted) go(href(["threads", made.thread.thread_id]));
     },
   });
 }
@@ -37,25 +39,41 @@ export function askRegenerate(model: ThreadModel, message: Message | undefined =
     title: "Answer again?",
     body: <p>A run answers on a new branch. The answer that is there stays.</p>,
     confirm: "Answer again",
-    act: async (_, { key }) => {
+    act: async (_, { key, signal }) => {
+      const stays = staying();
       await post<Run>(at.thread(model.id, "regenerate"), { message_id: id ?? null }, {}, key);
       note("Answering again, on a new branch");
-      showHead(model);
+      if (stays() && !signal.aborted) showHead(model);
     },
   });
 }
 
 export function askEdit(model: ThreadModel, message: Message): void {
+  const others = message.content.filter((part) => part.type !== "text").length;
   ask({
     title: "Edit and resend",
-    body: <p>The edited message begins a new branch beside this one.</p>,
+    body: (
+      <p>
+        The edited message begins a new branch beside this one.
+        {others > 0 && ` It keeps ${count(others, "part")} beside the text.`}
+      </p>
+    ),
     confirm: "Send",
     input: { label: "Message", value: textOf(message), multiline: true },
-    act: async (text, { key }) => {
-      await post<Run>(at.thread(model.id, "regenerate"), { message_id: message.id, message: text }, {}, key);
-      showHead(model);
+    act: async (text, { key, signal }) => {
+      const stays = staying();
+      const edited = others > 0 ? { content: withText(message.content, text) } : text;
+      await post<Run>(at.thread(model.id, "regenerate"), { message_id: message.id, message: edited }, {}, key);
+      if (stays() && !signal.aborted) showHead(model);
     },
   });
+}
+
+/** The parts with `text` in the place of the first text, and without the other texts. */
+function withText(parts: Part[], text: string): Part[] {
+  const first = parts.findIndex((part) => part.type === "text");
+  const others = parts.map((part, n): Part | null => (part.type !== "text" ? part : n === first ? { ...part, text } : null));
+  return [...(first < 0 ? [{ type: "text", text } as const] : []), ...others.filter((part) => part !== null)];
 }
 
 /** Follow the head, which a new branch becomes. */

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { AgentSelect } from "../agents";
 import { at, post } from "../api";
-import { setQuery } from "../router";
+import { setQuery, staying } from "../router";
 import type { Run } from "../types";
 import { Button } from "../ui/bits";
 import { attempt } from "../ui/dialog";
@@ -27,9 +27,11 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
       ...(leaf !== null ? { parent_id: leaf } : {}),
       ...(beside ? { parallel: true } : {}),
     };
+    const stays = staying("leaf", "other_leaf", "thread", "other");
     const sent = await attempt(() => once.act(JSON.stringify(body), (key) => post<Run>(at.thread(model.id, "runs"), body, {}, key)));
     if (!sent) return;
     setText("");
+    if (!stays()) return;
     if (onSent !== undefined) onSent();
     else if (leaf !== null) setQuery({ leaf: null });
     model.reloadSoon(0);

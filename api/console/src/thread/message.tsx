@@ -15,7 +15,14 @@ import { select, useModel } from "./page";
 /** Text as markdown. Only the sanitiser makes HTML, and the page's policy lets nothing else make it. */
 export function Markdown({ text }: { text: string }) {
   const html = render(text);
-  if (html === null) return <LongText class="plain-text" text={text} />;
+  if (html === null) {
+    return (
+      <>
+        <p class="dim">Shown as it is, without Markdown</p>
+        <LongText class="plain-text" text={text} />
+      </>
+    );
+  }
   return <div class="markdown" dangerouslySetInnerHTML={{ __html: html }} />;
 }
 

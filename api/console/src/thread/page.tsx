@@ -147,7 +147,7 @@ function Head({ model }: { model: ThreadModel }) {
       <span class="spacer" />
       {usage && usage.requests > 0 && (
         <span class="dim usage" title={count(usage.requests, "model request")}>
-          {tokens(usage.input_tokens + usage.output_tokens)} tokens · {money(usage.cost)}
+          {tokens(usage.input_tokens, usage.output_tokens)} tokens · {money(usage.cost)}
         </span>
       )}
       {thread && thread.parent_thread_id && can("read") && (

@@ -1,10 +1,11 @@
 /** The link from a run to its trace: a template of this browser, in which {trace_id} stands for the id. */
 
 import { signal } from "@preact/signals";
+import { keep, kept } from "../storage";
 import { ask } from "../ui/dialog";
 
 const TEMPLATE = "runyard.trace_url";
-const template = signal(localStorage.getItem(TEMPLATE) ?? "");
+const template = signal(kept("localStorage", TEMPLATE) ?? "");
 
 export function askTraceTemplate(): void {
   ask({
@@ -16,7 +17,7 @@ export function askTraceTemplate(): void {
       const url = value.trim();
       if (url !== "" && linkTo(url, "") === null) throw new Error("A link begins with https:// or http://");
       template.value = url;
-      localStorage.setItem(TEMPLATE, url);
+      keep("localStorage", TEMPLATE, url);
     },
   });
 }

@@ -3,11 +3,13 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { at, post } from "../api";
 import { moment } from "../format";
+import { parse, write } from "../json";
 import { can } from "../session";
 import type { HitlRequest, Json, JsonObject } from "../types";
 import { countPending } from "../pending";
 import { Button, Fold, Problem } from "./bits";
 import { Code, json, visible } from "./long";
+import { useOnce } from "./once";
 import { initial, SchemaInput } from "./schema_input";
 
 /** Milliseconds for which a new form takes no answer: a click that was meant for what was there before answers nothing. */
@@ -95,12 +97,15 @@ export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?:
     const timer = setTimeout(() => setReady(true), CLICK_TIME);
     return () => clearTimeout(timer);
   }, []);
+  const once = useOnce();
   const answer = async (value: Json): Promise<void> => {
     setError(null);
     try {
-      const answered = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value });
-      void countPending();
-      onDone?.(answered);
+      await once.act(write(value), async (key) => {
+        const answered = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value }, {}, key);
+        void countPending();
+        onDone?.(answered);
+      });
     } catch (found) {
       setError(found);
     }
@@ -109,7 +114,7 @@ export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?:
     <>
       <Given request={request} />
       {can("respond") ? (
-        <fieldset class="answer" disabled={!ready}>
+        <fieldset class="answer" disabled={!ready || once.busy}>
           {request.kind === "approval" ? (
             <Approve request={request} answer={answer} />
           ) : request.kind === "step" ? (
@@ -174,7 +179,7 @@ function JsonEditor(props: { label: string; before: string; confirm: string; sen
   const [wrong, setWrong] = useState<string | null>(null);
   const send = async (): Promise<void> => {
     try {
-      const value = JSON.parse(text) as Json;
+      const value = parse(text);
       setWrong(null);
       await props.send(value);
     } catch (error) {
@@ -222,18 +227,19 @@ function Decide({ answer }: { answer: (value: Json) => Promise<void> }) {
 
 function Question({ schema, answer }: { schema: JsonObject | null; answer: (value: Json) => Promise<void> }) {
   const root = schema ?? { type: "string" };
-  const [value, setValue] = useState<Json>(() => initial(root, root) ?? "");
+  const [value, setValue] = useState<Json | undefined>(() => initial(root, root) ?? "");
+  const given = value !== undefined && (schema !== null || value !== "");
   return (
     <form
       class="answer-body"
       onSubmit={(event) => {
         event.preventDefault();
-        void answer(value);
+        if (value !== undefined) void answer(value);
       }}
     >
       <SchemaInput schema={root} root={root} value={value} onChange={setValue} label="Answer" required />
       <div class="actions">
-        <Button kind="primary" type="submit" icon="send">
+        <Button kind="primary" type="submit" icon="send" disabled={!given}>
           Answer
         </Button>
       </div>

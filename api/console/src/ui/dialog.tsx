@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { caller } from "../session";
 import { Button, Problem } from "./bits";
 import { useOnce } from "./once";
 
@@ -32,6 +33,7 @@ const notes = signal<{ id: number; text: string; bad: boolean }[]>([]);
 let counter = 0;
 
 export function ask(question: Question): void {
+  if (caller.value === null) return; // it belongs to the caller who is gone
   asked.value = question;
 }
 
@@ -42,6 +44,7 @@ export function dismiss(): void {
 }
 
 export function note(text: string, bad = false): void {
+  if (caller.value === null) return;
   const id = ++counter;
   notes.value = [...notes.value.slice(-3), { id, text, bad }];
   setTimeout(() => (notes.value = notes.value.filter((each) => each.id !== id)), bad ? 8000 : 4000);

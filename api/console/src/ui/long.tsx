@@ -2,6 +2,7 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { size } from "../format";
+import { write } from "../json";
 import { Button } from "./bits";
 import { note } from "./dialog";
 
@@ -55,7 +56,7 @@ function More({ left, show }: { left: number; show: () => void }) {
 /** `indent`: the number of spaces per level, or 0 for one line. */
 export function json(value: unknown, indent = 2): string {
   try {
-    return JSON.stringify(value, null, indent) ?? "";
+    return write(value, indent);
   } catch {
     return "(nested too deeply to be shown)";
   }

@@ -1,6 +1,8 @@
 /** The fields for a value that a JSON schema describes. What it has no field for is typed as JSON. */
 
-import { useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { integer, parse } from "../json";
 import type { Json, JsonObject } from "../types";
 import { brief } from "../format";
 import { json } from "./long";
@@ -14,7 +16,8 @@ interface Props {
   root: JsonObject;
   /** Undefined: the value is not given. */
   value: Json | undefined;
-  onChange: (value: Json) => void;
+  /** Undefined: the value is not given any more. */
+  onChange: (value: Json | undefined) => void;
   label: string;
   required: boolean;
   level?: number;
@@ -43,13 +46,15 @@ export function SchemaInput(props: Props) {
   const label = typeof schema.title === "string" ? schema.title : props.label;
   const hint = typeof schema.description === "string" ? <small>{schema.description}</small> : null;
   const optional = !required || nullable;
+  /** The value of an empty field. */
+  const nothing = required && nullable ? null : undefined;
   if (Array.isArray(schema.enum) && schema.enum.length > 0) {
     const options = schema.enum;
     const index = options.findIndex((each) => json(each) === json(value));
     return (
       <label class="labelled">
         <span>{label}</span>
-        <select value={String(index)} onChange={(e) => onChange(options[Number(e.currentTarget.value)] ?? null)}>
+        <select value={String(index)} onChange={(e) => onChange(e.currentTarget.value === "-1" ? nothing : options[Number(e.currentTarget.value)])}>
           {(optional || index < 0) && <option value="-1">–</option>}
           {options.map((each, n) => (
             <option key={n} value={String(n)}>
@@ -78,7 +83,7 @@ export function SchemaInput(props: Props) {
             level={level + 1}
             required={needed.includes(name)}
             value={Object.hasOwn(given, name) ? given[name] : undefined}
-            onChange={(next) => onChange({ ...given, [name]: next })}
+            onChange={(next) => onChange(next === undefined ? without(given, name) : { ...given, [name]: next })}
           />
         ))}
       </fieldset>
@@ -94,14 +99,7 @@ export function SchemaInput(props: Props) {
     );
   }
   if (schema.type === "integer" || schema.type === "number") {
-    const typed = (input: HTMLInputElement): Json => (Number.isNaN(input.valueAsNumber) ? null : input.valueAsNumber);
-    return (
-      <label class="labelled">
-        <span>{label}</span>
-        <input type="number" step={schema.type === "integer" ? 1 : "any"} value={String(value ?? "")} onInput={(e) => onChange(typed(e.currentTarget))} />
-        {hint}
-      </label>
-    );
+    return <NumberInput whole={schema.type === "integer"} value={value} nothing={nothing} onChange={onChange} label={label} hint={hint} />;
   }
   if (schema.type === "string" || Object.keys(schema).length === 0) {
     return (
@@ -110,13 +108,43 @@ export function SchemaInput(props: Props) {
         <textarea
           rows={2}
           value={typeof value === "string" ? value : ""}
-          onInput={(e) => onChange(e.currentTarget.value === "" && nullable ? null : e.currentTarget.value)}
+          onInput={(e) => onChange(e.currentTarget.value === "" && optional ? nothing : e.currentTarget.value)}
         />
         {hint}
       </label>
     );
   }
   return <JsonInput value={value ?? null} onChange={onChange} label={label} />;
+}
+
+interface NumberProps {
+  whole: boolean;
+  value: Json | undefined;
+  nothing: null | undefined;
+  onChange: (value: Json | undefined) => void;
+  label: string;
+  hint: ComponentChildren;
+}
+
+/** The text is the person's own: a number that is not complete yet, such as `-0.0`, has another text. */
+function NumberInput({ whole, value, nothing, onChange, label, hint }: NumberProps) {
+  const [text, setText] = useState(String(value ?? ""));
+  const sent = useRef(value);
+  useEffect(() => {
+    if (value !== sent.current) setText(String((sent.current = value) ?? ""));
+  }, [value]);
+  const typed = (next: string): void => {
+    setText(next);
+    sent.current = next === "" ? nothing : /^-?\d+$/.test(next) ? integer(next) : Number(next);
+    onChange(sent.current);
+  };
+  return (
+    <label class="labelled">
+      <span>{label}</span>
+      <input type="number" step={whole ? 1 : "any"} value={text} onInput={(e) => typed(e.currentTarget.value)} />
+      {hint}
+    </label>
+  );
 }
 
 function JsonInput({ value, onChange, label }: { value: Json; onChange: (value: Json) => void; label: string }) {
@@ -126,7 +154,7 @@ function JsonInput({ value, onChange, label }: { value: Json; onChange: (value: 
     let reason = "";
     setText(field.value);
     try {
-      onChange(JSON.parse(field.value) as Json);
+      onChange(parse(field.value));
     } catch (error) {
       reason = `not JSON: ${(error as Error).message}`;
     }
@@ -146,17 +174,21 @@ function JsonInput({ value, onChange, label }: { value: Json; onChange: (value: 
   );
 }
 
-/** The schema that references and a choice between one schema and null lead to, and whether null is allowed. */
+/** The schema that references, and a choice between one schema or type and null, lead to, and whether null is allowed. */
 function resolved(given: JsonObject, root: JsonObject): { schema: JsonObject; nullable: boolean } {
   let schema = given;
   let nullable = false;
   for (let hop = 0; hop < MOST_LEVELS; hop++) {
     const choices = [schema.anyOf, schema.oneOf, schema.allOf].find(Array.isArray)?.map(objectOf) ?? [];
     const others = choices.filter((each) => each.type !== "null");
+    const types = Array.isArray(schema.type) ? schema.type.filter((each) => each !== "null") : [];
     if (typeof schema.$ref === "string") schema = { ...referred(schema.$ref, root), ...without(schema, "$ref") };
     else if (others.length === 1) {
       nullable ||= others.length < choices.length;
       schema = { ...(others[0] as JsonObject), ...without(schema, "anyOf", "oneOf", "allOf") };
+    } else if (types.length === 1) {
+      nullable ||= (schema.type as Json[]).length > 1;
+      schema = { ...schema, type: types[0] as Json };
     } else break;
   }
   return { schema, nullable };

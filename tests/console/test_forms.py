@@ -1,0 +1,138 @@
+"""The answers to requests: what a person reads and types is what the agent gets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from runyard import Message
+from runyard.domain.messages import DocumentPart, Part, TextPart
+from runyard.domain.requests import HitlRequest
+from runyard.domain.size_limits import JsonObject
+from tests.console.conftest import Site
+
+pytestmark = pytest.mark.timeout(120)
+
+LARGE = 12345678901234567891
+"""An integer that a double rounds."""
+
+
+async def asked(site: Site, kind: str, payload: JsonObject, schema: JsonObject | None = None) -> Page:
+    """Store a pending request, and open the inbox."""
+    await site.client.create_thread("t")
+    request = HitlRequest.model_validate({"kind": kind, "payload": payload, "answer_schema": schema})
+    await site.client.backend.checkpointer.save_pending_request("t", request)
+    return await site.person("inbox")
+
+
+async def answered(site: Site, page: Page) -> object:
+    """Wait until the inbox is empty, and return the answer that is stored."""
+    await expect(page.get_by_text("No request waits for an answer")).to_be_visible()
+    [request] = (await site.client.requests(pending=False)).items
+    return request.answer
+
+
+async def test_an_approval_with_edits_keeps_each_digit(site: Site) -> None:
+    call: JsonObject = {"name": "pay", "arguments": {"account": LARGE, "amount": 1.5, "note": "12345678901234567890n"}}
+    page = await asked(site, "approval", {"question": "Pay?", "tool_call": call})
+    await expect(page.get_by_label("Arguments", exact=True)).to_contain_text(f'"account": {LARGE},')
+    await page.get_by_role("button", name="Edit arguments…").click()
+    field = page.get_by_label("Arguments of pay")
+    await field.fill((await field.input_value()).replace("1.5", "2.5"))
+    await page.get_by_role("button", name="Approve with these").click()
+    assert await answered(site, page) == {
+        "approved": True,
+        "arguments": {"account": LARGE, "amount": 2.5, "note": "12345678901234567890n"},
+    }
+
+
+async def test_a_form_sends_what_is_typed(site: Site) -> None:
+    """Numbers keep their digits while somebody types. A field that is cleared, and is not required, is not sent."""
+    text: JsonObject = {"type": "string"}
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {
+            "rate": {"type": "number"},
+            "account": {"type": ["integer", "null"]},
+            "note": text,
+            "size": {"enum": ["small", "large"]},
+        },
+        "required": ["rate", "account"],
+    }
+    page = await asked(site, "question", {"question": "How much?"}, schema)
+    rate = page.get_by_label("rate")
+    await rate.fill("")
+    await rate.press_sequentially("-0.05")
+    await expect(rate).to_have_value("-0.05")
+    await page.get_by_label("account").fill(str(LARGE))
+    await page.get_by_label("note").fill("x")
+    await page.get_by_label("note").fill("")
+    await page.get_by_label("size").select_option("large")
+    await page.get_by_label("size").select_option("–")
+    await page.get_by_role("button", name="Answer").click()
+    assert await answered(site, page) == {"rate": -0.05, "account": LARGE}
+
+
+async def test_an_answer_is_sent_once(site: Site) -> None:
+    """Not empty, not twice at once, and with the same key after a lost reply."""
+    page = await asked(site, "question", {"question": "Who?"})
+    keys: list[str] = []
+
+    async def lose(route: Route) -> None:
+        keys.append(route.request.headers["idempotency-key"])
+        await route.fetch()
+        await route.abort()
+
+    await page.route("**/respond", lose)
+    button = page.get_by_role("button", name="Answer")
+    field = page.get_by_label("Answer", exact=True)
+    await expect(field).to_be_editable()
+    await expect(button).to_be_disabled()
+    await field.fill("Ann")
+    await page.locator("form.answer-body").evaluate("form => { form.requestSubmit(); form.requestSubmit(); }")
+    await expect(page.get_by_role("alert")).to_be_visible()
+    assert len(keys) == 1
+    await button.click()
+    await expect(button).to_be_enabled()
+    assert len(keys) == 2 and keys[0] == keys[1]
+
+
+async def test_a_late_answer_leaves_the_next_form_alone(site: Site) -> None:
+    for thread in ("t1", "t2"):
+        await site.client.create_thread(thread)
+        request = HitlRequest(kind="question", payload={"question": f"Who in {thread}?"})
+        await site.client.backend.checkpointer.save_pending_request(thread, request)
+    page = await site.person("inbox")
+    released = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await released.wait()
+        await route.continue_()
+
+    await page.route("**/respond", hold)
+    await page.get_by_label("Answer", exact=True).fill("Ann")
+    await page.get_by_role("button", name="Answer").click()
+    await page.get_by_role("button", name="Who in t2?").click()
+    await expect(page.get_by_role("heading", name="Who in t2?")).to_be_visible()
+    await page.get_by_label("Answer", exact=True).fill("Bob")
+    released.set()
+    await expect(page.get_by_text("Answered")).to_be_visible()
+    await expect(page.get_by_role("button", name="Who in t1?")).to_have_count(0)
+    await expect(page.get_by_label("Answer", exact=True)).to_have_value("Bob")
+
+
+@pytest.mark.usefixtures("workers")
+async def test_an_edited_prompt_keeps_its_other_parts(site: Site) -> None:
+    content: list[Part] = [TextPart(text="say see"), DocumentPart(data="eA==", media_type="text/plain", name="a.txt")]
+    await site.client.create_thread("t")
+    await site.client.store_message("t", Message(role="user", content=content))
+    page = await site.person("threads/t")
+    message = page.get_by_label("user message")
+    await message.hover()
+    await message.get_by_role("button", name="Edit and resend").click()
+    await page.get_by_role("dialog").get_by_label("Message").fill("say seen")
+    await page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    await expect(page.get_by_label("user message")).to_contain_text("say seen")
+    await expect(page.get_by_label("user message")).to_contain_text("a.txt")
