@@ -16,6 +16,7 @@ from runyard import Client, errors
 from runyard.domain.states import RunStatus
 from runyard_backends.redis import RedisServer
 from tests.support.fleet import Fleet
+from tests.support.lock_waits import until_a_session_waits
 
 BOUND = 60.0
 
@@ -115,23 +116,12 @@ async def test_r2_two_transactions_with_one_id(client: Client, host: asyncpg.Con
         await client.enqueue("order", "thanks", "r1", connection=host)
         async with other.transaction():
             second = asyncio.create_task(client.enqueue("order", "other words", "r1", connection=other))
-            await _waiting(client, other.get_server_pid(), postgres_url)
+            await until_a_session_waits(host, other.get_server_pid(), call=second)
             await first.rollback()
             handle = await asyncio.wait_for(second, BOUND)
     finally:
         await other.close()
     assert (await handle.result(BOUND)).text == "other words"
-
-
-async def _waiting(client: Client, pid: int, url: str) -> None:
-    """Until the backend waits for a lock."""
-    watch = await asyncpg.connect(url)
-    try:
-        async with asyncio.timeout(BOUND):
-            while await watch.fetchval("SELECT wait_event_type FROM pg_stat_activity WHERE pid = $1", pid) != "Lock":  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-    finally:
-        await watch.close()
 
 
 async def test_r11_asyncpg_due_later(client: Client, host: asyncpg.Connection) -> None:

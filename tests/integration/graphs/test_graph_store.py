@@ -27,6 +27,7 @@ from runyard_backends.memory.graph_checkpoints import MemoryGraphCheckpointStore
 from tests.integration.graphs.conftest import Serve
 from tests.integration.graphs.test_graph_agent import listen, one_node, say
 from tests.support.agents.graph import effects, graph
+from tests.support.lock_waits import until_a_session_waits
 from tests.support.long_graph import chat
 
 TABLES = ("lines", "levels", "checkpoints", "values", "streams", "chunks", "writes", "marks")
@@ -119,19 +120,16 @@ async def test_a_deletion_for_runs_waits_for_a_write_to_a_copy(saver: RunyardSav
     first = cast(Checkpoint, {**empty_checkpoint(), "id": "1", **values})
     await saver.aput(cast(Any, place), first, cast(Any, {"run_id": "r"}), {"doc": version})
     await saver.acopy_thread("t", "copy")
-    writer, observer = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    writer = await asyncpg.connect(postgres_url)
     try:
         async with writer.transaction():
             put = "runyard.graph_put('', 0, 'copy', NULL, NULL, '', '2', '1', 'msgpack', '\\x80', '{}', ARRAY['doc'], $1, '{}')"
             await writer.execute(f"SELECT {put}", [version])
             deletion = asyncio.create_task(saver.adelete_for_runs(["r"]))
-            async with asyncio.timeout(20):
-                while not await observer.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-                    assert not deletion.done(), "the deletion did not wait for the write"
+            await until_a_session_waits(writer, call=deletion)
         await deletion
     finally:
         await writer.close()
-        await observer.close()
     async with RunyardSaver(postgres_url) as other:
         copied = await other.aget_tuple(config("copy"))
         assert copied is not None and copied.checkpoint["channel_values"] == {"doc": "precious"}

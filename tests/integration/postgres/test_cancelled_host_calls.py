@@ -17,10 +17,9 @@ from sqlalchemy.orm import Session
 
 from runyard import Client
 from runyard.errors import RunNotFoundError
+from tests.support.lock_waits import until_a_session_waits
 
 pytestmark = pytest.mark.asyncio
-
-WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)"
 
 
 @pytest.fixture
@@ -48,8 +47,7 @@ async def test_the_statement_ends_and_the_transaction_keeps_nothing(
     with closing(psycopg.connect(postgres_url)) as connection:
         call = asyncio.create_task(client.enqueue("t", "cancelled", "r", connection=connection))
         async with asyncio.timeout(20):
-            while not await holder.fetchval(WAITS, connection.info.backend_pid):
-                assert not call.done()
+            await until_a_session_waits(holder, connection.info.backend_pid, call=call)
             for _ in range(cancels):
                 call.cancel()
                 await asyncio.sleep(0)

@@ -16,11 +16,11 @@ from runyard.ports.workers import WorkerInfo
 from runyard_backends.conformance.world import World
 from runyard_backends.postgres.backend import connect
 from runyard_backends.postgres.migrate import Release, migrate
+from tests.support.lock_waits import until_a_session_waits
 
 pytestmark = pytest.mark.asyncio
 
 BOUND = 60.0
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 DEFAULT = "SELECT agent FROM runyard.default_agents WHERE namespace = ''"
 
 
@@ -43,12 +43,6 @@ def worker(worker_id: str, agent: str, queue: str = "default") -> WorkerInfo:
     return WorkerInfo(worker_id=worker_id, queues=[queue], agents={agent: queue}, default_agent=agent)
 
 
-async def lock_waits(host: asyncpg.Connection) -> None:
-    async with asyncio.timeout(BOUND):
-        while not await host.fetchval(WAITING):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_a_worker_that_leaves_while_another_starts_leaves_no_default_that_nobody_serves(
     world: World, host: asyncpg.Connection, postgres_url: str
 ) -> None:
@@ -60,7 +54,7 @@ async def test_a_worker_that_leaves_while_another_starts_leaves_no_default_that_
         await leaving.execute("DELETE FROM runyard.workers WHERE worker_id = 'old'")
         await world.workers.register(worker("another", "blog/a"))
         starting = asyncio.create_task(world.workers.register(worker("new", "b")))
-        await lock_waits(host)
+        await until_a_session_waits(host)
         assert await host.fetchval(DEFAULT) == "a"
     await asyncio.wait_for(starting, BOUND)
     assert await host.fetchval(DEFAULT) == "b"
@@ -69,7 +63,7 @@ async def test_a_worker_that_leaves_while_another_starts_leaves_no_default_that_
             "INSERT INTO runyard.workers (worker_id, queues, default_agent) VALUES ('newest', '{default}', 'c')"
         )
         gone = asyncio.create_task(world.workers.leave("new"))
-        await lock_waits(host)
+        await until_a_session_waits(host)
     await asyncio.wait_for(gone, BOUND)
     assert await host.fetchval(DEFAULT) == "c"
     await leaving.close()

@@ -23,11 +23,11 @@ from runyard.ports.scheduling import Effects
 from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.postgres.backend import connect
+from tests.support.lock_waits import until_a_session_waits
 
 SECONDS = float(os.environ.get("RUNYARD_TEST_LOCKS", "2"))
 THREADS = 24
 OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 T = TypeVar("T")
 
@@ -135,9 +135,7 @@ async def test_a_deletion_takes_runs_before_their_steps(postgres_url: str, serve
         async with server.transaction():
             await server.execute("SELECT FROM runyard.runs FOR UPDATE")
             deleting = asyncio.create_task(backend.threads.delete_thread("t"))
-            async with asyncio.timeout(30):
-                while not await server.fetchval(WAITING):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until_a_session_waits(server, call=deleting)
             await server.execute("DELETE FROM runyard.steps")
         await deleting
     finally:

@@ -31,6 +31,7 @@ from runyard.support import locked_batching, store_retries
 from runyard_backends.postgres import codec
 from runyard_backends.postgres.accepts import encoded
 from runyard_backends.postgres.backend import PostgresBackend, connect
+from tests.support.lock_waits import until_a_session_waits
 
 AT_ONCE = 6.0
 """Seconds within which a verb on a thread that nobody has locked must answer. One that waits for a lock waits for longer."""
@@ -234,7 +235,7 @@ async def test_a_claim_waits_for_a_lock_for_the_given_time(backend: PostgresBack
         [skipped] = await backend.runs.claim("w", [ref], wait=0.01)
         assert skipped.outcome == "skipped"
         waiting = asyncio.create_task(backend.runs.claim("w", [ref], wait=DEADLINE))
-        await waits(host)
+        await until_a_session_waits(host, call=waiting)
     [claimed] = await waiting
     assert claimed.outcome == "claimed"
 
@@ -262,16 +263,9 @@ async def test_a_batch_stores_what_waits_for_a_short_lock(backend: PostgresBacke
     async with locked(host, "held"):
         accepting = asyncio.ensure_future(backend.runs.accept(prompt("held", "next")))
         completing = asyncio.create_task(backend.runs.complete([Write(attempt=a) for a in attempts], wait=DEADLINE))
-        await waits(host)
+        await until_a_session_waits(host, call=completing)
     assert (await accepting).created
     assert all(isinstance(end, Ended) for end in await completing)
-
-
-async def waits(host: asyncpg.Connection) -> None:
-    """Return when a connection waits for a lock."""
-    async with asyncio.timeout(DEADLINE):
-        while not await host.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 class TestAdmit:

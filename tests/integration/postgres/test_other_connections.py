@@ -13,8 +13,9 @@ from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import PageRequest, RunFilter
 from runyard.ports.results import Ended
 from runyard.ports.stores import Backend
-from runyard_backends.conformance.world import DEADLINE, BackendFactory, World, user
+from runyard_backends.conformance.world import BackendFactory, World, user
 from runyard_backends.postgres.backend import connect
+from tests.support.lock_waits import until_a_session_waits
 
 
 @pytest.fixture
@@ -30,15 +31,6 @@ async def backend_factory(app_url: str) -> AsyncIterator[BackendFactory]:
         await backend.close()
 
 
-async def somebody_waits(connection: asyncpg.Connection) -> None:
-    """Wait until a session of this database waits for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(DEADLINE):
-        while not await connection.fetchval(waiting):
-            await connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction keeps what it has read
-            await asyncio.sleep(0.01)
-
-
 async def test_deadlock_is_sent_again(backend_factory: BackendFactory, postgres_url: str) -> None:
     """A statement that the server undid to break a deadlock takes effect all the same."""
     connection = await asyncpg.connect(postgres_url)
@@ -52,7 +44,7 @@ async def test_deadlock_is_sent_again(backend_factory: BackendFactory, postgres_
             lock = "SELECT 1 FROM runyard.threads WHERE thread_key = $1 FOR UPDATE"
             await connection.execute(lock, two.thread_key)
             completing = asyncio.create_task(world.runs.complete([Write(attempt=one), Write(attempt=two)]))
-            await somebody_waits(connection)
+            await until_a_session_waits(connection)
             await connection.execute(lock, one.thread_key)
         ended = await completing
     finally:
@@ -102,7 +94,7 @@ async def test_claim_of_an_id_that_a_host_is_committing(backend_factory: Backend
         async with connection.transaction():
             await world.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=user("hosted")), connection=connection)
             claiming = asyncio.create_task(world.checkpointer.claim_run("t", "r"))
-            await somebody_waits(connection)
+            await until_a_session_waits(connection)
         with pytest.raises(RunAlreadyClaimedError):
             await claiming
     finally:

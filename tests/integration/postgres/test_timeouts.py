@@ -23,6 +23,7 @@ from runyard_backends.postgres.database import Database
 from runyard_backends.postgres.migrate import migrate
 from tests.support.failovers import through
 from tests.support.fleet import SLACK, until
+from tests.support.lock_waits import until_a_session_waits, waiting_sessions
 
 FROZEN = 3.0
 """Seconds of command_timeout while the server does not answer."""
@@ -94,17 +95,13 @@ async def test_a_call_that_is_cancelled_leaves_no_statement_behind(postgres_url:
         async with host.transaction():
             await host.execute("LOCK TABLE runyard.schema_versions")
             waiting = asyncio.create_task(database.value("schema_version"))
-
-            async def waits() -> bool:
-                return await host.fetchval("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1", pid) is True
-
-            await until(waits)
+            await until_a_session_waits(host, pid)
             waiting.cancel()
             began = time.monotonic()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             assert time.monotonic() - began < 1 + SLACK
-            assert await waits() is False
+            assert await waiting_sessions(host, pid) == 0
         assert await database.pool.fetchval("SELECT pg_backend_pid()") == pid
     finally:
         await host.close()

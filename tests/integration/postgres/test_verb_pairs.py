@@ -8,7 +8,6 @@ sequential state machine cannot find a stale snapshot; this does.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from runyard_backends.postgres.checkpointer import PostgresCheckpointer
 from runyard_backends.postgres.database import Database
 from runyard_backends.postgres.runs import PostgresRunStore
 from runyard_backends.postgres.threads import PostgresThreadStore
+from tests.support.lock_waits import waiting_sessions
 from tests.support.long_form import some
 
 DEADLINE = 20.0
@@ -314,14 +314,10 @@ async def backend(postgres_url: str) -> AsyncIterator[PostgresBackend]:
 
 async def blocked_or_done(db: Database, task: asyncio.Task[Any]) -> bool:
     """True once the second verb waits for a lock, False once it is through."""
-    deadline = time.monotonic() + DEADLINE
-    while not task.done():
-        if await db.pool.fetchval(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        ):
-            return True
-        assert time.monotonic() < deadline, "the second verb neither waits nor ends"
-        await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE):
+        while not task.done():
+            if await waiting_sessions(db.pool):
+                return True
     return False
 
 

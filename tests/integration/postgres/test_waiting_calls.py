@@ -20,12 +20,12 @@ from runyard.support import store_retries
 from runyard_backends.postgres.backend import PostgresBackend, connect
 from runyard_backends.postgres.database import Database
 from tests.support.fleet import SLACK, until
+from tests.support.lock_waits import until_a_session_waits, waiting_sessions
 
 POOL = 4
 AT_ONCE = 1.0 + SLACK
 DEADLINE = 30.0
 LOCK = "SELECT 1 FROM runyard.threads WHERE thread_id = 'held' FOR UPDATE"
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 Verb = Callable[[PostgresBackend, AttemptToken, int], Awaitable[Any]]
 
@@ -96,23 +96,13 @@ async def test_many_calls_for_a_locked_thread_leave_connections_to_others(
     async with host.transaction():
         await host.execute(LOCK)
         blocked = [asyncio.create_task(verb(backend, attempt, n)) for n in range(5 * POOL)]
-        await until(lambda: is_waiting(host))
+        await until_a_session_waits(host)
         for n in range(5):
             async with asyncio.timeout(AT_ONCE):
                 assert (await backend.runs.accept(prompt(f"free-{n}", new_id()))).created
         assert not any(task.done() for task in blocked)
     async with asyncio.timeout(DEADLINE):
         await asyncio.gather(*blocked)
-
-
-async def waiting(host: asyncpg.Connection) -> int:
-    """The number of connections that wait for a lock."""
-    await host.execute("SELECT pg_stat_clear_snapshot()")  # a transaction keeps what it has read of the activity
-    return int(await host.fetchval(WAITING))
-
-
-async def is_waiting(host: asyncpg.Connection) -> bool:
-    return await waiting(host) > 0
 
 
 async def test_a_call_gets_a_lock_for_which_others_always_wait(
@@ -131,7 +121,7 @@ async def test_a_call_gets_a_lock_for_which_others_always_wait(
         await connection.close()
 
     holders = [asyncio.create_task(holder()) for _ in range(3)]
-    await until(lambda: is_waiting(host))
+    await until_a_session_waits(host)
     try:
         async with asyncio.timeout(DEADLINE):
             await asyncio.gather(*(backend.threads.update_thread("held", title=f"{n}") for n in range(3)))
@@ -148,7 +138,7 @@ async def test_calls_that_met_a_lock_use_few_connections(backend: PostgresBacken
         counts: list[int] = []
 
         async def few() -> bool:
-            counts.append(await waiting(host))
+            counts.append(await waiting_sessions(host))
             return len(counts) > 30 and max(counts[-30:]) == 1  # the first tries are over
 
         await until(few)
