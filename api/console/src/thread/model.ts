@@ -9,7 +9,7 @@ import type { Attempt, Branch, HitlRequest, Message, Page, Run, RunEvent, Thread
 import { FamilyModel } from "./family";
 import { build, forksOf } from "./lanes";
 import { after, NOTHING, Seen, settled } from "./live";
-import { type Chunk, PAGE, resultsOf, withEnd } from "./path";
+import { type Chunk, type Found, PAGE, pathOf, resultsOf, withEnd } from "./path";
 import { isLive } from "../runs";
 import { note } from "../ui/dialog";
 
@@ -27,6 +27,17 @@ function selectionOf(query: URLSearchParams): Selection | null {
 export const HEAD = "";
 /** Fewest milliseconds from one reading of the end of the path to the next. */
 const BETWEEN = 200;
+/** Most pages that are read to find the path of a message. */
+const MOST_SEARCHED = 20;
+/** The same if somebody asks for the end of the path. */
+const MOST_SEARCHED_FOR_END = 200;
+
+/** What a link names: the end of a path, and a message or run on it. */
+export interface Target {
+  leaf: string | null;
+  message: string | null;
+  run: string | null;
+}
 
 export class ThreadModel {
   readonly thread = signal<Thread | null>(null);
@@ -57,6 +68,14 @@ export class ThreadModel {
     const last = this.messages.value.at(-1)?.id;
     return found ?? this.leaves.value.find((each) => each.message_id === last) ?? null;
   });
+  /** Whether the path was chosen by a message that other messages follow. */
+  readonly cut = computed(() => {
+    const last = this.messages.value.at(-1);
+    const writing = last?.run_status === "running" || last?.run_status === "suspended";
+    return this.leaf.value !== null && last !== undefined && !writing && this.leaves.value.length > 0 && this.path.value === null;
+  });
+  /** Counts the messages to which the page was led. */
+  readonly revealed = signal(0);
   readonly forks = computed(() => (this.path.value ? forksOf(this.path.value, this.leaves.value) : []));
   readonly jobs = computed(() => [...this.runs.value.values()].filter((each) => each.kind === "fork_many" || each.kind === "fork_once"));
   readonly tree = computed(() => build(this.family.threads.value, this.family.branches.value, this.jobs.value, this.family.fanOuts.value));
@@ -85,6 +104,8 @@ export class ThreadModel {
   private generation = 0;
   /** Counts the paths that were chosen: what was read for another one is not shown. */
   private paths = 0;
+  /** The path that the place named last. The shown one may have grown since. */
+  private named: string | null = null;
   private seen = new Seen();
   private timer = 0;
   private due = 0;
@@ -92,7 +113,16 @@ export class ThreadModel {
   private reloading = false;
   private again = false;
 
-  constructor(public id: string) {}
+  /** `parameter`: the part of the query of the place that names the path. */
+  constructor(
+    public id: string,
+    private parameter: "leaf" | "other_leaf" = "leaf",
+  ) {}
+
+  /** Change the place so that it names a path. */
+  to(leaf: string | null, replace = false): void {
+    setQuery({ [this.parameter]: leaf, message: null, run: null, request: null }, replace);
+  }
 
   /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. */
   async open(leaf: string | null): Promise<void> {
@@ -139,6 +169,7 @@ export class ThreadModel {
 
   /** Choose a path, of which nothing is read yet. Returns its number. */
   private choose(leaf: string | null): number {
+    this.named = leaf;
     batch(() => {
       this.leaf.value = leaf;
       this.chunks.value = [];
@@ -161,17 +192,57 @@ export class ThreadModel {
     }
   }
 
-  /** Lead to a path with a message or a run, if the shown path has neither: the path that ends there. */
-  async reveal(message: string | null, run: string | null): Promise<void> {
-    if (this.error.value !== null) return;
-    const own = this.generation;
+  /** Show what a link names. A link without a path leads to the branch that has its message or run. */
+  async visit({ leaf, message, run }: Target): Promise<void> {
+    if (leaf !== this.named) await this.show(leaf);
+    const path = this.paths;
+    if (this.error.value !== null || leaf !== this.named) return;
     const shown = this.messages.value;
-    let end: string | undefined;
-    if (message !== null) end = shown.some((each) => each.id === message) ? undefined : message;
-    else if (run !== null && !shown.some((each) => each.run_id === run)) {
-      end = this.leaves.value.find((each) => each.run_id === run)?.message_id ?? (await this.lastMessage(run));
+    if (message === null ? run === null || shown.some((each) => each.run_id === run) : shown.some((each) => each.id === message)) return;
+    const end = message ?? (await this.lastMessage(run as string));
+    if (end !== undefined && path === this.paths) await this.reveal(end, MOST_SEARCHED);
+  }
+
+  /** Show the end of a path that was chosen by a message before it. */
+  async showEnd(): Promise<void> {
+    const leaf = this.leaf.value;
+    if (leaf === null) return;
+    await this.reveal(leaf, MOST_SEARCHED_FOR_END);
+    if (leaf === this.leaf.value) note("The end of this path is far from here. The tree has all branches.", true);
+  }
+
+  /** Show the branch that has a message, from the message to its end. If it is not found, the path ends with the message. */
+  private async reveal(id: string, most: number): Promise<void> {
+    const path = this.paths;
+    const current = this.path.value;
+    // the shown path first, then the head, then the newest
+    const order = (each: Branch): number => (each.message_id === id ? 3 : each === current ? 2 : each.head ? 1 : 0);
+    const leaves = [...this.leaves.value].sort((a, b) => order(b) - order(a) || (a.created_at < b.created_at ? 1 : -1));
+    let found: Found | null = null;
+    try {
+      const message = await get<Message>(at.thread(this.id, "messages", id), {}, this.over.signal);
+      const all = leaves.filter((each) => each.depth > 0);
+      found = await pathOf(message, all, (leaf, cursor) => this.page(leaf, cursor), most);
+    } catch {
+      return; // the inspector says that there is no such message
     }
-    if (end !== undefined && own === this.generation) setQuery({ leaf: end });
+    if (path !== this.paths) return;
+    const end = found === null ? id : found.leaf.head ? null : found.leaf.message_id;
+    if (found === null && this.named === id) return;
+    if (found === null) await this.show(end);
+    else {
+      const { chunks, older } = found;
+      batch(() => {
+        this.choose(end);
+        this.chunks.value = chunks;
+        this.older.value = older;
+        this.loading.value = false;
+      });
+      this.reloadSoon(0);
+    }
+    if (end !== this.named) return;
+    this.revealed.value += 1;
+    setQuery({ [this.parameter]: end });
   }
 
   private async lastMessage(run: string): Promise<string | undefined> {

@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { brief } from "../format";
-import { go, href, setQuery } from "../router";
+import { go, href, page } from "../router";
 import { can } from "../session";
 import { isLive, promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
@@ -37,13 +37,13 @@ export function Transcript() {
     if (stuck.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [last?.id, writing, model.requests.value, model.loading.value]);
   useEffect(() => {
-    if (selected?.kind !== "message" || model.loading.value) return;
-    const element = document.getElementById(`m-${selected.id}`);
+    if (selected === null || model.loading.value) return;
+    const element = document.getElementById(`${selected.kind === "message" ? "m" : "r"}-${selected.id}`);
     if (element) {
       stuck.current = false;
       element.scrollIntoView({ block: "nearest" });
     }
-  }, [selected?.id, model.loading.value]);
+  }, [selected?.id, model.loading.value, model.revealed.value]);
 
   const scroll = (): void => {
     const element = box.current;
@@ -101,6 +101,14 @@ export function Transcript() {
       {waiting.map((run) => (
         <RunBeside key={run.run_id} run={run} />
       ))}
+      {model.cut.value && (
+        <p class="mark">
+          The path goes on after this message.
+          <Button kind="quiet" onClick={() => model.showEnd()}>
+            Show its end
+          </Button>
+        </p>
+      )}
       {ended.map((fork) => (
         <Continuations key={fork.seq} fork={fork} />
       ))}
@@ -234,11 +242,11 @@ function Siblings({ fork }: { fork: Fork }) {
   const beside = to(-1) ?? to(1);
   return (
     <nav class="siblings" aria-label="Branches at this message">
-      <Button kind="quiet" icon="left" label="Branch before" disabled={!to(-1)} onClick={() => show(to(-1))} />
+      <Button kind="quiet" icon="left" label="Branch before" disabled={!to(-1)} onClick={() => show(model, to(-1))} />
       <span>
         {index + 1} of {all.length}
       </span>
-      <Button kind="quiet" icon="right" label="Branch after" disabled={!to(1)} onClick={() => show(to(1))} />
+      <Button kind="quiet" icon="right" label="Branch after" disabled={!to(1)} onClick={() => show(model, to(1))} />
       {own && beside && (
         <a
           class="link"
@@ -251,16 +259,17 @@ function Siblings({ fork }: { fork: Fork }) {
   );
 }
 
-function show(leaf: Branch | undefined): void {
-  if (leaf) setQuery({ leaf: leaf.head ? null : leaf.message_id, message: null, run: null }, false);
+function show(model: ThreadModel, leaf: Branch | undefined): void {
+  if (leaf) model.to(leaf.head ? null : leaf.message_id);
 }
 
 function Continuations({ fork }: { fork: Fork }) {
+  const model = useModel();
   return (
     <p class="mark">
       Other branches from here:
       {fork.leaves.slice(0, 8).map((leaf, n) => (
-        <button type="button" class="link" key={leaf.message_id} onClick={() => show(leaf)}>
+        <button type="button" class="link" key={leaf.message_id} onClick={() => show(model, leaf)}>
           {leaf.labels[0] ?? (leaf.head ? "head" : `branch ${n + 1}`)}
         </button>
       ))}
@@ -273,9 +282,8 @@ function Continuations({ fork }: { fork: Fork }) {
 function RunBeside({ run }: { run: Run }) {
   const model = useModel();
   const open = (): void => {
-    if (run.thread_id !== model.id) return go(href(["threads", run.thread_id]));
-    select({ kind: "run", id: run.run_id });
-    void model.reveal(null, run.run_id);
+    if (run.thread_id === model.id && page.value === "threads") select({ kind: "run", id: run.run_id });
+    else go(href(["threads", run.thread_id], { run: run.run_id }));
   };
   return (
     <div class="run-beside">
