@@ -13,7 +13,7 @@ import { Code, LongText } from "../ui/long";
 import { cancel } from "./actions";
 import type { Fork } from "./lanes";
 import { LiveView, MessageView } from "./message";
-import type { ThreadModel } from "./model";
+import type { Selection, ThreadModel } from "./model";
 import { select, useModel } from "./page";
 import type { Chunk } from "./path";
 
@@ -38,11 +38,8 @@ export function Transcript() {
   }, [last?.id, writing, model.requests.value, model.loading.value]);
   useEffect(() => {
     if (selected === null || model.loading.value) return;
-    const element = document.getElementById(`${selected.kind === "message" ? "m" : "r"}-${selected.id}`);
-    if (element) {
-      stuck.current = false;
-      element.scrollIntoView({ block: "nearest" });
-    }
+    if (shown.some((each) => selected.id === (selected.kind === "run" ? each.run_id : each.id))) stuck.current = false;
+    return scrollTo(selected, chunks);
   }, [selected?.id, model.loading.value, model.revealed.value]);
 
   const scroll = (): void => {
@@ -117,6 +114,26 @@ export function Transcript() {
   );
 }
 
+/** Most frames until a page of messages that comes into sight is drawn. */
+const MOST_FRAMES = 30;
+
+/** Scroll to a message or to the head of a run. Its page may be far from sight, and then holds no elements. Returns what ends this. */
+function scrollTo(selected: Selection, chunks: Chunk[]): () => void {
+  const name = `${selected.kind === "message" ? "m" : "r"}-${selected.id}`;
+  const chunk = chunks.find((each) => each.messages.some((one) => selected.id === (selected.kind === "run" ? one.run_id : one.id)));
+  let frames = 0;
+  let next = 0;
+  const step = (): void => {
+    const element = document.getElementById(name);
+    if (element) return element.scrollIntoView({ block: "nearest" });
+    if (chunk === undefined || ++frames > MOST_FRAMES) return;
+    if (frames === 1) document.getElementById(`c-${chunk.key}`)?.scrollIntoView({ block: "center" });
+    next = requestAnimationFrame(step);
+  };
+  step();
+  return () => cancelAnimationFrame(next);
+}
+
 /** Read a page of older messages. If this fails, the button stays. */
 async function older(model: ThreadModel, box: HTMLElement): Promise<void> {
   const height = box.scrollHeight;
@@ -147,12 +164,12 @@ function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | und
     watch.observe(element.current);
     return () => watch.disconnect();
   }, []);
-  if (!near) return <div class="chunk" ref={element} style={{ height: `${height.current}px` }} />;
+  if (!near) return <div class="chunk" id={`c-${chunk.key}`} ref={element} style={{ height: `${height.current}px` }} />;
   const selected = model.selection.value;
   const forks = model.forks.value;
   let previous = before;
   return (
-    <div class="chunk" ref={element}>
+    <div class="chunk" id={`c-${chunk.key}`} ref={element}>
       {chunk.messages.map((message) => {
         const from = previous;
         previous = message;
