@@ -8,8 +8,8 @@ import re
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from runyard import Client, Message
-from tests.console.conftest import Site, prompt
+from runyard import App, Client, Message, RunContext
+from tests.console.conftest import Site, prompt, working
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("workers")]
 
@@ -119,3 +119,111 @@ async def test_the_right_side_of_the_playground_keeps_its_paths_to_itself(site: 
     await expect(page.get_by_label("assistant message").filter(has_text="working")).to_be_visible()
     await prompt(page, "say on")
     await expect(page.get_by_label("assistant message").filter(has_text="on")).to_be_visible()
+
+
+async def test_what_other_people_change_is_seen(site: Site) -> None:
+    """Also what the stream does not tell: a stored message, a title, a fork, a deletion. An active page reads it again."""
+    await site.client.store_message("t", "hello")
+    page = await site.person("threads")
+    await page.clock.install()
+    await site.open(page, "threads/t")
+    await expect(page.get_by_role("treeitem")).to_have_count(1)
+    await site.client.store_message("t", "stored by somebody")
+    await site.client.update_thread("t", title="a new title")
+    await site.client.fork("t", "t2")
+    await page.clock.run_for(11_000)
+    await expect(page.get_by_role("article").last).to_contain_text("stored by somebody")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("a new title")
+    await expect(page.get_by_role("treeitem")).to_have_count(2)
+    await site.client.delete_thread("t2")
+    await site.client.delete_thread("t")
+    await page.clock.run_for(11_000)
+    await expect(page.get_by_text("There is no thread t")).to_be_visible()
+
+
+async def test_a_failed_reading_is_repeated(site: Site) -> None:
+    """Without another event. A message that arrives during a reading stays, although that reading does not have it."""
+    speak = asyncio.Event()
+    added, held = asyncio.Event(), asyncio.Event()
+
+    async def speaker(ctx: RunContext) -> None:
+        await speak.wait()
+        await ctx.append(Message.assistant("spoken"))
+        await asyncio.sleep(60)
+
+    async def answer(route: Route) -> None:
+        if held.is_set():
+            return await route.abort()
+        held.set()
+        reply = await route.fetch()
+        await added.wait()
+        await route.fulfill(response=reply)
+
+    pattern = "**/v1/threads/t/messages?**"
+    async with working(site.operator, App({"speaker": speaker})):
+        await site.client.enqueue("t", "hello", "r", agent="speaker")
+        other = await site.client.enqueue("t", "other", "other", queue="idle", parallel=True)
+        await site.running("t", "r", messages=1)
+        page = await site.person("threads/t")
+        await expect(page.get_by_label("user message")).to_contain_text("hello")
+        await expect(page.get_by_title("live")).to_be_visible()
+        await page.wait_for_timeout(500)
+        await page.route(pattern, answer)
+        await other.cancel()
+        await held.wait()
+        speak.set()
+        spoken = page.get_by_label("assistant message", exact=True)
+        await expect(spoken).to_have_text(re.compile("spoken"))
+        async with page.expect_request_failed(lambda request: "/messages?" in request.url):
+            added.set()
+        async with page.expect_request(lambda request: "/messages?" in request.url, timeout=10_000):
+            assert await spoken.count() == 1
+        await site.client.handle("t", "r").cancel()
+
+
+async def test_the_head_of_very_many_branches_is_in_the_tree(site: Site) -> None:
+    """The page reads the oldest leaves, and the head is among the newest. It reads them at most once a second."""
+    await site.client.store_message("t", "hello")
+    page = await site.person("threads")
+    asked: list[str] = []
+
+    async def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        leaf = {"depth": 1, "run_id": None, "run_status": None, "head": False, "trunk": False, "labels": []}
+        made = [
+            {**leaf, "message_id": f"m{len(asked)}-{n}", "created_at": "2026-01-01T00:00:00Z", "path": [{"segment": f"s{n}", "until_seq": None}]}
+            for n in range(1000)
+        ]
+        await route.fulfill(json={"items": made, "next": "more"})
+
+    await page.route("**/v1/threads/t/branches?**", answer)
+    await site.open(page, "threads/t")
+    await expect(page.locator(".tree-row.current")).to_be_visible()
+    asked.clear()
+    for n in range(4):
+        await site.client.enqueue("t", f"say {n}", f"r{n}", queue="idle")
+        await page.wait_for_timeout(250)
+    assert len(asked) <= 4  # two pages each
+    await expect(page.locator(".tree-row.current")).to_be_visible()
+
+
+async def test_runs_beyond_the_newest_are_read_when_somebody_looks(site: Site) -> None:
+    await site.say("t", "say before | fail transient | say after", "old", max_attempts=2)
+    await site.client.enqueue("t", "say waiting", "waiting", queue="idle", parallel=True)
+    page = await site.person("threads")
+
+    async def answer(route: Route) -> None:
+        """The newest runs, without these, as if there were many."""
+        found = await (await route.fetch()).json()
+        if "status=" not in route.request.url:
+            found = {"items": [], "next": "more"}
+        await route.fulfill(json=found)
+
+    await page.route("**/v1/threads/t/runs?**", answer)
+    await site.open(page, "threads/t")
+    transcript = page.get_by_label("Transcript")
+    await expect(transcript.locator(".run-head")).to_contain_text("attempt 2")
+    await expect(transcript.get_by_text(re.compile("Retried after"))).to_be_visible()
+    await expect(transcript.locator(".run-beside").filter(has_text="say waiting")).to_contain_text("queued")
+    await site.client.handle("t", "waiting").cancel()
+    await expect(transcript.locator(".run-beside").filter(has_text="say waiting")).to_contain_text("cancelled", timeout=15_000)

@@ -11,6 +11,7 @@ import { Button, Empty, Tabs } from "../ui/bits";
 import { ask, note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
+import { useWhileActive } from "../ui/live";
 import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
@@ -18,6 +19,9 @@ import { ThreadModel, type Selection, type Target } from "./model";
 import { Transcript } from "./transcript";
 import { Tree } from "./tree";
 import { Waterfall } from "./waterfall";
+
+/** Milliseconds between two readings of what the stream of the thread does not tell. */
+const REFRESH = 10_000;
 
 const Model = createContext<ThreadModel | null>(null);
 
@@ -42,6 +46,7 @@ export function ThreadPage({ id }: { id: string }) {
     void model.open(leaf).then(() => void model.visit(targetOf(place.value.query)));
     return () => model.close();
   }, [model]);
+  useWhileActive(() => void model.refresh(), REFRESH);
   const first = useRef(true);
   useEffect(() => {
     if (first.current) first.current = false;

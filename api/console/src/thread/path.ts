@@ -25,6 +25,14 @@ export function withEnd(chunks: Chunk[], end: Message[]): Chunk[] {
   return [newest];
 }
 
+/** The messages at the end of a path with those that were added while it was read. */
+export function withAdded(end: Message[], added: Message[]): Message[] {
+  const known = new Set(end.map((each) => each.id));
+  const all = [...end];
+  for (const each of added) if (!known.has(each.id) && each.parent_id === (all.at(-1)?.id ?? null)) all.push(each);
+  return all;
+}
+
 /** Chunks with further messages: in the last chunk, unless it has a page of them. */
 function withHead(chunks: Chunk[], head: Message[]): Chunk[] {
   const last = chunks.at(-1);
@@ -60,7 +68,8 @@ export async function pathOf(message: Message, leaves: readonly Branch[], read: 
   const searched = new Set<string>();
   for (const leaf of leaves) {
     // two paths through one segment have the same messages in it: one of them is searched
-    const segment = leaf.path.find((each) => each.until_seq === null || each.until_seq >= seq)?.segment;
+    const part = leaf.path.find((each) => each.until_seq === null || each.until_seq >= seq);
+    const segment = leaf.path.length === 0 ? leaf.message_id : part?.segment;
     if (segment === undefined || searched.has(segment)) continue;
     searched.add(segment);
     const chunks: Chunk[] = [];

@@ -193,6 +193,7 @@ function RunHead({ message, selected }: { message: Message; selected: boolean })
   const model = useModel();
   const id = message.run_id as string;
   const run = model.runs.value.get(id);
+  useEffect(() => model.want(id), [model, id]);
   const status = run?.status ?? message.run_status ?? "completed";
   return (
     <div class={`run-head${selected ? " selected" : ""}`} id={`r-${id}`}>
