@@ -128,9 +128,9 @@ async def test_what_other_people_change_is_seen(site: Site) -> None:
     await page.clock.install()
     await site.open(page, "threads/t")
     await expect(page.get_by_role("treeitem")).to_have_count(1)
-    await site.client.store_message("t", "stored by somebody")
+    stored = await site.client.store_message("t", "stored by somebody")
     await site.client.update_thread("t", title="a new title")
-    await site.client.fork("t", "t2")
+    await site.client.fork("t", "t2", at_message_id=stored.id)
     await page.clock.run_for(11_000)
     await expect(page.get_by_role("article").last).to_contain_text("stored by somebody")
     await expect(page.get_by_role("heading", level=1)).to_have_text("a new title")
@@ -162,20 +162,21 @@ async def test_a_failed_reading_is_repeated(site: Site) -> None:
     pattern = "**/v1/threads/t/messages?**"
     async with working(site.operator, App({"speaker": speaker})):
         await site.client.enqueue("t", "hello", "r", agent="speaker")
-        other = await site.client.enqueue("t", "other", "other", queue="idle", parallel=True)
+        others = [await site.client.enqueue("t", "other", f"other{n}", queue="idle", parallel=True) for n in range(2)]
         await site.running("t", "r", messages=1)
         page = await site.person("threads/t")
         await expect(page.get_by_label("user message")).to_contain_text("hello")
         await expect(page.get_by_title("live")).to_be_visible()
         await page.wait_for_timeout(500)
         await page.route(pattern, answer)
-        await other.cancel()
+        await others[0].cancel()
         await held.wait()
         speak.set()
         spoken = page.get_by_label("assistant message", exact=True)
         await expect(spoken).to_have_text(re.compile("spoken"))
-        async with page.expect_request_failed(lambda request: "/messages?" in request.url):
+        async with page.expect_event("requestfailed", lambda request: "/messages?" in request.url):
             added.set()
+            await others[1].cancel()
         async with page.expect_request(lambda request: "/messages?" in request.url, timeout=10_000):
             assert await spoken.count() == 1
         await site.client.handle("t", "r").cancel()
