@@ -192,7 +192,12 @@ async def test_the_head_of_very_many_branches_is_in_the_tree(site: Site) -> None
         asked.append(route.request.url)
         leaf = {"depth": 1, "run_id": None, "run_status": None, "head": False, "trunk": False, "labels": []}
         made = [
-            {**leaf, "message_id": f"m{len(asked)}-{n}", "created_at": "2026-01-01T00:00:00Z", "path": [{"segment": f"s{n}", "until_seq": None}]}
+            {
+                **leaf,
+                "message_id": f"m{len(asked)}-{n}",
+                "created_at": "2026-01-01T00:00:00Z",
+                "path": [{"segment": f"s{n}", "until_seq": None}],
+            }
             for n in range(1000)
         ]
         await route.fulfill(json={"items": made, "next": "more"})
