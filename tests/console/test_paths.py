@@ -153,7 +153,8 @@ async def test_a_failed_reading_is_repeated(site: Site) -> None:
 
     async def answer(route: Route) -> None:
         if held.is_set():
-            return await route.abort()
+            await route.abort()
+            return
         held.set()
         reply = await route.fetch()
         await added.wait()
