@@ -71,17 +71,17 @@ export function Playground() {
       {compared && <Diff sides={[{ thread, leaf }, { thread: other, leaf: otherLeaf }]} />}
       {/* behind the differences the sides stay, with what somebody has typed */}
       <div class={`sides${other === null ? "" : " two"}${compared ? " gone" : ""}`}>
-        <Side key={`left ${thread} ${leaf}`} id={thread} leaf={leaf} agent={agent} onSent={() => setQuery({ leaf: null })} />
+        <Side key={`left ${thread} ${leaf}`} id={thread} parameter="leaf" leaf={leaf} agent={agent} onSent={() => setQuery({ leaf: null })} />
         {other !== null && (
-          <Side key={`right ${other} ${otherLeaf}`} id={other} leaf={otherLeaf} agent={agent} onSent={() => setQuery({ other_leaf: null })} />
+          <Side key={`right ${other} ${otherLeaf}`} id={other} parameter="other_leaf" leaf={otherLeaf} agent={agent} onSent={() => setQuery({ other_leaf: null })} />
         )}
       </div>
     </section>
   );
 }
 
-function Side({ id, leaf, agent, onSent }: { id: string; leaf: string | null; agent: string; onSent: () => void }) {
-  const model = useMemo(() => new ThreadModel(id), [id]);
+function Side({ id, parameter, leaf, agent, onSent }: { id: string; parameter: "leaf" | "other_leaf"; leaf: string | null; agent: string; onSent: () => void }) {
+  const model = useMemo(() => new ThreadModel(id, parameter), [id]);
   useEffect(() => {
     void model.open(leaf);
     return () => model.close();

@@ -2,21 +2,21 @@
 
 import { at, post } from "../api";
 import { count } from "../format";
-import { go, href, setQuery, staying } from "../router";
+import { go, href, staying } from "../router";
 import { textOf } from "../runs";
 import type { Message, Part, Run, Thread } from "../types";
 import { ask, attempt, note } from "../ui/dialog";
 import type { ThreadModel } from "./model";
 
-function selected(model: ThreadModel): Message | undefined {
+/** The id of the selected message, which need not be shown; without one that of the end of the path. */
+function selected(model: ThreadModel): string | undefined {
   const selection = model.selection.value;
-  const shown = model.messages.value;
-  return (selection?.kind === "message" ? shown.find((each) => each.id === selection.id) : undefined) ?? shown.at(-1);
+  return selection?.kind === "message" ? selection.id : model.messages.value.at(-1)?.id;
 }
 
 /** Fork at a message, by default the selected one, else the end of the path. */
-export function askFork(model: ThreadModel, message: Message | undefined = selected(model)): void {
-  if (!message) return;
+export function askFork(model: ThreadModel, message: string | undefined = selected(model)): void {
+  if (message === undefined) return;
   ask({
     title: "Fork here",
     body: <p>The new thread shows the messages up to this one. No message is copied, and this thread stays as it is.</p>,
@@ -24,7 +24,7 @@ export function askFork(model: ThreadModel, message: Message | undefined = selec
     input: { label: "First prompt of the fork (optional)", value: "", multiline: true, optional: true },
     act: async (text, { key, signal }) => {
       const stays = staying();
-      const body = { at_message_id: message.id, ...(text.trim() ? { message: text } : {}) };
+      const body = { at_message_id: message, ...(text.trim() ? { message: text } : {}) };
       const made = await post<{ thread: Thread }>(at.thread(model.id, "fork"), body, {}, key);
       note("Forked");
       if (stays() && !signal.aborted) go(href(["threads", made.thread.thread_id]));
@@ -33,15 +33,15 @@ export function askFork(model: ThreadModel, message: Message | undefined = selec
 }
 
 /** Answer again, on a branch of its own, and show that branch. */
-export function askRegenerate(model: ThreadModel, message: Message | undefined = selected(model)): void {
-  const id = message?.role === "tool" ? undefined : message?.id;
+export function askRegenerate(model: ThreadModel, message: string | undefined = selected(model)): void {
+  if (message === undefined) return;
   ask({
     title: "Answer again?",
     body: <p>A run answers on a new branch. The answer that is there stays.</p>,
     confirm: "Answer again",
     act: async (_, { key, signal }) => {
       const stays = staying();
-      await post<Run>(at.thread(model.id, "regenerate"), { message_id: id ?? null }, {}, key);
+      await post<Run>(at.thread(model.id, "regenerate"), { message_id: message }, {}, key);
       note("Answering again, on a new branch");
       if (stays() && !signal.aborted) showHead(model);
     },
@@ -78,7 +78,7 @@ function withText(parts: Part[], text: string): Part[] {
 
 /** Follow the head, which a new branch becomes. */
 export function showHead(model: ThreadModel): void {
-  setQuery({ leaf: null, message: null, run: null, request: null });
+  model.to(null, true);
   if (model.leaf.value !== null) void model.show(null);
   else model.reloadSoon(100);
 }

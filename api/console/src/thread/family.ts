@@ -1,17 +1,21 @@
 /** The family of a thread: ancestors and forks, their leaves, and the candidates of fan-outs. Each is read when its row is in sight. */
 
-import { signal } from "@preact/signals";
+import { batch, signal } from "@preact/signals";
 import { at, gather, get } from "../api";
 import { brief, count } from "../format";
 import type { Branch, Candidate, FanOutProgress, Lineage, Page, Run, Thread } from "../types";
 import { ends } from "./lanes";
+import { Reads } from "./reads";
 
 const LEAVES = 200;
 const MOST_LEAVES = 2000;
 const MOST_FORKS = 2000;
 const CANDIDATES = 20;
-const AT_ONCE = 6;
 const MOST_NAME = 40;
+/** Fewest milliseconds between two readings of a page of leaves again. */
+const BETWEEN = 1000;
+/** Threads in sight whose leaves are read again at once. */
+const REFRESHED = 4;
 /** Milliseconds within which the ends of several candidates are one reason to read. */
 const TOGETHER = 300;
 
@@ -32,14 +36,18 @@ export class FamilyModel {
   /** Sentences about what the tree does not show, by what was read. */
   readonly bounds = signal<ReadonlyMap<string, string>>(new Map());
 
-  private asked = new Set<string>();
-  private queue: (() => Promise<unknown>)[] = [];
-  private working = 0;
+  private reads = new Reads();
+  /** When the leaves of a thread were read last, in milliseconds. */
+  private readAt = new Map<string, number>();
+  private timers = new Map<string, number>();
+  /** How many rows of a thread are in sight. */
+  private inSight = new Map<string, number>();
   /** Fan-outs that are about to be read again. */
   private waiting = new Set<string>();
 
   /** Read what surrounds a thread. */
   async open(id: string, signal: AbortSignal): Promise<void> {
+    this.reads.mark(id);
     try {
       const lineage = await get<Lineage>(at.thread(id, "lineage"), { limit: 200 }, signal);
       const far = lineage.next_ancestor;
@@ -47,23 +55,70 @@ export class FamilyModel {
       const above = lineage.ancestors.filter((each) => each.deleted_at === null).reverse();
       this.add([...above, lineage.thread, ...lineage.children]);
       for (const each of above) this.want(each.thread_id);
-      this.asked.add(id);
-      if (lineage.next_children !== null) this.once(`forks ${id}`, () => this.readForks(id));
+      if (lineage.next_children !== null) this.reads.once(`forks ${id}`, () => this.readForks(id));
     } catch {
       // the thread itself is shown
     }
   }
 
   async readLeaves(thread: string): Promise<void> {
+    const begun = performance.now();
+    this.readAt.set(thread, begun);
     const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES);
+    if (this.readAt.get(thread) !== begun) return; // a later reading is under way
     const words = `Only the first ${count(found.items.length, "branch", "branches")} of ${brief(thread, MOST_NAME)} are shown.`;
-    this.bound(`branches ${thread}`, found.next === null ? null : words);
-    this.branches.value = new Map(this.branches.value).set(thread, ends(found.items));
+    batch(() => {
+      this.bound(`branches ${thread}`, found.next === null ? null : words);
+      this.branches.value = new Map(this.branches.value).set(thread, ends(found.items));
+    });
+  }
+
+  /** Whether the thread has more leaves than were read. */
+  hasMoreLeaves(thread: string): boolean {
+    return this.bounds.value.has(`branches ${thread}`);
+  }
+
+  /** Read the leaves of a thread again: at most once a second, and less often the more pages they have. */
+  async refreshLeaves(thread: string): Promise<void> {
+    const pages = Math.ceil((this.branches.value.get(thread)?.length ?? 0) / LEAVES) || 1;
+    const due = (this.readAt.get(thread) ?? -Infinity) + pages * BETWEEN - performance.now();
+    if (due <= 0) return this.readLeaves(thread);
+    if (this.timers.has(thread)) return;
+    const read = (): void => {
+      this.timers.delete(thread);
+      if (!document.hidden) void this.readLeaves(thread).catch(() => undefined);
+    };
+    this.timers.set(thread, window.setTimeout(read, due));
+  }
+
+  close(): void {
+    for (const timer of this.timers.values()) clearTimeout(timer);
+    this.timers.clear();
+  }
+
+  /** Read a family again that is shown: its threads, and the leaves of some of those in sight, the oldest reading first. */
+  async refresh(id: string, signal: AbortSignal): Promise<void> {
+    await this.open(id, signal);
+    for (const each of this.inSight.keys()) this.want(each); // those that failed
+    const age = (thread: string): number => this.readAt.get(thread) ?? Infinity;
+    const stale = [...this.inSight.keys()].filter((each) => each !== id).sort((a, b) => age(a) - age(b));
+    for (const each of stale.slice(0, REFRESHED)) await this.readLeaves(each).catch(() => undefined);
+  }
+
+  /** Read the leaves and forks of a thread, a row of which is in sight until the returned function is called. */
+  look(thread: string): () => void {
+    this.want(thread);
+    this.inSight.set(thread, (this.inSight.get(thread) ?? 0) + 1);
+    return () => {
+      const left = (this.inSight.get(thread) ?? 1) - 1;
+      if (left > 0) this.inSight.set(thread, left);
+      else this.inSight.delete(thread);
+    };
   }
 
   /** Read the leaves and forks of a thread. */
   want(thread: string): void {
-    this.once(thread, () => Promise.all([this.readLeaves(thread), this.readForks(thread)]));
+    this.reads.once(thread, () => Promise.all([this.readLeaves(thread), this.readForks(thread)]));
   }
 
   private async readForks(thread: string): Promise<void> {
@@ -84,7 +139,7 @@ export class FamilyModel {
 
   /** Read the first candidates of a fan-out. */
   wantFanOut(job: Run): void {
-    this.once(`job ${job.run_id}`, () => this.readFanOut(job.thread_id, job.run_id));
+    this.reads.once(`job ${job.run_id}`, () => this.readFanOut(job.thread_id, job.run_id));
   }
 
   /** Read a fan-out again of which something has ended, if it was read before. */
@@ -123,20 +178,6 @@ export class FamilyModel {
 
   private set(run: string, found: FanOut): void {
     this.fanOuts.value = new Map(this.fanOuts.value).set(run, found);
-  }
-
-  private once(name: string, read: () => Promise<unknown>): void {
-    if (this.asked.has(name)) return;
-    this.asked.add(name);
-    this.queue.push(read);
-    void this.work();
-  }
-
-  private async work(): Promise<void> {
-    if (this.working >= AT_ONCE) return;
-    this.working += 1;
-    for (let next = this.queue.shift(); next !== undefined; next = this.queue.shift()) await next().catch(() => undefined);
-    this.working -= 1;
   }
 
   /** Add threads, every thread after its parent. */

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { at, get } from "../api";
 import { clock, count, money, moment, seconds, tokens } from "../format";
-import { href } from "../router";
+import { href, place } from "../router";
 import { RequestDetail } from "../pages/inbox";
 import { isLive } from "../runs";
 import { can } from "../session";
@@ -233,6 +233,7 @@ function Attempts({ attempts }: { attempts: Attempt[] }) {
 
 function MessageInspector({ id }: { id: string }) {
   const model = useModel();
+  const leaf = place.value.query.get("leaf");
   const shown = model.messages.value.find((each) => each.id === id);
   const found = useLive<Message>(`${model.id} ${id}`, (signal) => get<Message>(at.thread(model.id, "messages", id), {}, signal), 0);
   const message = found.value ?? shown;
@@ -248,10 +249,10 @@ function MessageInspector({ id }: { id: string }) {
         <Field name="Id"><code>{message.id}</code></Field>
         <Field name="Number">{message.seq}</Field>
         <Field name="Parent">
-          {message.parent_id ? <a href={href(["threads", model.id], { message: message.parent_id })}><Id value={message.parent_id} /></a> : "none"}
+          {message.parent_id ? <a href={href(["threads", model.id], { leaf, message: message.parent_id })}><Id value={message.parent_id} /></a> : "none"}
         </Field>
         <Field name="Run">
-          {message.run_id ? <a href={href(["threads", model.id], { run: message.run_id })}><Id value={message.run_id} /></a> : "stored without a run"}
+          {message.run_id ? <a href={href(["threads", model.id], { leaf, run: message.run_id })}><Id value={message.run_id} /></a> : "stored without a run"}
         </Field>
         <Field name="Stored">{moment(message.created_at)}</Field>
         {message.usage && (

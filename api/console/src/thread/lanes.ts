@@ -3,7 +3,7 @@
  * segment belongs to the first leaf that goes through it, and a later leaf hangs on the owner of its last owned segment.
  */
 
-import type { Branch, Candidate, Run, Thread } from "../types";
+import type { Branch, Candidate, Message, Run, Thread } from "../types";
 import type { FanOut } from "./family";
 
 export interface Node {
@@ -129,6 +129,7 @@ export interface Fork {
 
 /** Where the other leaves of a thread part from a path, the first fork first. */
 export function forksOf(path: Branch, leaves: readonly Branch[]): Fork[] {
+  if (path.path.length === 0) return []; // nobody knows where it parts from others
   const found = new Map<number, Map<string, Branch>>();
   for (const other of leaves) {
     if (other.message_id === path.message_id) continue;
@@ -143,6 +144,12 @@ export function forksOf(path: Branch, leaves: readonly Branch[]): Fork[] {
     if (!before || other.head || (!before.head && other.created_at > before.created_at)) at.set(next, other);
   }
   return [...found].map(([seq, others]) => ({ seq, leaves: [...others.values()] })).sort((a, b) => a.seq - b.seq);
+}
+
+/** The branch that ends with the newest message of the head, of which nothing but this message is known. */
+export function headOf(last: Message): Branch {
+  const { id, seq, created_at, run_id, run_status } = last;
+  return { message_id: id, depth: seq ?? 0, created_at: created_at ?? "", run_id, run_status, head: true, trunk: false, labels: [], path: [] };
 }
 
 /** The leaves without those that a run under way goes on from: its last message is a leaf, too. */

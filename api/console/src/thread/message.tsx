@@ -82,8 +82,8 @@ function Actions({ message }: { message: Message }) {
       {can("write") && (
         <>
           {message.role === "user" && <Button kind="quiet" icon="edit" label="Edit and resend" onClick={() => askEdit(model, message)} />}
-          {message.role === "assistant" && <Button kind="quiet" icon="again" label="Regenerate" onClick={() => askRegenerate(model, message)} />}
-          <Button kind="quiet" icon="fork" label="Fork here" onClick={() => askFork(model, message)} />
+          {message.role === "assistant" && <Button kind="quiet" icon="again" label="Regenerate" onClick={() => askRegenerate(model, message.id)} />}
+          <Button kind="quiet" icon="fork" label="Fork here" onClick={() => askFork(model, message.id)} />
         </>
       )}
       <Button kind="quiet" icon="link" label="Select, and link to this message" onClick={() => select({ kind: "message", id: message.id })} />

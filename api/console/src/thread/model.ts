@@ -5,12 +5,13 @@ import { ApiError, at, get } from "../api";
 import { brief } from "../format";
 import { place, setQuery } from "../router";
 import { ENDS, follow } from "../sse";
-import type { Attempt, Branch, HitlRequest, Message, Page, Run, RunEvent, Thread } from "../types";
-import { readAttempts } from "./attempts";
+import type { Branch, Message, Page, RunEvent, Thread } from "../types";
 import { FamilyModel } from "./family";
-import { build, forksOf } from "./lanes";
+import { build, forksOf, headOf } from "./lanes";
 import { after, NOTHING, Seen, settled } from "./live";
-import { type Chunk, PAGE, resultsOf, withEnd } from "./path";
+import { type Chunk, type Found, PAGE, pathOf, resultsOf, withAdded, withEnd } from "./path";
+import { Repeated } from "./repeated";
+import { ThreadRuns } from "./runs";
 import { isLive } from "../runs";
 import { note } from "../ui/dialog";
 
@@ -24,15 +25,19 @@ function selectionOf(query: URLSearchParams): Selection | null {
   return null;
 }
 
-/** Stands for the message at the end of the thread. */
-export const HEAD = "";
-/** The newest runs of the thread, and its oldest pending requests, that are read. */
-export const RUNS = 100;
-const REQUESTS = 50;
-/** Fewest milliseconds from one reading of the end of the path to the next. */
-const BETWEEN = 200;
+/** Most pages that are read to find the path of a message. */
+const MOST_SEARCHED = 20;
+/** The same if somebody asks for the end of the path. */
+const MOST_SEARCHED_FOR_END = 200;
 
-export class ThreadModel {
+/** What a link names: the end of a path, and a message or run on it. */
+export interface Target {
+  leaf: string | null;
+  message: string | null;
+  run: string | null;
+}
+
+export class ThreadModel extends ThreadRuns {
   readonly thread = signal<Thread | null>(null);
   /** Why the thread cannot be shown: the API's answer that there is none. */
   readonly error = signal<ApiError | null>(null);
@@ -44,12 +49,6 @@ export class ThreadModel {
   readonly chunks = signal<Chunk[]>([]);
   readonly loading = signal(true);
   readonly older = signal<string | null>(null);
-  readonly runs = signal<ReadonlyMap<string, Run>>(new Map());
-  readonly attempts = signal<ReadonlyMap<string, Attempt[]>>(new Map());
-  readonly requests = signal<HitlRequest[]>([]);
-  /** Whether the thread has more runs, or more pending requests, than were read. */
-  readonly moreRuns = signal(false);
-  readonly moreRequests = signal(false);
   readonly writing = signal(NOTHING);
   readonly selection = computed(() => selectionOf(place.value.query));
   readonly gaps = signal(0);
@@ -58,26 +57,28 @@ export class ThreadModel {
   readonly messages = computed(() => this.chunks.value.flatMap((chunk) => chunk.messages));
   readonly results = computed(() => resultsOf(this.messages.value));
   readonly beside = computed(() => new Set(this.results.value.values()));
-  readonly leaves = computed(() => this.family.branches.value.get(this.id) ?? []);
+  /** The leaves of the thread. Of very many not all are read: then the head, which is among the newest, is that of the path. */
+  readonly leaves = computed(() => {
+    const known = this.family.branches.value.get(this.id) ?? [];
+    const last = this.leaf.value === null ? this.messages.value.at(-1) : undefined;
+    const lacks = last !== undefined && this.family.hasMoreLeaves(this.id) && !known.some((each) => each.head);
+    return lacks ? [...known, headOf(last)] : known;
+  });
   readonly path = computed<Branch | null>(() => {
     const found = this.leaves.value.find((each) => (this.leaf.value === null ? each.head : each.message_id === this.leaf.value));
     const last = this.messages.value.at(-1)?.id;
     return found ?? this.leaves.value.find((each) => each.message_id === last) ?? null;
   });
-  readonly forks = computed(() => (this.path.value ? forksOf(this.path.value, this.leaves.value) : []));
-  readonly jobs = computed(() => [...this.runs.value.values()].filter((each) => each.kind === "fork_many" || each.kind === "fork_once"));
-  readonly tree = computed(() => build(this.family.threads.value, this.family.branches.value, this.jobs.value, this.family.fanOuts.value));
-  /** How many prompts wait behind a message, or behind the head. */
-  readonly queued = computed(() => {
-    const found = new Map<string, number>();
-    for (const run of this.live.value) {
-      if (run.status !== "queued" || run.kind !== "prompt") continue;
-      const behind = run.parent_id ?? HEAD;
-      found.set(behind, (found.get(behind) ?? 0) + 1);
-    }
-    return found;
+  /** Whether the path was chosen by a message that other messages follow. */
+  readonly cut = computed(() => {
+    const last = this.messages.value.at(-1);
+    const writing = last?.run_status === "running" || last?.run_status === "suspended";
+    return this.leaf.value !== null && last !== undefined && !writing && this.leaves.value.length > 0 && this.path.value === null;
   });
-  readonly live = computed(() => [...this.runs.value.values()].filter(isLive).reverse());
+  /** Counts the messages to which the page was led. */
+  readonly revealed = signal(0);
+  readonly forks = computed(() => (this.path.value ? forksOf(this.path.value, this.leaves.value) : []));
+  readonly tree = computed(() => build(this.family.threads.value, new Map(this.family.branches.value).set(this.id, this.leaves.value), this.jobs.value, this.family.fanOuts.value));
   /** Prompts that ended without an answer after the newest run of the head, newest first: no message of theirs is on its path. */
   readonly unanswered = computed(() => {
     if (this.leaf.value !== null) return [];
@@ -92,14 +93,23 @@ export class ThreadModel {
   private generation = 0;
   /** Counts the paths that were chosen: what was read for another one is not shown. */
   private paths = 0;
+  /** The path that the place named last. The shown one may have grown since. */
+  private named: string | null = null;
   private seen = new Seen();
-  private timer = 0;
-  private due = 0;
-  private reloaded = -BETWEEN;
-  private reloading = false;
-  private again = false;
+  private readonly repeated = new Repeated(() => this.reload());
 
-  constructor(public id: string) {}
+  /** `parameter`: the part of the query of the place that names the path. */
+  constructor(
+    id: string,
+    private parameter: "leaf" | "other_leaf" = "leaf",
+  ) {
+    super(id);
+  }
+
+  /** Change the place so that it names a path. */
+  to(leaf: string | null, replace = false): void {
+    setQuery({ [this.parameter]: leaf, message: null, run: null, request: null }, replace);
+  }
 
   /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. */
   async open(leaf: string | null): Promise<void> {
@@ -112,8 +122,7 @@ export class ThreadModel {
       path = this.choose(leaf);
       this.error.value = null;
       this.writing.value = NOTHING;
-      this.runs.value = new Map();
-      this.requests.value = [];
+      this.clear();
       this.gaps.value = 0;
     });
     this.seen = new Seen();
@@ -122,10 +131,7 @@ export class ThreadModel {
     if (own !== this.generation) return;
     const [missing] = reasons;
     if (path === this.paths) this.loading.value = false;
-    if (missing instanceof ApiError && missing.status === 404) {
-      this.error.value = missing;
-      return;
-    }
+    if (missing instanceof ApiError && missing.status === 404) return;
     if (path === this.paths) this.failure.value = reasons.find((each) => each !== null) ?? null;
     void this.family.open(this.id, signal);
     void follow(at.thread(this.id, "stream"), signal, (event) => this.hear(event), {
@@ -140,12 +146,13 @@ export class ThreadModel {
   close(): void {
     this.generation += 1;
     this.over.abort();
-    clearTimeout(this.timer);
-    this.timer = 0;
+    this.family.close();
+    this.repeated.stop();
   }
 
   /** Choose a path, of which nothing is read yet. Returns its number. */
   private choose(leaf: string | null): number {
+    this.named = leaf;
     batch(() => {
       this.leaf.value = leaf;
       this.chunks.value = [];
@@ -168,17 +175,57 @@ export class ThreadModel {
     }
   }
 
-  /** Lead to a path with a message or a run, if the shown path has neither: the path that ends there. */
-  async reveal(message: string | null, run: string | null): Promise<void> {
-    if (this.error.value !== null) return;
-    const own = this.generation;
+  /** Show what a link names. A link without a path leads to the branch that has its message or run. */
+  async visit({ leaf, message, run }: Target): Promise<void> {
+    if (leaf !== this.named) await this.show(leaf);
+    const path = this.paths;
+    if (this.error.value !== null || leaf !== this.named) return;
     const shown = this.messages.value;
-    let end: string | undefined;
-    if (message !== null) end = shown.some((each) => each.id === message) ? undefined : message;
-    else if (run !== null && !shown.some((each) => each.run_id === run)) {
-      end = this.leaves.value.find((each) => each.run_id === run)?.message_id ?? (await this.lastMessage(run));
+    if (message === null ? run === null || shown.some((each) => each.run_id === run) : shown.some((each) => each.id === message)) return;
+    const end = message ?? (await this.lastMessage(run as string));
+    if (end !== undefined && path === this.paths) await this.reveal(end, MOST_SEARCHED);
+  }
+
+  /** Show the end of a path that was chosen by a message before it. */
+  async showEnd(): Promise<void> {
+    const leaf = this.leaf.value;
+    if (leaf === null) return;
+    await this.reveal(leaf, MOST_SEARCHED_FOR_END);
+    if (leaf === this.leaf.value) note("The end of this path is far from here. The tree has all branches.", true);
+  }
+
+  /** Show the branch that has a message, from the message to its end. If it is not found, the path ends with the message. */
+  private async reveal(id: string, most: number): Promise<void> {
+    const path = this.paths;
+    const current = this.path.value;
+    // the shown path first, then the head, then the newest
+    const order = (each: Branch): number => (each.message_id === id ? 3 : each === current ? 2 : each.head ? 1 : 0);
+    const leaves = [...this.leaves.value].sort((a, b) => order(b) - order(a) || (a.created_at < b.created_at ? 1 : -1));
+    let found: Found | null = null;
+    try {
+      const message = await get<Message>(at.thread(this.id, "messages", id), {}, this.over.signal);
+      const all = leaves.filter((each) => each.depth > 0);
+      found = await pathOf(message, all, (leaf, cursor) => this.page(leaf, cursor), most);
+    } catch {
+      return; // the inspector says that there is no such message
     }
-    if (end !== undefined && own === this.generation) setQuery({ leaf: end });
+    if (path !== this.paths) return;
+    const end = found === null ? id : found.leaf.head ? null : found.leaf.message_id;
+    if (found === null && this.named === id) return;
+    if (found === null) await this.show(end);
+    else {
+      const { chunks, older } = found;
+      batch(() => {
+        this.choose(end);
+        this.chunks.value = chunks;
+        this.older.value = older;
+        this.loading.value = false;
+      });
+      this.reloadSoon(0);
+    }
+    if (end !== this.named) return;
+    this.revealed.value += 1;
+    setQuery({ [this.parameter]: end });
   }
 
   private async lastMessage(run: string): Promise<string | undefined> {
@@ -240,36 +287,20 @@ export class ThreadModel {
   }
 
   private async readThread(own: number): Promise<void> {
-    const thread = await get<Thread>(at.thread(this.id), {}, this.over.signal);
+    let thread: Thread;
+    try {
+      thread = await get<Thread>(at.thread(this.id), {}, this.over.signal);
+    } catch (error) {
+      if (own === this.generation && error instanceof ApiError && error.status === 404) this.lose(error);
+      throw error;
+    }
     if (own !== this.generation) return;
     this.thread.value = thread;
     this.family.add([thread]);
   }
 
-  private async readRuns(own: number): Promise<void> {
-    const [page, requests] = await Promise.all([
-      get<Page<Run>>(at.thread(this.id, "runs"), { limit: RUNS }, this.over.signal),
-      get<Page<HitlRequest>>("v1/requests", { thread_id: this.id, limit: REQUESTS }, this.over.signal),
-    ]);
-    if (own !== this.generation) return;
-    batch(() => {
-      this.runs.value = new Map(page.items.map((run) => [run.run_id, run]));
-      this.requests.value = requests.items;
-      this.moreRuns.value = page.next !== null;
-      this.moreRequests.value = requests.next !== null;
-    });
-    for (const run of page.items) if (run.attempt > 1) void this.readAttempts(run);
-  }
-
-  async readAttempts(run: Run): Promise<void> {
-    const known = this.attempts.value.get(run.run_id);
-    if (known && known.length === run.attempt && known.at(-1)?.outcome !== "running") return;
-    try {
-      const { items } = await readAttempts(run.thread_id, run.run_id);
-      this.attempts.value = new Map(this.attempts.value).set(run.run_id, items);
-    } catch {
-      // the inspector reports it
-    }
+  private readRuns(own: number): Promise<void> {
+    return this.read(this.over.signal, () => own === this.generation);
   }
 
   private hear(event: RunEvent): void {
@@ -297,47 +328,42 @@ export class ThreadModel {
 
   /** Read the end of the path, the runs and the leaves again, at the earliest of the times that were asked for. */
   reloadSoon(milliseconds: number): void {
-    const now = performance.now();
-    const due = Math.max(now + milliseconds, this.reloaded + BETWEEN);
-    if (this.timer !== 0 && this.due <= due) return;
-    clearTimeout(this.timer);
-    this.due = due;
-    this.timer = window.setTimeout(() => {
-      this.timer = 0;
-      void this.reload();
-    }, due - now);
+    this.repeated.soon(milliseconds);
   }
 
-  async reload(): Promise<void> {
-    if (this.reloading) {
-      this.again = true;
-      return;
-    }
-    this.reloading = true;
-    this.reloaded = performance.now();
+  /** Read again what other people may have changed, and the stream does not tell. */
+  async refresh(): Promise<void> {
+    if (this.error.value !== null || this.loading.value) return;
+    await Promise.all([this.repeated.now(), this.family.refresh(this.id, this.over.signal)]);
+  }
+
+  /** Show that there is no such thread, and follow it no longer. */
+  private lose(error: ApiError): void {
+    this.error.value = error;
+    this.over.abort();
+  }
+
+  private async reload(): Promise<void> {
     const own = this.generation;
     const path = this.paths;
     const before = this.writing.value;
     try {
-      await Promise.all([this.readEnd(path), this.readRuns(own), this.family.readLeaves(this.id), this.readThread(own)]);
-      if (own === this.generation) this.writing.value = settled(this.writing.value, before, this.messages.value, this.runs.value);
-      if (path === this.paths) this.failure.value = null;
-    } catch {
-      // the next event reads again
-    } finally {
-      this.reloading = false;
+      await Promise.all([this.readEnd(path), this.readRuns(own), this.family.refreshLeaves(this.id), this.readThread(own)]);
+    } catch (error) {
+      if (own === this.generation && this.error.value === null) throw error;
+      return;
     }
-    if (this.again) {
-      this.again = false;
-      await this.reload();
-    }
+    if (own === this.generation) this.writing.value = settled(this.writing.value, before, this.messages.value, this.runs.value);
+    if (path === this.paths) this.failure.value = null;
   }
 
   private async readEnd(path: number): Promise<void> {
     const leaf = this.leaf.value;
+    const before = new Set(this.messages.value.map((each) => each.id));
     const page = await this.page(leaf, null);
     if (path !== this.paths || leaf !== this.leaf.value) return;
-    const chunks = withEnd(this.chunks.value, page.items.reverse());
+    const added = this.messages.value.filter((each) => !before.has(each.id));
+    const chunks = withEnd(this.chunks.value, withAdded(page.items.reverse(), added));
     batch(() => {
       if (chunks.length === 1) this.older.value = page.next;
       this.chunks.value = chunks;

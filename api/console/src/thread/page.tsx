@@ -11,13 +11,17 @@ import { Button, Empty, Tabs } from "../ui/bits";
 import { ask, note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
+import { useWhileActive } from "../ui/live";
 import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
-import { ThreadModel, type Selection } from "./model";
+import { ThreadModel, type Selection, type Target } from "./model";
 import { Transcript } from "./transcript";
 import { Tree } from "./tree";
 import { Waterfall } from "./waterfall";
+
+/** Milliseconds between two readings of what the stream of the thread does not tell. */
+const REFRESH = 10_000;
 
 const Model = createContext<ThreadModel | null>(null);
 
@@ -36,17 +40,18 @@ export function ThreadPage({ id }: { id: string }) {
   const model = useMemo(() => new ThreadModel(id), [id]);
   const filter = useRef<HTMLInputElement>(null);
   const [pane, setPane] = useState<"tree" | "path" | "details">("path");
-  const query = place.value.query;
+  const { leaf, message, run } = targetOf(place.value.query);
   useEffect(() => {
-    void model.open(query.get("leaf")).then(() => void model.reveal(query.get("message"), query.get("run")));
+    // the person may have gone to another path while it was read
+    void model.open(leaf).then(() => void model.visit(targetOf(place.value.query)));
     return () => model.close();
   }, [model]);
-  const leaf = query.get("leaf");
+  useWhileActive(() => void model.refresh(), REFRESH);
   const first = useRef(true);
   useEffect(() => {
     if (first.current) first.current = false;
-    else if (leaf !== model.leaf.value) void model.show(leaf);
-  }, [leaf]);
+    else void model.visit({ leaf, message, run });
+  }, [leaf, message, run]);
   useKeys({
     "/": () => {
       filter.current?.focus();
@@ -89,6 +94,10 @@ export function ThreadPage({ id }: { id: string }) {
       </section>
     </Model.Provider>
   );
+}
+
+function targetOf(query: URLSearchParams): Target {
+  return { leaf: query.get("leaf"), message: query.get("message"), run: query.get("run") };
 }
 
 function step(model: ThreadModel, by: number): void {

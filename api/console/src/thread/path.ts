@@ -1,6 +1,6 @@
-/** The messages of a path in chunks, and the results of its tool calls. */
+/** The messages of a path in chunks, the search for the path of a message, and the results of tool calls. */
 
-import type { Message, ToolCall, ToolResult } from "../types";
+import type { Branch, Message, Page, ToolCall, ToolResult } from "../types";
 
 export interface Chunk {
   key: string;
@@ -25,6 +25,14 @@ export function withEnd(chunks: Chunk[], end: Message[]): Chunk[] {
   return [newest];
 }
 
+/** The messages at the end of a path with those that were added while it was read. */
+export function withAdded(end: Message[], added: Message[]): Message[] {
+  const known = new Set(end.map((each) => each.id));
+  const all = [...end];
+  for (const each of added) if (!known.has(each.id) && each.parent_id === (all.at(-1)?.id ?? null)) all.push(each);
+  return all;
+}
+
 /** Chunks with further messages: in the last chunk, unless it has a page of them. */
 function withHead(chunks: Chunk[], head: Message[]): Chunk[] {
   const last = chunks.at(-1);
@@ -42,4 +50,37 @@ export function resultsOf(messages: Message[]): Map<ToolCall, ToolResult> {
     if (call && part.type === "tool_result") found.set(call, part);
   }
   return found;
+}
+
+/** The branch that a message is on, by the name of its last message, and the pages of that path from the message to its end. */
+export interface Found {
+  leaf: Branch;
+  chunks: Chunk[];
+  older: string | null;
+}
+
+/** Reads a page of the path to a message, the newest messages first. */
+export type Read = (leaf: string, cursor: string | null) => Promise<Page<Message>>;
+
+/** The branch that has a message. Null if it is not found in `most` pages. `leaves`: those that are searched first are first. */
+export async function pathOf(message: Message, leaves: readonly Branch[], read: Read, most: number): Promise<Found | null> {
+  const seq = message.seq ?? 0;
+  const searched = new Set<string>();
+  for (const leaf of leaves) {
+    // two paths through one segment have the same messages in it: one of them is searched
+    const part = leaf.path.find((each) => each.until_seq === null || each.until_seq >= seq);
+    const segment = leaf.path.length === 0 ? leaf.message_id : part?.segment;
+    if (segment === undefined || searched.has(segment)) continue;
+    searched.add(segment);
+    const chunks: Chunk[] = [];
+    let cursor: string | null = null;
+    do {
+      if (--most < 0) return null;
+      const page: Page<Message> = await read(leaf.message_id, cursor);
+      chunks.unshift({ key: cursor ?? "newest", messages: page.items.reverse() });
+      cursor = page.next;
+      if (page.items.some((each) => each.id === message.id)) return { leaf, chunks, older: cursor };
+    } while (cursor !== null && (chunks[0]?.messages[0]?.seq ?? 0) > seq);
+  }
+  return null;
 }

@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { brief, count } from "../format";
-import { go, href, setQuery } from "../router";
+import { go, href, page } from "../router";
 import { can } from "../session";
 import { isLive, promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
@@ -13,7 +13,7 @@ import { Code, LongText } from "../ui/long";
 import { cancel } from "./actions";
 import type { Fork } from "./lanes";
 import { LiveView, MessageView } from "./message";
-import type { ThreadModel } from "./model";
+import type { Selection, ThreadModel } from "./model";
 import { select, useModel } from "./page";
 import type { Chunk } from "./path";
 
@@ -37,13 +37,10 @@ export function Transcript() {
     if (stuck.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [last?.id, writing, model.requests.value, model.loading.value]);
   useEffect(() => {
-    if (selected?.kind !== "message" || model.loading.value) return;
-    const element = document.getElementById(`m-${selected.id}`);
-    if (element) {
-      stuck.current = false;
-      element.scrollIntoView({ block: "nearest" });
-    }
-  }, [selected?.id, model.loading.value]);
+    if (selected === null || model.loading.value) return;
+    if (shown.some((each) => selected.id === (selected.kind === "run" ? each.run_id : each.id))) stuck.current = false;
+    return scrollTo(selected, chunks);
+  }, [selected?.id, model.loading.value, model.revealed.value]);
 
   const scroll = (): void => {
     const element = box.current;
@@ -112,12 +109,40 @@ export function Transcript() {
       {waiting.map((run) => (
         <RunBeside key={run.run_id} run={run} />
       ))}
+      {model.cut.value && (
+        <p class="mark">
+          The path goes on after this message.
+          <Button kind="quiet" onClick={() => model.showEnd()}>
+            Show its end
+          </Button>
+        </p>
+      )}
       {ended.map((fork) => (
         <Continuations key={fork.seq} fork={fork} />
       ))}
       {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && model.unanswered.value.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
     </div>
   );
+}
+
+/** Most frames until a page of messages that comes into sight is drawn. */
+const MOST_FRAMES = 30;
+
+/** Scroll to a message or to the head of a run. Its page may be far from sight, and then holds no elements. Returns what ends this. */
+function scrollTo(selected: Selection, chunks: Chunk[]): () => void {
+  const name = `${selected.kind === "message" ? "m" : "r"}-${selected.id}`;
+  const chunk = chunks.find((each) => each.messages.some((one) => selected.id === (selected.kind === "run" ? one.run_id : one.id)));
+  let frames = 0;
+  let next = 0;
+  const step = (): void => {
+    const element = document.getElementById(name);
+    if (element) return element.scrollIntoView({ block: "nearest" });
+    if (chunk === undefined || ++frames > MOST_FRAMES) return;
+    if (frames === 1) document.getElementById(`c-${chunk.key}`)?.scrollIntoView({ block: "center" });
+    next = requestAnimationFrame(step);
+  };
+  step();
+  return () => cancelAnimationFrame(next);
 }
 
 /** Read a page of older messages. If this fails, the button stays. */
@@ -150,12 +175,12 @@ function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | und
     watch.observe(element.current);
     return () => watch.disconnect();
   }, []);
-  if (!near) return <div class="chunk" ref={element} style={{ height: `${height.current}px` }} />;
+  if (!near) return <div class="chunk" id={`c-${chunk.key}`} ref={element} style={{ height: `${height.current}px` }} />;
   const selected = model.selection.value;
   const forks = model.forks.value;
   let previous = before;
   return (
-    <div class="chunk" ref={element}>
+    <div class="chunk" id={`c-${chunk.key}`} ref={element}>
       {chunk.messages.map((message) => {
         const from = previous;
         previous = message;
@@ -179,6 +204,7 @@ function RunHead({ message, selected }: { message: Message; selected: boolean })
   const model = useModel();
   const id = message.run_id as string;
   const run = model.runs.value.get(id);
+  useEffect(() => model.want(id), [model, id]);
   const status = run?.status ?? message.run_status ?? "completed";
   return (
     <div class={`run-head${selected ? " selected" : ""}`} id={`r-${id}`}>
@@ -245,11 +271,11 @@ function Siblings({ fork }: { fork: Fork }) {
   const beside = to(-1) ?? to(1);
   return (
     <nav class="siblings" aria-label="Branches at this message">
-      <Button kind="quiet" icon="left" label="Branch before" disabled={!to(-1)} onClick={() => show(to(-1))} />
+      <Button kind="quiet" icon="left" label="Branch before" disabled={!to(-1)} onClick={() => show(model, to(-1))} />
       <span>
         {index + 1} of {all.length}
       </span>
-      <Button kind="quiet" icon="right" label="Branch after" disabled={!to(1)} onClick={() => show(to(1))} />
+      <Button kind="quiet" icon="right" label="Branch after" disabled={!to(1)} onClick={() => show(model, to(1))} />
       {own && beside && (
         <a
           class="link"
@@ -262,16 +288,17 @@ function Siblings({ fork }: { fork: Fork }) {
   );
 }
 
-function show(leaf: Branch | undefined): void {
-  if (leaf) setQuery({ leaf: leaf.head ? null : leaf.message_id, message: null, run: null }, false);
+function show(model: ThreadModel, leaf: Branch | undefined): void {
+  if (leaf) model.to(leaf.head ? null : leaf.message_id);
 }
 
 function Continuations({ fork }: { fork: Fork }) {
+  const model = useModel();
   return (
     <p class="mark">
       Other branches from here:
       {fork.leaves.slice(0, 8).map((leaf, n) => (
-        <button type="button" class="link" key={leaf.message_id} onClick={() => show(leaf)}>
+        <button type="button" class="link" key={leaf.message_id} onClick={() => show(model, leaf)}>
           {leaf.labels[0] ?? (leaf.head ? "head" : `branch ${n + 1}`)}
         </button>
       ))}
@@ -284,9 +311,8 @@ function Continuations({ fork }: { fork: Fork }) {
 function RunBeside({ run }: { run: Run }) {
   const model = useModel();
   const open = (): void => {
-    if (run.thread_id !== model.id) return go(href(["threads", run.thread_id]));
-    select({ kind: "run", id: run.run_id });
-    void model.reveal(null, run.run_id);
+    if (run.thread_id === model.id && page.value === "threads") select({ kind: "run", id: run.run_id });
+    else go(href(["threads", run.thread_id], { run: run.run_id }));
   };
   return (
     <div class="run-beside">

@@ -13,8 +13,9 @@ import { attempt } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { VirtualList } from "../ui/virtual";
 import { type Node, type Row, rows } from "./lanes";
-import { HEAD, RUNS, type ThreadModel } from "./model";
+import type { ThreadModel } from "./model";
 import { useModel } from "./page";
+import { HEAD, RUNS } from "./runs";
 
 const HEIGHT = 34;
 const STEP = 14;
@@ -141,9 +142,9 @@ function TreeRow({ row, index, current, cursor, active, open }: RowProps) {
   const { node } = row;
   const leaf = node.branch?.message_id ?? null;
   useEffect(() => {
-    model.family.want(node.thread.thread_id);
     if (leaf !== null) readWords(node.thread.thread_id, leaf);
     if (node.kind === "job" && node.run?.kind === "fork_many") model.family.wantFanOut(node.run);
+    return model.family.look(node.thread.thread_id);
   }, [node.key, leaf]);
   const trunk = node.kind === "thread" || (node.kind === "leaf" && node.branch?.trunk === true);
   const status = statusOf(node);

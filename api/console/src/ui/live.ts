@@ -18,6 +18,18 @@ export interface Live<T> {
   set: (value: T) => void;
 }
 
+/** Act every `every` milliseconds while the person is active and the page is visible. */
+export function useWhileActive(act: () => unknown, every: number): void {
+  const latest = useRef(act);
+  latest.current = act;
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden && Date.now() - active <= IDLE_AFTER) latest.current();
+    }, every);
+    return () => clearInterval(timer);
+  }, [every]);
+}
+
 /** Read a value at once, when `key` changes, and every `every` milliseconds. */
 export function useLive<T>(key: string, read: (signal: AbortSignal) => Promise<T>, every: number): Live<T> {
   const [state, setState] = useState<{ key: string; value: T | null; error: unknown; loading: boolean }>({
