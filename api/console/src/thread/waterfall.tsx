@@ -5,6 +5,7 @@ import { useEffect, useMemo } from "preact/hooks";
 import { at, get } from "../api";
 import { count, now, seconds } from "../format";
 import { isLive } from "../runs";
+import { keep, kept } from "../storage";
 import type { Timeline } from "../types";
 import { Status } from "../ui/bits";
 import { Icon } from "../ui/icons";
@@ -15,7 +16,7 @@ import { select, useModel } from "./page";
 
 /** Pixels between two rows of bars. */
 const ROW = 16;
-const shown = signal(localStorage.getItem("runyard.waterfall") !== "off");
+const shown = signal(kept("localStorage", "runyard.waterfall") !== "off");
 
 /** The run whose waterfall is shown: that of the selection, else the newest that is on the path or ended beside it. */
 export function runOf(model: ThreadModel): string | null {
@@ -45,7 +46,7 @@ export function Waterfall() {
         aria-expanded={open}
         onClick={() => {
           shown.value = !open;
-          localStorage.setItem("runyard.waterfall", shown.value ? "on" : "off");
+          keep("localStorage", "runyard.waterfall", shown.value ? "on" : "off");
         }}
       >
         <span class={`chevron${open ? " open" : ""}`}>
