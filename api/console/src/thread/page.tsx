@@ -3,7 +3,7 @@
 import { createContext } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { at, patch, remove } from "../api";
-import { count, money, tokens } from "../format";
+import { brief, count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
 import { can } from "../session";
 import type { Thread } from "../types";
@@ -14,7 +14,8 @@ import { useKeys } from "../ui/keys";
 import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
-import { ThreadModel, type Selection } from "./model";
+import { runOfEvent } from "./event_run";
+import { RUNS, ThreadModel, type Selection } from "./model";
 import { Transcript } from "./transcript";
 import { Tree } from "./tree";
 import { Waterfall } from "./waterfall";
@@ -38,7 +39,10 @@ export function ThreadPage({ id }: { id: string }) {
   const [pane, setPane] = useState<"tree" | "path" | "details">("path");
   const query = place.value.query;
   useEffect(() => {
-    void model.open(query.get("leaf")).then(() => void model.reveal(query.get("message"), query.get("run")));
+    void model.open(query.get("leaf")).then(() => {
+      void model.reveal(query.get("message"), query.get("run"));
+      void leadToEvent(model);
+    });
     return () => model.close();
   }, [model]);
   const leaf = query.get("leaf");
@@ -89,6 +93,17 @@ export function ThreadPage({ id }: { id: string }) {
       </section>
     </Model.Provider>
   );
+}
+
+/** Lead a link that names only an event to its run, or say that the run is not known. */
+async function leadToEvent(model: ThreadModel): Promise<void> {
+  const { query } = place.value;
+  const event = query.get("event");
+  if (event === null || query.has("run") || model.error.value !== null) return;
+  const run = await runOfEvent(event, [...model.runs.value.values()]).catch(() => null);
+  if (place.value.query !== query) return;
+  if (run !== null) setQuery({ run, message: null, request: null });
+  else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
 }
 
 function step(model: ThreadModel, by: number): void {
