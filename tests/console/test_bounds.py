@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Error, Page, Route, expect
 
+from runyard import Prompt
 from tests.console.conftest import Site
 
 pytestmark = pytest.mark.timeout(120)
@@ -20,8 +22,9 @@ async def endless(route: Route) -> None:
     """Answer as the API, with a further page after each page."""
     parts = urlsplit(route.request.url)
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "cursor"])
-    found = await (await route.fetch(url=urlunsplit(parts._replace(query=query)))).json()
-    await route.fulfill(json={**found, "next": "further"})
+    with suppress(Error):  # the page was left meanwhile
+        found = await (await route.fetch(url=urlunsplit(parts._replace(query=query)))).json()
+        await route.fulfill(json={**found, "next": "further"})
 
 
 async def says(page: Page, *texts: str) -> None:

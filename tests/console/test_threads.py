@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from datetime import datetime, timedelta
 
 import pytest
 from playwright.async_api import Route, expect
@@ -116,7 +116,31 @@ async def test_each_kind_of_entry_has_a_lane_in_the_waterfall(site: Site) -> Non
     await expect(page.locator(".bars-name")).to_have_text([*lanes])
     tools = page.locator(".bars-lane").nth(2).locator(".wf")
     assert len({await each.evaluate("bar => bar.style.top") for each in await tools.all()}) == 2
-    await expect(page.get_by_role("img", name=re.compile("blue moon blue_moon 3"))).to_be_visible()
+    await expect(page.get_by_role("button", name=re.compile("blue moon blue_moon 3"))).to_be_visible()
+
+
+async def test_the_waterfall_explains_itself_without_a_pointer(site: Site) -> None:
+    """By keys: Tab leads to the bars, arrows move between them. By touch: a tap explains a bar or a part of the legend."""
+    await site.say("t", "say before | tool add 1 2 | say after", "r")
+    page = await site.person("threads/t?run=r", has_touch=True)
+    about = page.locator(".bars-about")
+    await page.locator(".wf.wf-attempt").wait_for()
+    await page.get_by_role("button", name="Waterfall").focus()
+    while not await page.evaluate("document.activeElement.matches('.bars *')"):
+        await page.keyboard.press("Tab")
+    await expect(about).to_contain_text("attempts: the executions of the run by workers")
+    await page.keyboard.press("ArrowRight")
+    await expect(about).to_contain_text("queued, ")
+    await page.keyboard.press("ArrowRight")
+    await expect(about).to_contain_text("attempt 1 completed on ")
+    await page.keyboard.press("End")
+    await expect(about).to_contain_text("step ")
+    await page.keyboard.press("Tab")
+    assert not await page.evaluate("document.activeElement.matches('.bars *')")
+    await page.locator(".wf.wf-attempt").tap()
+    await expect(about).to_contain_text("attempt 1 completed on ")
+    await page.locator(".waterfall-legend .legend").filter(has_text="running").tap()
+    await expect(about).to_contain_text("running: a worker executed an attempt")
 
 
 async def test_a_run_is_cancelled(site: Site) -> None:
@@ -164,19 +188,13 @@ async def test_a_lost_request_does_not_take_the_page(site: Site) -> None:
     await site.client.store_message("t", "hello")
     page = await site.person("threads")
     pattern = "**/v1/threads/t/messages?**"
-    lost: asyncio.Queue[None] = asyncio.Queue()
-
-    async def lose(route: Route) -> None:
-        await route.abort()
-        lost.put_nowait(None)
-
-    await page.route(pattern, lose)
+    await page.clock.install()
+    await page.route(pattern, lambda route: route.abort())
     await site.open(page, "threads/t")
     transcript = page.get_by_label("Transcript")
     await expect(transcript.get_by_role("alert")).to_be_visible()
     await expect(page.get_by_role("textbox", name="Prompt")).to_be_visible()
-    for _ in range(2):  # the page reads them once more by itself, when its stream is open
-        await lost.get()
+    await page.clock.pause_at(datetime.now() + timedelta(minutes=5))  # the page does not read again by itself
     await page.unroute(pattern)
     await transcript.get_by_role("button", name="Try again").click()
     await expect(page.get_by_label("user message")).to_contain_text("hello")
@@ -193,3 +211,22 @@ async def test_a_link_leads_to_its_message_and_its_event(site: Site) -> None:
     run = await site.client.run("t", "r2")
     await site.open(page, f"threads/t?run=r2&event={run.event_id}")
     await expect(page.locator(".event-row.current")).to_contain_text("run.completed")
+
+
+async def test_a_link_that_names_only_an_event_leads_to_its_run(site: Site) -> None:
+    """Also to a run under way, which another one follows. If no run has the event, the page says so."""
+    await site.say("t", "say red", "r1")
+    await site.client.enqueue("t", "say working | hang", "r2")
+    await site.running("t", "r2", messages=4)
+    await site.client.enqueue("t", "say later", "r3")
+    page = await site.person("threads/t?run=r2")
+    await page.get_by_role("tab", name="Events").click()
+    stored = page.locator(".event-row").filter(has_text="message.completed").first
+    under_way = await stored.locator("code").inner_text()
+    ended = (await site.client.run("t", "r1")).event_id
+    for event, run, kind in ((ended, "r1", "run.completed"), (under_way, "r2", "message.completed")):
+        await site.open(page, f"threads/t?event={event}")
+        await expect(page).to_have_url(re.compile(f"run={run}"))
+        await expect(page.locator(".event-row.current")).to_contain_text(kind)
+    await site.open(page, "threads/t?event=999999999-1")
+    await expect(page.get_by_role("status").filter(has_text="999999999-1")).to_contain_text("without its run")

@@ -1,6 +1,6 @@
 /** What is known of the selected run, message or request. */
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { at, get } from "../api";
 import { clock, count, money, moment, seconds, tokens } from "../format";
 import { href, place } from "../router";
@@ -38,7 +38,11 @@ interface Told {
 
 function RunInspector({ id }: { id: string }) {
   const model = useModel();
-  const [tab, setTab] = useState<"state" | "attempts" | "events" | "json">(location.search.includes("event=") ? "events" : "state");
+  const [tab, setTab] = useState<"state" | "attempts" | "events" | "json">("state");
+  const linked = place.value.query.has("event") && place.value.query.get("run") === id;
+  useEffect(() => {
+    if (linked) setTab("events");
+  }, [linked]);
   const known = model.runs.value.get(id);
   const state = known ? `${known.status} ${known.attempt}` : "";
   const read = async (signal: AbortSignal): Promise<Told> => {

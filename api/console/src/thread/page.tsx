@@ -3,7 +3,7 @@
 import { createContext } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { at, patch, remove } from "../api";
-import { count, money, tokens } from "../format";
+import { brief, count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
 import { can } from "../session";
 import type { Thread } from "../types";
@@ -15,7 +15,9 @@ import { useWhileActive } from "../ui/live";
 import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
+import { runOfEvent } from "./event_run";
 import { ThreadModel, type Selection, type Target } from "./model";
+import { RUNS } from "./runs";
 import { Transcript } from "./transcript";
 import { Tree } from "./tree";
 import { Waterfall } from "./waterfall";
@@ -42,8 +44,10 @@ export function ThreadPage({ id }: { id: string }) {
   const [pane, setPane] = useState<"tree" | "path" | "details">("path");
   const { leaf, message, run } = targetOf(place.value.query);
   useEffect(() => {
-    // the person may have gone to another path while it was read
-    void model.open(leaf).then(() => void model.visit(targetOf(place.value.query)));
+    void model.open(leaf).then(() => {
+      void model.visit(targetOf(place.value.query)); // the person may have gone to another path while it was read
+      void leadToEvent(model);
+    });
     return () => model.close();
   }, [model]);
   useWhileActive(() => void model.refresh(), REFRESH);
@@ -98,6 +102,17 @@ export function ThreadPage({ id }: { id: string }) {
 
 function targetOf(query: URLSearchParams): Target {
   return { leaf: query.get("leaf"), message: query.get("message"), run: query.get("run") };
+}
+
+/** Lead a link that names only an event to its run, or say that the run is not known. */
+async function leadToEvent(model: ThreadModel): Promise<void> {
+  const { query } = place.value;
+  const event = query.get("event");
+  if (event === null || query.has("run") || model.error.value !== null) return;
+  const run = await runOfEvent(event, [...model.runs.value.values()]).catch(() => null);
+  if (place.value.query !== query) return;
+  if (run !== null) setQuery({ run, message: null, request: null });
+  else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
 }
 
 function step(model: ThreadModel, by: number): void {

@@ -1,7 +1,8 @@
 /** What the time of a run went into: waiting, attempts, model requests, tools, steps, waits, and HITL requests. */
 
 import { computed, signal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
+import type { JSX } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { at, get } from "../api";
 import { count, now, seconds } from "../format";
 import { isLive } from "../runs";
@@ -63,15 +64,30 @@ function Chart({ thread, run }: { thread: string; run: string }) {
   const model = useModel();
   const known = model.runs.value.get(run);
   const state = known ? `${known.status} ${known.attempt}` : "";
+  const [about, explain] = useState<string | null>(null);
   const line = useLive<Timeline>(`${thread} ${run}`, (signal) => get<Timeline>(at.run(thread, run, "timeline"), { limit: MOST_ENTRIES }, signal), known && isLive(known) ? 2000 : 0);
   useEffect(() => void line.refresh(), [state]);
   const time = useMemo(() => computed(() => (line.value && isLive(line.value.run) ? now.value : 0)), [line.value]);
   if (!line.value) return <span class="waterfall-body dim">{line.error !== null ? "no timeline" : ""}</span>;
   const { run: of, entries } = line.value;
+  const parts: Part[] = [
+    ["queued", "queued", "waited for a worker, or for an earlier run of its lane", line.value.queued_seconds],
+    ["attempt", "running", "a worker executed an attempt", line.value.running_seconds],
+    ["attempt bad", "lost or failed", "an attempt whose worker died, or that failed", null],
+    ["suspended", "parked", "waited for a human, a time, a signal or a child, and held no worker", line.value.parked_seconds],
+    ["waiting", "between attempts", "waited for the next attempt", line.value.waiting_seconds],
+  ];
   const lanes = lanesOf(of, entries, time.value || Date.now());
   const bars = lanes.flatMap((lane) => lane.bars);
   const start = Math.min(...bars.map((bar) => bar.from));
   const width = Math.max(Math.max(...bars.map((bar) => bar.to)) - start, 1);
+  const explained = (name: string): { onFocus: () => void; onClick: () => void } => ({ onFocus: () => explain(name), onClick: () => explain(name) });
+  // what is explained below the bars, by its name
+  const meanings = new Map<string, string>();
+  lanes.forEach((lane) => {
+    meanings.set(lane.name, `${lane.name}: ${MEANINGS[lane.name] ?? "entries of the timeline of this kind"}`);
+    lane.bars.forEach((bar, n) => meanings.set(`${lane.name} ${n}`, bar.title));
+  });
   const percent = (value: number): string => `${(100 * value) / width}%`;
   return (
     <div class="waterfall-body">
@@ -80,45 +96,60 @@ function Chart({ thread, run }: { thread: string; run: string }) {
           run {run.length > 18 ? `…${run.slice(-8)}` : run}
         </button>
         <Status status={of.status} />
-        <Part kind="queued" name="queued" meaning="waited for a worker, or for an earlier run of its lane" value={line.value.queued_seconds} />
-        <Part kind="attempt" name="running" meaning="a worker executed an attempt" value={line.value.running_seconds} />
-        {bars.some((bar) => bar.kind === "attempt bad") && <Part kind="attempt bad" name="lost or failed" meaning="an attempt whose worker died, or that failed" />}
-        <Part kind="suspended" name="parked" meaning="waited for a human, a time, a signal or a child, and held no worker" value={line.value.parked_seconds} />
-        <Part kind="waiting" name="between attempts" meaning="waited for the next attempt" value={line.value.waiting_seconds} />
+        {parts.map(([kind, name, meaning, value]) =>
+          (value === null ? bars.some((bar) => bar.kind === kind) : value >= 0.0005) ? (
+            <button type="button" key={kind} class="legend" title={meaning} {...explained(`${name}: ${meaning}`)}>
+              <i class={`wf-${kind}`} aria-hidden="true" /> {name} {value !== null && seconds(value)}
+            </button>
+          ) : null,
+        )}
         {line.value.next !== null && <span class="dim">the first {count(entries.length, "entry", "entries")}</span>}
         <span class="spacer" />
         <span class="dim">{seconds(width / 1000)}</span>
       </div>
-      <div class="bars" role="img" aria-label={`Phases of the run: ${bars.map((bar) => bar.title).join("; ").slice(0, 900)}`}>
-        {lanes.map((lane) => (
+      <div class="bars" role="group" aria-label="Phases of the run" onKeyDown={walk}>
+        {lanes.map((lane, row) => (
           <div key={lane.name} class="bars-lane" style={{ height: `${lane.rows * ROW + 1}px` }}>
-            <span class="bars-name" title={MEANINGS[lane.name]}>
+            <button type="button" class="bars-name" title={MEANINGS[lane.name]} tabIndex={row === 0 ? 0 : -1} {...explained(lane.name)}>
               {lane.name}
-            </span>
+            </button>
             <div class="bars-track">
               {lane.bars.map((bar, n) => (
-                <span
+                <button
+                  type="button"
+                  tabIndex={-1}
                   key={n}
                   class={`wf wf-${bar.kind}${bar.open ? " open" : ""}`}
                   title={bar.title}
+                  aria-label={bar.title}
                   style={{ left: percent(bar.from - start), width: `max(3px, ${percent(bar.to - bar.from)})`, top: `${bar.row * ROW}px` }}
+                  {...explained(`${lane.name} ${n}`)}
                 >
                   {bar.to - bar.from > width / 12 && bar.label}
-                </span>
+                </button>
               ))}
             </div>
           </div>
         ))}
       </div>
+      <p class="bars-about" role="status">
+        {about === null ? null : (meanings.get(about) ?? about)}
+      </p>
     </div>
   );
 }
 
-function Part({ kind, name, meaning, value }: { kind: string; name: string; meaning: string; value?: number }) {
-  if (value !== undefined && value < 0.0005) return null;
-  return (
-    <span class="legend" title={meaning}>
-      <i class={`wf-${kind}`} aria-hidden="true" /> {name} {value !== undefined && seconds(value)}
-    </span>
-  );
+/** A part of the legend: the kind of its bars, its name, what it means, and its seconds or null. */
+type Part = [kind: string, name: string, meaning: string, value: number | null];
+
+const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+
+/** Move between the lanes and their bars. Tab leads to the first lane, and from any of them to what comes after the bars. */
+function walk(event: JSX.TargetedKeyboardEvent<HTMLElement>): void {
+  const by = STEPS[event.key];
+  if (by === undefined) return;
+  const all = [...event.currentTarget.querySelectorAll("button")];
+  const index = all.indexOf(event.target as HTMLButtonElement) + by;
+  all[Math.max(0, Math.min(all.length - 1, index))]?.focus();
+  event.preventDefault();
 }
