@@ -1,7 +1,7 @@
 /** What the time of a run went into: waiting, attempts, model requests, tools, steps, waits, and HITL requests. */
 
 import { computed, signal } from "@preact/signals";
-import type { JSX } from "preact";
+import type { TargetedKeyboardEvent } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { at, get } from "../api";
 import { count, now, seconds } from "../format";
@@ -145,7 +145,7 @@ type Part = [kind: string, name: string, meaning: string, value: number | null];
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
 
 /** Move between the lanes and their bars. Tab leads to the first lane, and from any of them to what comes after the bars. */
-function walk(event: JSX.TargetedKeyboardEvent<HTMLElement>): void {
+function walk(event: TargetedKeyboardEvent<HTMLElement>): void {
   const by = STEPS[event.key];
   if (by === undefined) return;
   const all = [...event.currentTarget.querySelectorAll("button")];
