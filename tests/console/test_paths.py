@@ -10,6 +10,7 @@ from playwright.async_api import Page, Route, expect
 
 from runyard import App, Client, Message, RunContext
 from tests.console.conftest import Site, prompt, working
+from tests.support.fleet import until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("workers")]
 
@@ -24,9 +25,14 @@ async def branch(client: Client, name: str, messages: int, after: str | None = N
     return made
 
 
-async def scroll_down(page: Page) -> None:
-    """Scroll to the end of the transcript: messages far from sight are not in the page."""
-    await page.get_by_label("Transcript").evaluate("(box) => { box.scrollTop = box.scrollHeight }")
+async def ends_with(page: Page, text: str) -> None:
+    """Scroll until the last message is shown: messages far from sight are not in the page."""
+
+    async def shown() -> bool:
+        await page.get_by_label("Transcript").evaluate("(box) => { box.scrollTop = box.scrollHeight }")
+        return text in await page.get_by_role("article").last.inner_text()
+
+    await until(shown)
 
 
 def leaf_of(page: Page) -> str | None:
@@ -42,22 +48,19 @@ async def test_a_link_leads_to_the_branch_that_has_its_message(site: Site) -> No
     page = await site.person(f"threads/t?message={blue[9].id}")
     articles = page.get_by_role("article")
     await expect(page.locator(f"#m-{blue[9].id}.selected")).to_be_in_viewport()
-    await scroll_down(page)
-    await expect(articles.last).to_contain_text("blue 149.")
+    await ends_with(page, "blue 149.")
     assert leaf_of(page) is None
     await page.get_by_label("Inspector").locator(f"a[href*='message={blue[8].id}']").click()
     await expect(page.locator(f"#m-{blue[8].id}.selected")).to_be_visible()
     await site.open(page, f"threads/t?message={red[9].id}")
     await expect(page.locator(f"#m-{red[9].id}.selected")).to_be_in_viewport()
-    await scroll_down(page)
-    await expect(articles.last).to_contain_text("red 149.")
+    await ends_with(page, "red 149.")
     assert leaf_of(page) == red[-1].id
     await site.open(page, f"threads/t?leaf={red[9].id}")
     await expect(articles.last).to_contain_text("red 9.")
     await page.get_by_role("button", name="Show its end").click()
     await expect(page.get_by_text("The path goes on")).to_have_count(0)
-    await scroll_down(page)
-    await expect(articles.last).to_contain_text("red 149.")
+    await ends_with(page, "red 149.")
     assert leaf_of(page) == red[-1].id
 
 

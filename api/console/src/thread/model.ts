@@ -206,8 +206,9 @@ export class ThreadModel extends ThreadRuns {
       const message = await get<Message>(at.thread(this.id, "messages", id), {}, this.over.signal);
       const all = leaves.filter((each) => each.depth > 0);
       found = await pathOf(message, all, (leaf, cursor) => this.page(leaf, cursor), most);
-    } catch {
-      return; // the inspector says that there is no such message
+    } catch (error) {
+      if (path === this.paths && error instanceof ApiError) note(`The thread has no message ${brief(id, 40)}. This is its end.`, true);
+      return;
     }
     if (path !== this.paths) return;
     const end = found === null ? id : found.leaf.head ? null : found.leaf.message_id;
