@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -18,6 +17,7 @@ from runyard.models import new_id
 from tests.console.conftest import EVERYTHING, LOG_IN, Site
 from tests.console.payloads import PAYLOADS
 from tests.console.test_hostile_texts import WATCH, check, watched
+from tests.support.long_form import LONG
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("workers")]
 
@@ -26,8 +26,6 @@ VALUES: Final = (
     *("#x", "?x=1", "'] , [x='", ")*{}", "__proto__", "constructor", "toString", "\ud7ff\ue000", "\x7f", "null", "-1", " "),
     *PAYLOADS[:8],
 )
-LONG: Final = "RUNYARD_TEST_PAYLOADS" in os.environ
-"""Whether to make every attack on every page."""
 TEMPLATES: Final = (
     *("javascript:alert('{trace_id}')", " javascript:alert(1)//", "JAVASCRIPT:alert(1)", "java\tscript:alert(1)"),
     *("data:text/html,{trace_id}", "vbscript:x", "blob:{trace_id}", "file:///{trace_id}", "{trace_id}", "//evil.example"),

@@ -1,11 +1,13 @@
 """No text that a user or a model can set executes anything, and no page tries what its policy forbids.
 
-``RUNYARD_TEST_PAYLOADS=200`` is the long form.
+A page shows many payloads at once: each text of a run, a thread, a message or a request has one, and many of them are in a list
+or on a path. The inspector shows one run or message at a time: the short form selects some of them.
 """
 
 from __future__ import annotations
 
-import os
+import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
@@ -13,16 +15,23 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Page, TimeoutError, expect
 
-from runyard import App, Client, Message, RunContext
-from runyard.models import DocumentPart, JsonObject, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from runyard import App, Client, Message, Prompt, RunContext, RunHandle
+from runyard.models import DocumentPart, HitlRequest, JsonObject, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
 from runyard.ports.workers import BlockedLoop, WorkerInfo
 from tests.console.conftest import Site, working
 from tests.console.payloads import PAYLOADS
+from tests.support.long_form import LONG
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
-CHOSEN: Final = PAYLOADS[:: len(PAYLOADS) // int(os.environ.get("RUNYARD_TEST_PAYLOADS", "25"))]
+PER_RUN: Final = 5
+"""Payloads in the messages of one run."""
 PER_THREAD: Final = 10
+"""Runs of one thread whose messages have payloads."""
+FIELDS: Final = 40
+"""Payloads in the fields of one request."""
+EVERY: Final = 1 if LONG else 5
+"""The inspector shows each so many messages and runs of a thread."""
 WATCH: Final = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -34,8 +43,12 @@ OPEN_FOLDS: Final = """async () => {
     for (const each of document.querySelectorAll(".fold-head[aria-expanded=false]")) each.click();
     await new Promise(requestAnimationFrame);
   }
-  for (const each of document.querySelectorAll("#main *")) for (const type of ["mouseover", "focus", "pointerenter", "toggle"])
-    each.dispatchEvent(new Event(type));
+  window.touched ??= new WeakSet();
+  for (const each of document.querySelectorAll("#main *")) {
+    if (window.touched.has(each)) continue;
+    window.touched.add(each);
+    for (const type of ["mouseover", "focus", "pointerenter", "toggle"]) each.dispatchEvent(new Event(type));
+  }
 }"""
 
 
@@ -69,10 +82,18 @@ async def echo(text: str) -> str:
     return text
 
 
-def schema_of(text: str) -> JsonObject:
-    """Return a schema of an answer, with a field of each kind, that has the text wherever a schema has text."""
-    words = {"title": text, "description": text}
-    kinds: list[JsonObject] = [
+def schema_of(texts: Sequence[str]) -> JsonObject:
+    """Return a schema of an answer that has the texts wherever a schema has text: a field for each, of each kind in turn."""
+    kinds = [kinds_of(text)[n % len(kinds_of(text))] for n, text in enumerate(texts)]
+    named = {f"{n}{text}": {"title": text, "description": text, **kinds[n]} for n, text in enumerate(texts)}
+    named |= {text: kinds[n] for n, text in enumerate(texts[:20])}
+    definitions = {line(text): {"title": text, "description": text} for text in texts}
+    return {"type": "object", "title": texts[0], "required": [*named], "properties": named, "$defs": definitions}
+
+
+def kinds_of(text: str) -> list[JsonObject]:
+    """Return the kinds of fields, with the text in their values."""
+    return [
         *({"type": each} for each in ("string", "boolean", "number", "array")),
         {"enum": [text, {text: text}]},
         {"type": "string", "default": text},
@@ -80,50 +101,75 @@ def schema_of(text: str) -> JsonObject:
         {"$ref": f"#/$defs/{line(text)}"},
         {"anyOf": [{"type": "string"}, {"type": "null"}]},
     ]
-    properties: JsonObject = {f"{n}{text}": {**words, **each} for n, each in enumerate(kinds)}
-    return {"type": "object", **words, "required": [*properties], "properties": properties, "$defs": {line(text): words}}
 
 
 async def hostile(ctx: RunContext) -> None:
-    """Say the prompt in every part of a message. Then fail with it, ask it, let it be approved, or end."""
-    text = ctx.input.text if ctx.input else ""
-    number = int(ctx.run_id.partition(":")[0])
+    """Say some payloads in every part of a message. Then fail with them, ask them, let them be approved, or end.
+
+    The messages of a run that fails are not on the path, so each run also says the payloads of the run before it.
+    """
+    number = int(ctx.run_id)
+    texts = PAYLOADS[number * PER_RUN : (number + 1) * PER_RUN]
+    text = texts[number % PER_RUN]
+    so_far = PAYLOADS[(number // PER_THREAD) * PER_THREAD * PER_RUN : (number + 1) * PER_RUN]
     if not any(message.run_id == ctx.run_id and message.role == "assistant" for message in await ctx.history()):
         await ctx.stream_text(text)
-        call = ToolCallPart(id=f"c{number}", name=line(text), arguments={text: [text]})
+        calls = [ToolCallPart(id=f"c{number}-{n}", name=line(each), arguments={each: [each]}) for n, each in enumerate(texts)]
         await ctx.step(echo, text, key=line(text))
-        parts = [ThinkingPart(text=text), TextPart(text=text), DocumentPart(url=text, name=text, media_type=text), call]
+        said = (*texts, *PAYLOADS[(number - 1) * PER_RUN : number * PER_RUN])
+        parts = [
+            *(ThinkingPart(text=each) for each in said),
+            *(TextPart(text=each) for each in said),
+            *(DocumentPart(url=each, name=each, media_type=each) for each in said),
+            *calls,
+        ]
         more = {"usage": Usage(requests=1), "provider_details": {"model": {"model": text}}, "metadata": {text: text}}
         await ctx.append(Message.assistant(parts, stop_reason="tool_calls", **more))
-        await ctx.append(
-            Message.tool(ToolResultPart(call_id=call.id, content=text, is_error=bool(number % 2), name=line(text)))
-        )
+        for call, each in zip(calls, texts, strict=True):
+            result = ToolResultPart(call_id=call.id, content=each, is_error=bool(number % 2), name=line(each))
+            await ctx.append(Message.tool(result))
     asks = number % PER_THREAD == PER_THREAD - 1
     if number % 3 == 0 and not asks:
-        raise ValueError(text)
+        raise ValueError("\n".join(texts))
     if asks and number % (2 * PER_THREAD) == PER_THREAD - 1:
-        await ctx.ask(text, schema_of(text))
+        await ctx.ask(text, schema_of(so_far))
     if asks:
         asked = ToolCallPart(id=f"a{number}", name=line(text), arguments={text: [text]})
         await ctx.append(Message.assistant([asked], stop_reason="tool_calls"))
-        await ctx.approve(asked, text, details={text: text})
+        await ctx.approve(asked, text, details={each: each for each in so_far})
     await ctx.append(Message.assistant(text, stop_reason="stop", metadata={text: text}))
 
 
 async def fill(client: Client) -> None:
-    """Store each payload as a prompt, ids, a title, tags, a label, the name of an agent, in the messages of a run, and as a
-    candidate of a fan-out."""
-    handles = []
-    for n, text in enumerate(CHOSEN):
-        thread = f"h{n // PER_THREAD}"
-        agent = "hostile" if n % 2 else name(CHOSEN[0])
-        handles.append(await client.enqueue(thread, text, line(f"{n}:{text}"), agent=agent, metadata={text: text}))
-        tags = {f"k{n}": text, line(text)[:60]: text}
-        await client.create_thread(line(f"{n}{text}"), title=text, tags=tags, agent=name(text))
-    for handle in handles:
-        if int(handle.run_id.partition(":")[0]) % PER_THREAD != PER_THREAD - 1:
-            await handle.result(60)
-    await client.fork_many("h0", line(f"1:{CHOSEN[1]}"), messages=list(CHOSEN[:10]), agent="parrot", run_id="many", wait=60)
+    """Store each payload as a prompt, ids, a title, tags, the name of an agent, in the messages of a run, as a question, and as
+    a candidate of a fan-out."""
+    waiting = [
+        Prompt(f"w{n // FIELDS}", text, line(f"{n}:{text}"), queue="idle", agent=name(text), metadata={text: text})
+        for n, text in enumerate(PAYLOADS)
+    ]
+    count = len(PAYLOADS) // PER_RUN
+    agents = ("hostile", name(PAYLOADS[0]))
+    executed = [Prompt(f"h{n // PER_THREAD}", PAYLOADS[n], f"{n}", agent=agents[n % 2]) for n in range(count)]
+    handles = await client.enqueue_many([*executed, *waiting])
+    await asyncio.gather(*(name_and_ask(client, n) for n in range(len(PAYLOADS))))
+    for n, handle in enumerate(handles[:count]):
+        assert isinstance(handle, RunHandle)
+        if n % PER_THREAD != PER_THREAD - 1:
+            await handle.result(120)
+    await client.fork_many("h0", "1", messages=list(PAYLOADS[:20]), agent="parrot", run_id="many", wait=120)
+
+
+async def name_and_ask(client: Client, number: int) -> None:
+    """Make a thread that a payload names, with a pending request in which the payload is each text. Each so many payloads, the
+    request has all payloads before it, too, as fields."""
+    text = PAYLOADS[number]
+    thread = line(f"{number}{text}")
+    await client.create_thread(thread, title=text, tags={f"k{number}": text, line(text)[:60]: text}, agent=name(text))
+    payload: JsonObject = {"question": text, "tool_call": {"name": text, "arguments": {text: text}}, text: text}
+    if number % FIELDS == FIELDS - 1:
+        payload |= {each: each for each in PAYLOADS[number - FIELDS + 1 : number]}
+    request = HitlRequest(kind="approval", payload=payload, timeout=3600, on_deadline={"answer": {text: text}})
+    await client.backend.checkpointer.save_pending_request(thread, request)
 
 
 async def check(page: Page) -> None:
@@ -142,6 +188,15 @@ async def check_all(page: Page) -> None:
         await check(page)
 
 
+async def check_requests(page: Page, site: Site) -> None:
+    """Check the requests that have many payloads. The list of the inbox has the questions of all."""
+    for number in range(FIELDS - 1, len(PAYLOADS), FIELDS):
+        [request] = (await site.client.requests(line(f"{number}{PAYLOADS[number]}"))).items
+        await site.open(page, f"inbox?request={request.request_id}")
+        await page.locator(".request").wait_for()
+        await check(page)
+
+
 async def watched(page: Page, site: Site) -> list[str]:
     """Watch a page. Return the list of what it opens, shows or asks elsewhere."""
     left: list[str] = []
@@ -153,32 +208,38 @@ async def watched(page: Page, site: Site) -> list[str]:
 
 
 async def test_stored_payloads_execute_nothing(site: Site) -> None:
-    agents = {"hostile": hostile, "parrot": parrot, name(CHOSEN[0]): hostile}
-    async with working(site.operator, App(agents, version=line(CHOSEN[0])[:60])):
+    agents = {"hostile": hostile, "parrot": parrot, name(PAYLOADS[0]): hostile}
+    async with working(site.operator, App(agents, version=line(PAYLOADS[0])[:60])):
         await fill(site.client)
         page = await site.person()
         left = await watched(page, site)
-        for n in range(len(CHOSEN) // PER_THREAD):
-            await site.client.set_label(f"h{n}", line(CHOSEN[n])[:60])
+        for n in range(len(PAYLOADS) // PER_RUN // PER_THREAD):
+            for text in PAYLOADS[n::4]:
+                await site.client.set_label(f"h{n}", line(text)[:60])
             await site.open(page, f"threads/h{n}")
             await page.get_by_role("region", name="Request").wait_for()
             older = page.get_by_role("button", name="Older messages")
             while await older.count():
+                await check(page)
                 with suppress(TimeoutError):  # the button was removed before the click
                     await older.click(timeout=2000)
             await check(page)
-        asked = (await site.client.requests()).items
+        for n in range(len(PAYLOADS) // FIELDS):
+            await site.open(page, f"threads/w{n}")
+            await expect(page.locator(".run-beside")).to_have_count(FIELDS)
+            await check(page)
+        await check_requests(page, site)
+        asked = [each for n in range(4) for each in (await site.client.requests(f"h{n}")).items]
         assert {each.kind for each in asked} == {"question", "approval"}
         for each in asked:
-            for path in (f"inbox?request={each.request_id}", f"threads/{each.thread_id}?request={each.request_id}"):
-                await site.open(page, path)
-                await page.locator(".request").wait_for()
-                await check(page)
-        for message in (await site.client.messages("h1")).items[:6]:
+            await site.open(page, f"threads/{each.thread_id}?request={each.request_id}")
+            await page.locator(".request").wait_for()
+            await check(page)
+        for message in (await site.client.messages("h1")).items[::EVERY]:
             await site.open(page, f"threads/h1?message={message.id}")
             await page.get_by_label("Message as JSON").wait_for()
             await check(page)
-        for run in (await site.client.runs("h0")).items[:4]:
+        for run in (await site.client.runs("h0")).items[::EVERY]:
             await site.open(page, f"threads/h0?run={quote(run.run_id, safe='')}")
             for tab in ("State", "Attempts", "Events", "JSON"):
                 await page.get_by_role("tab", name=tab).click()
@@ -193,7 +254,7 @@ async def test_stored_payloads_execute_nothing(site: Site) -> None:
 
 
 async def test_what_tenants_name_executes_nothing_for_an_operator(site: Site) -> None:
-    for n, text in enumerate(CHOSEN[:10]):
+    for n, text in enumerate(PAYLOADS[::8]):
         await site.client.enqueue(f"parked{n}", text, "r", queue=line(text))
         await site.client.subscribe_webhook(f"https://hooks.example/?{quote(text)}")
         await site.operator.set_limit("queued_per_tenant", 1000, subject=line(text))
@@ -202,7 +263,7 @@ async def test_what_tenants_name_executes_nothing_for_an_operator(site: Site) ->
         await site.operator.backend.workers.register(registered)
         await site.operator.backend.workers.report_block(worker, BlockedLoop(seconds=1.0, place=text, stack=text))
         await site.operator.backend.workers.report_redis(worker, text)
-    page = await site.person(operates=True, name=line(CHOSEN[0])[:100])
+    page = await site.person(operates=True, name=line(PAYLOADS[0])[:100])
     left = await watched(page, site)
     for path in ("queues", "workers", "limits", "webhooks", "doctor"):
         await site.open(page, f"operate/{path}")
