@@ -30,7 +30,7 @@ async def ends_with(page: Page, text: str) -> None:
 
     async def shown() -> bool:
         await page.get_by_label("Transcript").evaluate("(box) => { box.scrollTop = box.scrollHeight }")
-        return text in await page.get_by_role("article").last.inner_text()
+        return text in (await page.get_by_role("article").last.text_content() or "")
 
     await until(shown)
 

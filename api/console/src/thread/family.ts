@@ -39,6 +39,8 @@ export class FamilyModel {
   private reads = new Reads();
   /** When the leaves of a thread were read last, in milliseconds. */
   private readAt = new Map<string, number>();
+  /** When the reading of the leaves that are shown began. */
+  private shownAt = new Map<string, number>();
   private timers = new Map<string, number>();
   /** How many rows of a thread are in sight. */
   private inSight = new Map<string, number>();
@@ -65,7 +67,8 @@ export class FamilyModel {
     const begun = performance.now();
     this.readAt.set(thread, begun);
     const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES);
-    if (this.readAt.get(thread) !== begun) return; // a later reading is under way
+    if (begun < (this.shownAt.get(thread) ?? begun)) return; // what a later reading found is shown
+    this.shownAt.set(thread, begun);
     const words = `Only the first ${count(found.items.length, "branch", "branches")} of ${brief(thread, MOST_NAME)} are shown.`;
     batch(() => {
       this.bound(`branches ${thread}`, found.next === null ? null : words);
