@@ -170,7 +170,8 @@ class RunContext(Parking):
         earlier calls in this attempt. An agent that skips steps because its history has their results must give keys, for
         example the ids of tool calls.
 
-        The timeline of the run shows the first characters of the arguments (:mod:`runyard.execution.step_inputs`).
+        The timeline of the run shows the first 300 characters of the arguments. An argument that is not JSON is shown by the
+        name of its type.
 
         The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. This key
         is the same in every attempt.

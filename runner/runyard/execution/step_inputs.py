@@ -69,7 +69,7 @@ def _call(args: Sequence[Any], named: dict[str, Any], most: int) -> Iterator[str
 
 def _value(value: Any, most: int, depth: int) -> Iterator[str]:
     """Yield ``value`` as JSON, or the name of its type. ``depth``: the number of lists and objects around the value."""
-    # type() and the methods of the built-in types, because isinstance() and the methods of a subclass can execute the user's code.
+    # isinstance() and the methods of a subclass can execute the user's code. type() and the built-in methods cannot.
     kind = type(value)
     if value is None or kind is bool:
         yield _encode(value)

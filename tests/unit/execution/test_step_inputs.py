@@ -1,4 +1,4 @@
-"""The text of a step's arguments: short, without the code of the arguments' classes, and read by the filter of the App (R24)."""
+"""The text of a step's arguments (R24): short, made without the code of their classes, and read by the filter of the App."""
 
 from __future__ import annotations
 
