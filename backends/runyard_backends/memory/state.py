@@ -117,8 +117,7 @@ class RunState:
     text of the abort. ``progress``: the run made progress since its claim. ``isolated``: its attempt runs alone in its
     process. ``chained``: the end of another run claimed the attempt. ``job``: the fork job that started the run.
     ``until_fewer``: this run is a fork job, and waits until fewer than this number of the runs that it started are live.
-    ``permit``: the permit for which the run waits. ``counted``: the usage at the last end. ``step_times``, ``step_inputs``,
-    ``step_usages``: start and end, arguments, and usage by step."""
+    ``permit``: the permit for which it waits. ``counted``: the usage at the last end. ``step_…``: facts about steps, by key."""
 
     run: Run
     accept_no: int
