@@ -25,6 +25,11 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "large_contents",
     ),
     mutant(
+        "a step that is repeated keeps the input of its first start", "backends/runyard_backends/postgres/functions/steps.sql",
+        "DO UPDATE SET fence = r.fence, input = arguments,", "DO UPDATE SET fence = r.fence,",
+        POSTGRES, "-k", "input_of_a_step",
+    ),
+    mutant(
         "a timeline reads large results", TIMELINE,
         "    IF octet_length(s.result) > large THEN s.result := NULL; END IF;\n", "",
         POSTGRES, "-k", "large_contents",

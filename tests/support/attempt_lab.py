@@ -32,12 +32,12 @@ class Lab:
         options = RunOptions(max_attempts=5, retry=RetryPolicy(initial=0))
         await self.backend.runs.accept(AcceptRequest(thread_id="t", run_id="r", input=Message.user(text), options=options))
 
-    async def attempt(self, agent: Agent, worker: str = "w") -> Ended | None:
-        """Claim the run and execute one attempt of it."""
+    async def attempt(self, agent: Agent, worker: str = "w", app: App | None = None) -> Ended | None:
+        """Claim the run and execute one attempt of it. ``app``: by default, an App with only ``agent``."""
         await self.backend.workers.register(WorkerInfo(worker_id=worker, queues=["default"]))
         [claim] = await self.backend.runs.claim(worker, [await self.ref()])
         assert claim.outcome == "claimed"
-        return await Execution(WorkerServices.of(App({"agent": agent}), self.backend, self.writer), claim).run()
+        return await Execution(WorkerServices.of(app or App({"agent": agent}), self.backend, self.writer), claim).run()
 
     async def ref(self) -> RunRef:
         key = await self.backend.threads.thread_key("t")

@@ -35,7 +35,7 @@ class TestTimelines:
             provider_details={"pydantic_ai": {"response": {"model_name": "gpt-x"}}},
         )
         await world.runs.append(attempt, [asked])
-        await world.runs.start_step(attempt, "pay#0")
+        await world.runs.start_step(attempt, "pay#0", input='7, "EUR"')
         await world.runs.finish_step(attempt, "pay#0", {"paid": 1})
         await world.runs.append(attempt, [Message.tool(ToolResultPart(call_id="c1", content="y" * 5000, is_error=True))])
         error = ErrorInfo(code="agent_error", message="bad", details={"type": "ValueError"}, traceback="Traceback: bad")
@@ -70,7 +70,8 @@ class TestTimelines:
         by = {e.id: e for e in found.entries}
         tool, step, question = by["c1"], by["pay#0"], by["q1"]
         assert tool.input == '{"q": "x"}' and tool.output == "y" * 299 + "…"
-        assert step.output == '{"paid": 1}' and (question.input, question.output) == ("Sure?", "yes")
+        assert (step.input, step.output) == ('7, "EUR"', '{"paid": 1}') and by["open#0"].input is None
+        assert (question.input, question.output) == ("Sure?", "yes")
         assert by[asked.id].usage == asked.usage and by[asked.id].output == 'look({"q": "x"})'
         first = next(e for e in found.entries if e.type == "attempt")
         assert first.error == error and first.id == str(first.fence)
@@ -94,6 +95,27 @@ class TestTimelines:
         (second,) = [e for e in (await timeline(world)).entries if e.type == "step"]
         assert first.started_at is not None and second.started_at is not None and second.started_at > first.started_at
         assert second.fence == attempt.fence
+
+    async def test_the_input_of_a_step_is_of_its_last_start(self, world: World) -> None:
+        """R24: The input is shown as soon as the step begins. A later attempt that repeats the step replaces the input. A
+        finished step keeps its input."""
+
+        async def shown() -> str | None:
+            (entry,) = [e for e in (await timeline(world)).entries if e.type == "step"]
+            return entry.input
+
+        attempt = await world.start("r1")
+        await world.runs.start_step(attempt, "a", input="1")
+        assert await shown() == "1"
+        await world.runs.release(attempt)
+        attempt = await world.take("r1")
+        await world.runs.start_step(attempt, "a", input="é\u2028…" + "x" * 297)
+        assert await shown() == "é\u2028…" + "x" * 297
+        await world.runs.finish_step(attempt, "a", None)
+        await world.runs.release(attempt)
+        attempt = await world.take("r1")
+        done = await world.runs.start_step(attempt, "a", input="3")
+        assert done is not None and done.done and await shown() == "é\u2028…" + "x" * 297
 
     async def test_pages_neither_drop_nor_repeat_an_entry(self, world: World) -> None:
         """R24: The pages of a long timeline have each entry once, even if many entries have the same time."""

@@ -54,6 +54,7 @@ def hide_runs(thread: ThreadState, *, erase: bool) -> None:
 def _empty(run: RunState) -> None:
     run.steps.clear()
     run.step_times.clear()
+    run.step_inputs.clear()
     run.run.result, run.run.error, run.run.metadata = None, None, {}
 
 

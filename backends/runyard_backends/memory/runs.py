@@ -208,8 +208,8 @@ class MemoryRunStore:
         execution.raise_usage(run, usage)
         return tree.copies(stored)
 
-    async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        return steps.start(execution.writer(self.db, attempt)[1], attempt, key, self.db.now())
+    async def start_step(self, attempt: AttemptToken, key: str, *, input: str | None = None) -> Step | None:
+        return steps.start(execution.writer(self.db, attempt)[1], attempt, key, self.db.now(), input)
 
     async def finish_step(self, attempt: AttemptToken, key: str, result: Any, *, usage: Usage | None = None) -> None:
         _, run = execution.writer(self.db, attempt)

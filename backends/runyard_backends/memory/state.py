@@ -117,8 +117,7 @@ class RunState:
     text of the abort. ``progress``: the run made progress since its claim. ``isolated``: its attempt runs alone in its
     process. ``chained``: the end of another run claimed the attempt. ``job``: the fork job that started the run.
     ``until_fewer``: this run is a fork job, and waits until fewer than this number of the runs that it started are live.
-    ``permit``: the permit for which the run waits. ``counted``: the usage at the last end. ``step_times``, ``step_usages``:
-    start, end and usage by step."""
+    ``permit``: the permit for which it waits. ``counted``: the usage at the last end. ``step_…``: facts about steps, by key."""
 
     run: Run
     accept_no: int
@@ -141,6 +140,7 @@ class RunState:
     thread_extra: JsonObject = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     step_times: dict[str, tuple[datetime | None, datetime | None]] = field(default_factory=dict)
+    step_inputs: dict[str, str | None] = field(default_factory=dict)
     step_usages: dict[str, Usage] = field(default_factory=dict)
     job: RunRef | None = None
     until_fewer: int | None = None

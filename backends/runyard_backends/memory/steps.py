@@ -14,14 +14,15 @@ from .state import RunState
 from .values import check_json
 
 
-def start(run: RunState, attempt: AttemptToken, key: str, now: datetime) -> Step | None:
-    """Start the step ``key``. Return None if this attempt may execute the step. Return the step's record if the step is
-    finished, or if an earlier attempt started it."""
+def start(run: RunState, attempt: AttemptToken, key: str, now: datetime, input: str | None = None) -> Step | None:
+    """Start the step ``key`` with the arguments ``input``. Return None if this attempt may execute the step. Return the step's
+    record if the step is finished, or if an earlier attempt started it."""
     known = run.steps.get(key)
     if known is None or not known.done:
         if known is None or known.fence != attempt.fence:
             run.step_times[key] = (now, None)
         run.steps[key] = Step(key, False, fence=attempt.fence)
+        run.step_inputs[key] = input
     return known if known and (known.done or known.fence != attempt.fence) else None
 
 

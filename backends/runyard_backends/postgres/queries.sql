@@ -244,7 +244,8 @@ SELECT (e.message).seq, (e.message).message_id::text AS id, (e.message).parent_i
        (e.message).payload, (e.message).note, (e.message).calls, (e.message).results, (e.message).created_at AS stored_at,
        e.kind AS entry_kind, e.at, e.key, e.since, e.of_fence, e.call_seq, e.size, e.total,
        (e.attempt).fence, (e.attempt).worker_id, (e.attempt).started_at, (e.attempt).ended_at, (e.attempt).outcome, (e.attempt).error,
-       (e.step).step_key, (e.step).done, (e.step).result, (e.step).started_at AS step_started_at, (e.step).ended_at AS step_ended_at,
+       (e.step).step_key, (e.step).done, (e.step).result, (e.step).input, (e.step).started_at AS step_started_at,
+       (e.step).ended_at AS step_ended_at,
        (e.request).*
 FROM runyard.run_timeline($1, $2, $3, $4, $5, $6, $7, $8, $9) e
 

@@ -126,10 +126,10 @@ class PostgresRunStore:
         rows = await self._interim(codec.new_messages(attempt, messages, first_event, usage))
         return codec.messages([row for row in rows if row["seq"] is not None], thread_key=attempt.thread_key)
 
-    async def start_step(self, attempt: AttemptToken, key: str) -> Step | None:
-        """Record that the step ``key`` starts. Return None if this attempt may execute the step. Return the step's earlier
-        record if the step is finished, or if another attempt started it."""
-        (row,) = await self._interim(codec.step_start(attempt, key))
+    async def start_step(self, attempt: AttemptToken, key: str, *, input: str | None = None) -> Step | None:
+        """Record that the step ``key`` starts with the arguments ``input``. Return None if this attempt may execute the step.
+        Return the step's earlier record if the step is finished, or if another attempt started it."""
+        (row,) = await self._interim(codec.step_start(attempt, key, input))
         return codec.step(row) if row["step_key"] is not None else None
 
     async def finish_step(self, attempt: AttemptToken, key: str, result: Any, *, usage: Usage | None = None) -> None:

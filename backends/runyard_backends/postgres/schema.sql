@@ -332,6 +332,7 @@ CREATE TABLE runyard.steps (
     ended_at timestamptz,
     outcome text,
     usage jsonb,
+    input text,
     CONSTRAINT steps_pkey PRIMARY KEY (accept_no, step_key)
 );
 
@@ -2013,7 +2014,9 @@ FUNCTION runyard.recent(
 
 -- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
 -- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
--- a locked thread. After this time the writes of the thread are refused as locked.
+-- a locked thread. After this time the writes of the thread are refused as locked. In a write that only starts a step, `result` is the text
+-- of the step's arguments in UTF-8. The type of the writes has no attribute for this text, because workers of the previous release send
+-- values of the type.
 FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written;
 
 -- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
@@ -2585,7 +2588,11 @@ FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 -- The steps of runs: begin and finish a step.
 
 -- Begin a step of the locked run r. Return NULL if the run's attempt may execute the step. Return the earlier row of the step if it is
--- finished or another attempt began it. A repetition of this call after a lost reply also returns NULL.
+-- finished or another attempt began it. A repetition of this call after a lost reply also returns NULL. arguments: of the step, as short
+-- text, or NULL.
+FUNCTION runyard.begin_step_v2(r runyard.runs, step text, arguments text) RETURNS runyard.steps;
+
+-- Begin a step without arguments, for start_step.
 FUNCTION runyard.begin_step(r runyard.runs, step text) RETURNS runyard.steps;
 
 -- Record the result of a step of the locked run r. A result that is already recorded stays unchanged. used: as for add_messages.

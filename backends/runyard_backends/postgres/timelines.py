@@ -161,7 +161,8 @@ def _step(row: codec.Row, at: datetime) -> TimelineEntry:
         result = codec.unpack(row["result"]) if row["result"] is not None else None
     except UNDECODABLE:
         return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
-    return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, done=row["done"], omitted=omitted)
+    fields = {"done": row["done"], "input": row["input"], "omitted": omitted}
+    return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, **fields)
 
 
 def _wait(row: codec.Row) -> TimelineEntry:

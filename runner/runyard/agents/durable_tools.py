@@ -190,11 +190,11 @@ class Recorded(Capability):
         if policy == "retry":
             return await handler(args)
 
-        async def recorded() -> Any:
-            result = await handler(args)
+        async def recorded(arguments: dict[str, Any]) -> Any:
+            result = await handler(arguments)
             return result.return_value if isinstance(result, ToolReturn) else result
 
-        return await self.context.step(recorded, key=tool_step(call.tool_call_id), on_unknown=policy)
+        return await self.context.step(recorded, args, key=tool_step(call.tool_call_id), on_unknown=policy)
 
 
 @dataclass

@@ -127,7 +127,7 @@ class LocalAttemptStore:
         self.messages += own
         return own
 
-    async def start_step(self, key: str) -> Step | None:
+    async def start_step(self, key: str, *, input: str | None = None) -> Step | None:
         ledger = await self._local_thread.ledger(self._run_id, await self._local_thread.load())
         if key in ledger.steps:
             return ledger.steps[key]

@@ -119,13 +119,13 @@ async def tool(ctx: RunContext, fn: Callable[..., Any], call: ToolCallPart, key:
     Emit events at the start and the end of the call.
     """
 
-    async def execute() -> Any:
+    async def execute(arguments: JsonObject) -> Any:
         await ctx.emit({"call_id": call.id, "name": call.name, "arguments": call.arguments}, type="tool.started")
         failed = True
         try:
             named = {"idempotency_key": current_step().idempotency_key} if takes(fn, "idempotency_key") else {}
             with tool_span(call.name, call.id):
-                result = fn(**{**named, **call.arguments})
+                result = fn(**{**named, **arguments})
                 result = await result if inspect.isawaitable(result) else result
             failed = False
         finally:
@@ -133,4 +133,4 @@ async def tool(ctx: RunContext, fn: Callable[..., Any], call: ToolCallPart, key:
         return result
 
     execute.__name__ = call.name  # the name of the step's span
-    return await ctx.step(execute, key=key, on_unknown=on_unknown)
+    return await ctx.step(execute, call.arguments, key=key, on_unknown=on_unknown)

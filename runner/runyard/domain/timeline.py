@@ -46,8 +46,8 @@ class TimelineEntry(StrictModel):
       model, ``status`` the stop reason, ``output`` the text and the tool calls, ``usage`` the tokens and the cost.
     - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
-    - ``step``: ``id`` is the step's key. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a
-      fan-out.
+    - ``step``: ``id`` is the step's key. ``input`` is the arguments of the function. Arguments that are not JSON are shown by
+      the names of their types. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
     - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting`` or ``ended``,
@@ -178,9 +178,10 @@ def of_step(
     result: Any,
     *,
     done: bool,
+    input: str | None = None,
     omitted: int | None = None,
 ) -> TimelineEntry:
-    """Return the entry of a step. ``times``: the start and the end of the step.
+    """Return the entry of a step. ``times``: the start and the end of the step. ``input``: the arguments of the step.
 
     ``omitted``: the number of bytes of a result that was not read.
     """
@@ -194,6 +195,7 @@ def of_step(
             fence=fence,
             name=key.rpartition("/")[2].partition("#")[0],
             status="done" if done else "started",
+            input=input,
             output=f"({omitted} bytes)" if omitted is not None else short(result) if done else None,
             error=_error_in(result),
         )

@@ -43,6 +43,8 @@ class AttemptStore(Protocol):
     ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
     ``run_usage``: the usage in the run's record. ``usage`` of ``append`` and ``finish_step`` is the usage of the run so far.
     It is stored in the record in the same commit as the messages or the step. If it is None, the record stays unchanged.
+
+    ``input`` of ``start_step``: the arguments of the step as text (:func:`~.step_inputs.step_input`).
     """
 
     durable: bool
@@ -56,7 +58,7 @@ class AttemptStore(Protocol):
     async def thread_usage(self) -> Usage: ...
     async def run_usage(self) -> Usage: ...
     async def append(self, messages: Sequence[Message], *, first_event: int, usage: Usage | None = None) -> list[Message]: ...
-    async def start_step(self, key: str) -> Step | None: ...
+    async def start_step(self, key: str, *, input: str | None = None) -> Step | None: ...
     async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None: ...
 
 
@@ -99,8 +101,8 @@ class FencedAttemptStore:
     async def append(self, messages: Sequence[Message], *, first_event: int, usage: Usage | None = None) -> list[Message]:
         return await patiently(lambda: self._runs.append(self._attempt, messages, first_event=first_event, usage=usage))
 
-    async def start_step(self, key: str) -> Step | None:
-        return await patiently(lambda: self._runs.start_step(self._attempt, key))
+    async def start_step(self, key: str, *, input: str | None = None) -> Step | None:
+        return await patiently(lambda: self._runs.start_step(self._attempt, key, input=input))
 
     async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None:
         await patiently(lambda: self._runs.finish_step(self._attempt, key, result, usage=usage))
@@ -138,7 +140,7 @@ class ProbeAttemptStore:
         self.written += messages
         return list(messages)
 
-    async def start_step(self, key: str) -> Step | None:
+    async def start_step(self, key: str, *, input: str | None = None) -> Step | None:
         return None
 
     async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None:

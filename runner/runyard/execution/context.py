@@ -94,6 +94,7 @@ class RunContext(Parking):
             start=self._start_step,
             finish=self._finish_step,
             ask=lambda key, request: self._ask(key, request, None, None),
+            keep=traceback_filter,
         )
         self._cancelled = False
 
@@ -169,6 +170,9 @@ class RunContext(Parking):
         earlier calls in this attempt. An agent that skips steps because its history has their results must give keys, for
         example the ids of tool calls.
 
+        The timeline of the run shows the first 300 characters of the arguments. An argument that is not JSON is shown by the
+        name of its type.
+
         The function gets its idempotency key from :func:`runyard.current_step` or in a parameter ``idempotency_key``. This key
         is the same in every attempt.
 
@@ -183,9 +187,9 @@ class RunContext(Parking):
         self._check()
         return await self._whole_call(self._steps.replay_or_call(fn, args, key, on_unknown))
 
-    async def _start_step(self, key: str) -> Step | None:
+    async def _start_step(self, key: str, input: str | None) -> Step | None:
         await self._flush()
-        return await self._write(self._attempt_store.start_step(key))
+        return await self._write(self._attempt_store.start_step(key, input=input))
 
     async def _finish_step(self, key: str, value: JsonValue) -> None:
         await whole(self._record_step(key, value))

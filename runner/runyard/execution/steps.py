@@ -24,7 +24,9 @@ from ..domain.size_limits import JsonObject, JsonValue
 from ..errors import InvalidInputError, StepUnknownError
 from ..ports.results import Step
 from ..support import tracing
+from ..support.tracebacks import TracebackFilter
 from . import log_fields
+from .step_inputs import step_input
 
 if TYPE_CHECKING:
     from .context import RunContext
@@ -101,8 +103,9 @@ class Steps:
     A step with a recorded result is replayed: the result is returned, and the function is not called. A step that no attempt
     has started is executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. The
     policy ``on_unknown`` says what happens to a step in doubt. ``known``: the steps of earlier attempts, by key. ``start``: a
-    function that records the start of a step, and returns an earlier record of the step or None. ``finish``: a function that
-    records the result of a step. ``ask``: a function that returns the human's answer to a request.
+    function that records the start of a step and its input, and returns an earlier record of the step or None. ``finish``: a
+    function that records the result of a step. ``ask``: a function that returns the human's answer to a request. ``keep``: the
+    filter of the inputs, or None.
     """
 
     def __init__(
@@ -111,9 +114,10 @@ class Steps:
         thread_key: int,
         known: Mapping[str, Step],
         *,
-        start: Callable[[str], Awaitable[Step | None]],
+        start: Callable[[str, str | None], Awaitable[Step | None]],
         finish: Callable[[str, JsonValue], Awaitable[None]],
         ask: Callable[[str, HitlRequest], Awaitable[JsonValue]],
+        keep: TracebackFilter | None = None,
     ) -> None:
         self._run = run
         self._thread_key = thread_key
@@ -121,6 +125,7 @@ class Steps:
         self._start = start
         self._finish = finish
         self._ask = ask
+        self._keep = keep
         self._scope = Scope(self)
         self._parts: dict[str, Scope] = {}
         self.part: Callable[[], str | None] = lambda: None
@@ -139,7 +144,7 @@ class Steps:
         if known is not None and not known.done:
             known = await self._doubt(known, on_unknown)
         if known is None:
-            known = await self._start(key)
+            known = await self._start(key, step_input(fn, args, self._keep))
         if known is not None and known.done:
             return known.result
         value = await self._execute(fn, args, key)

@@ -25,7 +25,7 @@ MAX_ERRORS: Final = 6
 CUT: Final = "  …\n"
 
 TracebackFilter = Callable[[str], str | None]
-"""A function of a traceback that returns the text to store, or None to store no text."""
+"""A function of a traceback, or of a step's arguments, that returns the text to store, or None to store no text."""
 
 _OWN: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = f"{get_path('stdlib')}/"
@@ -51,7 +51,7 @@ def kept_traceback(error: BaseException, keep: TracebackFilter | None) -> str | 
 
 
 def kept_text(text: str | None, keep: TracebackFilter | None) -> str | None:
-    """Return the text of a traceback or of a stack to store or to log. Return None if there is no text to keep.
+    """Return the text of a traceback, of a stack or of arguments to store or to log. Return None if there is no text to keep.
 
     ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). None keeps the whole text. If the filter
     fails, return None, because the text may be secret.

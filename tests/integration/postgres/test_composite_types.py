@@ -23,6 +23,7 @@ ORDER BY attnum
         ("new_message", codec.NewMessage),
         ("new_request", codec.NewRequest),
         ("attempt_write", codec.AttemptWrite),
+        ("interim_write", codec.InterimWrite),
     ],
 )
 async def test_the_fields_are_those_of_the_type(postgres_url: str, name: str, kind: Any) -> None:

@@ -15,7 +15,7 @@ from runyard.models import Message, TextPart, ToolCallPart, ToolResultPart, new_
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken
 from runyard.ports.workers import WorkerInfo
-from runyard_backends.postgres import interim_writes
+from runyard_backends.postgres import codec, interim_writes
 from runyard_backends.postgres.backend import PostgresBackend, connect
 
 
@@ -106,6 +106,34 @@ async def test_the_writes_of_a_run_keep_their_order_in_a_batch(backend: Postgres
     assert sent == [5]
     assert outcomes[-1] is not None and outcomes[-1].result == 1
     assert [m.id for m in (await backend.threads.messages("t0")).items][1:] == [one.id, two.id, three.id]
+
+
+async def test_the_inputs_of_steps_take_no_transaction_of_their_own(backend: PostgresBackend, sent: list[int]) -> None:
+    attempts = await begin_many(backend, 2)
+    await asyncio.gather(*(backend.runs.start_step(a, "s", input=f"{n}") for n, a in enumerate(attempts)))
+    assert sent == [2]
+    assert [await step_of(backend, f"t{n}") for n in range(2)] == [("s", "started", "0"), ("s", "started", "1")]
+
+
+async def test_steps_that_workers_of_the_previous_release_start(backend: PostgresBackend) -> None:
+    """A worker of the previous release sends no input. A step that such a worker starts has none, even if another worker has
+    started the step before."""
+    attempts = await begin_many(backend, 3)
+    earlier = [codec.InterimWrite(a.thread_key, "r", a.fence, [], 1, start_key="s") for a in attempts[:2]]
+    await backend.runs.start_step(attempts[1], "s", input="1")
+    rows = await backend.db.rows("write_interim", earlier, None)
+    assert [(row["refused"], row["step_key"]) for row in rows] == [(None, None)] * 2
+    statement = "SELECT s.step_key FROM runyard.start_step($1, $2, $3, $4) s"
+    async with backend.db.pool.acquire() as connection:
+        assert await connection.fetch(statement, attempts[2].thread_key, "r", attempts[2].fence, "s") == []
+    await backend.runs.finish_step(attempts[0], "s", 1)
+    shown = [await step_of(backend, f"t{n}") for n in range(3)]
+    assert shown == [("s", "done", None), ("s", "started", None), ("s", "started", None)]
+
+
+async def step_of(backend: PostgresBackend, thread_id: str) -> tuple[str, str | None, str | None]:
+    [entry] = [e for e in (await backend.timelines.timeline(thread_id, "r")).entries if e.type == "step"]
+    return entry.id, entry.status, entry.input
 
 
 async def test_a_refused_write_does_not_affect_the_others(backend: PostgresBackend, sent: list[int]) -> None:

@@ -15,7 +15,10 @@ from .attempt_writes import usage_json
 
 
 class InterimWrite(NamedTuple):
-    """The attributes of a ``runyard.interim_write``, in their order."""
+    """The attributes of a ``runyard.interim_write``, in their order.
+
+    ``result``: the result of the step ``finish_key``. If the write only starts a step, the step's arguments as UTF-8 text.
+    """
 
     thread_key: int
     run_id: str
@@ -42,9 +45,10 @@ def new_messages(
     return InterimWrite(*held, many(messages), first_event, usage=usage_json(usage))
 
 
-def step_start(attempt: AttemptToken, key: str) -> InterimWrite:
-    """Encode the start of the step ``key``."""
-    return InterimWrite(attempt.thread_key, attempt.run_id, attempt.fence, [], 1, start_key=key)
+def step_start(attempt: AttemptToken, key: str, input: str | None) -> InterimWrite:
+    """Encode the start of the step ``key`` with the arguments ``input``."""
+    arguments = input.encode() if input is not None else None
+    return InterimWrite(attempt.thread_key, attempt.run_id, attempt.fence, [], 1, start_key=key, result=arguments)
 
 
 def step_result(attempt: AttemptToken, key: str, result: Any, usage: Usage | None = None) -> InterimWrite:

@@ -2,7 +2,9 @@
 
 -- Store the writes. Threads are locked in the order of their keys, and the writes of a run keep their order. A refused write stores nothing
 -- and does not affect other writes. An error, for example a message that is too large, undoes all writes. patience: milliseconds to wait for
--- a locked thread. After this time the writes of the thread are refused as locked.
+-- a locked thread. After this time the writes of the thread are refused as locked. In a write that only starts a step, `result` is the text
+-- of the step's arguments in UTF-8. The type of the writes has no attribute for this text, because workers of the previous release send
+-- values of the type.
 CREATE OR REPLACE FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -40,7 +42,10 @@ BEGIN
             IF w.messages <> '{}' OR w.usage IS NOT NULL AND w.finish_key IS NULL THEN
                 done.messages := runyard.add_messages(got.t, got.r, w.messages, w.first_event, w.usage, message_bytes);
             END IF;
-            IF w.start_key IS NOT NULL THEN done.step := runyard.begin_step(got.r, w.start_key); END IF;
+            IF w.start_key IS NOT NULL THEN
+                done.step := runyard.begin_step_v2(
+                    got.r, w.start_key, CASE WHEN w.finish_key IS NULL THEN convert_from(w.result, 'UTF8') END);
+            END IF;
         END IF;
         RETURN NEXT done;
     END LOOP;

@@ -1,19 +1,27 @@
 -- The steps of runs: begin and finish a step.
 
 -- Begin a step of the locked run r. Return NULL if the run's attempt may execute the step. Return the earlier row of the step if it is
--- finished or another attempt began it. A repetition of this call after a lost reply also returns NULL.
-CREATE OR REPLACE FUNCTION runyard.begin_step(r runyard.runs, step text) RETURNS runyard.steps
+-- finished or another attempt began it. A repetition of this call after a lost reply also returns NULL. arguments: of the step, as short
+-- text, or NULL.
+CREATE OR REPLACE FUNCTION runyard.begin_step_v2(r runyard.runs, step text, arguments text) RETURNS runyard.steps
 LANGUAGE plpgsql AS $$
 DECLARE
     earlier runyard.steps;
 BEGIN
     SELECT s.* INTO earlier FROM runyard.steps s
     WHERE s.accept_no = r.accept_no AND s.step_key = step AND (s.done OR s.fence <> r.fence);
-    INSERT INTO runyard.steps (accept_no, step_key, fence) VALUES (r.accept_no, step, r.fence)
-    ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = r.fence,
+    INSERT INTO runyard.steps (accept_no, step_key, fence, input) VALUES (r.accept_no, step, r.fence, arguments)
+    ON CONFLICT (accept_no, step_key) DO UPDATE SET fence = r.fence, input = arguments,
        started_at = CASE WHEN runyard.steps.fence = r.fence THEN runyard.steps.started_at ELSE now() END
     WHERE NOT runyard.steps.done;
     RETURN earlier;
+END $$;
+
+-- Begin a step without arguments, for start_step.
+CREATE OR REPLACE FUNCTION runyard.begin_step(r runyard.runs, step text) RETURNS runyard.steps
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN runyard.begin_step_v2(r, step, NULL);
 END $$;
 
 -- Record the result of a step of the locked run r. A result that is already recorded stays unchanged. used: as for add_messages.
