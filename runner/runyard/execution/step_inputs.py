@@ -11,12 +11,9 @@ from typing import Any, Final
 from ..domain.timeline import SHORT_CHARACTERS, short
 from ..support.tracebacks import TracebackFilter, kept_text
 
-FILTERED_CHARACTERS: Final = 2_000
-"""Maximum number of characters that a filter gets.
-
-The filter gets more than the text that is stored. Otherwise the text could end inside a secret, and the filter would not
-recognize the secret.
-"""
+FILTERED_CHARACTERS: Final = 65_536
+"""Number of characters after which a filter gets no further values. It gets no part of a value, because it would not recognize
+a part of a secret."""
 MAX_DEPTH: Final = 20
 """Maximum number of nested lists and objects that the text shows."""
 MAX_INTEGER_BITS: Final = 1024
@@ -30,27 +27,30 @@ def step_input(fn: Callable[..., Any], args: Sequence[Any], keep: TracebackFilte
     ``functools.partial`` binds. Values are shown as JSON. A value that is not JSON is shown by the name of its type, for
     example ``<Decimal>``. The text is made without the methods of the values' own classes.
 
-    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). Return None if the filter returns None or
-    fails.
+    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). It gets the text before the text is cut.
+    Return None if the filter returns None or fails.
     """
     named: dict[str, Any] = {}
     while isinstance(fn, functools.partial):
         args, named, fn = (*fn.args, *args), {**fn.keywords, **named}, fn.func
     if not args and not named:
         return None
-    most = SHORT_CHARACTERS if keep is None else FILTERED_CHARACTERS
-    text = kept_text(_storable(_first(_call(args, named, most), most)), keep)
-    return short(text) if text is not None else None
+    if keep is None:
+        text = _first(_call(args, named, SHORT_CHARACTERS), SHORT_CHARACTERS)
+        return short(_storable(text[: SHORT_CHARACTERS + 1]))
+    text = _first(_call(args, named, FILTERED_CHARACTERS), FILTERED_CHARACTERS)
+    kept = kept_text(_storable(text), keep)
+    return short(kept) if kept is not None else None
 
 
 def _first(pieces: Iterable[str], most: int) -> str:
-    """Return the first ``most`` characters of ``pieces``. The function takes no further pieces than necessary."""
+    """Join whole pieces until they have ``most`` characters. An ellipsis stands for the other pieces."""
     text = ""
     for piece in pieces:
+        if len(text) >= most:
+            return text + "…"
         text += piece
-        if len(text) > most:
-            break
-    return short(text, most)
+    return text
 
 
 def _storable(text: str) -> str:
@@ -73,14 +73,14 @@ def _value(value: Any, most: int, depth: int) -> Iterator[str]:
     kind = type(value)
     if value is None or kind is bool:
         yield _encode(value)
-    elif issubclass(kind, str):
-        yield _encode(str.__getitem__(value, slice(most)))
+    elif kind is str and (len(value) <= most or most == SHORT_CHARACTERS):
+        yield _encode(value[:most])
     elif issubclass(kind, int) and int.bit_length(value) <= MAX_INTEGER_BITS:
         yield int.__repr__(value)
     elif issubclass(kind, float):
         yield float.__repr__(value)
     elif not issubclass(kind, list | tuple | dict):
-        yield f"<{kind.__name__[:most]}>"
+        yield f"<{_name(kind)[:most]}>"
     elif depth == MAX_DEPTH:
         yield "…"
     elif issubclass(kind, dict):
@@ -99,4 +99,5 @@ def _value(value: Any, most: int, depth: int) -> Iterator[str]:
         yield "]"
 
 
+_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode

@@ -41,7 +41,7 @@ class Odd:
 
 
 class OddText(str):
-    """A text whose own code must not be called."""
+    """A text whose class may hide it, and whose own code must not be called."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class Order:
         ((Pair(1, 2), []), "[1, 2], []"),
         ((Order("4111"), Decimal("1.5"), b"x", f), "<Order>, <Decimal>, <bytes>, <function>"),
         (({(1, 2): Order("4111"), 3: 4},), "{…: <Order>, 3: 4}"),
-        ((Odd(), OddText("text"), OddDict(n=1)), '<Odd>, "text", {"n": 1}'),
+        ((Odd(), OddText("text"), OddDict(n=1)), '<Odd>, <OddText>, {"n": 1}'),
         ((2**5000,), "<int>"),
         (("a\ud800\0",), '"a\\ud800\\u0000"'),
     ],
@@ -121,6 +121,30 @@ def test_a_filter_reads_the_arguments_before_they_are_cut() -> None:
     text = step_input(f, ["x" * 290, "4111111111111111"], lambda text: re.sub(r"\d{16}", "[card]", text))
     assert text == '"' + "x" * 290 + '", "[car…'
     assert step_input(f, ["secret"], lambda text: None) is None
+
+
+@pytest.mark.parametrize("before", [[], ["x" * 60_000], ["x" * 65_530]])
+def test_a_filter_reads_no_part_of_a_value(before: list[str]) -> None:
+    """It recognizes a secret by its beginning and its end, and what it drops makes no room for a part of the next value."""
+    secret = "BEGIN " + "k" * 6000 + " END"
+    read: list[str] = []
+
+    def drop(text: str) -> str:
+        read.append(text)
+        return re.sub("x{9,}|BEGIN k+ END", "[dropped]", text)
+
+    text = step_input(f, [*before, secret, "y" * 70_000], drop)
+    assert text is not None and "kk" not in text and text.endswith(("<str>", "…"))
+    assert len(read[0]) < 80_000
+
+
+def test_a_class_that_hides_its_name_is_shown() -> None:
+    class Meta(type):
+        @property
+        def __name__(cls) -> str:  # type: ignore[override]
+            raise AssertionError("name")
+
+    assert shown(Meta("Hidden", (), {})()) == "<Hidden>"
 
 
 def test_a_filter_that_fails_keeps_nothing() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import runyard_backends.postgres
+from runyard_backends.postgres.migrate import OLDEST_SCHEMA
 from runyard_backends.sql.migrate import migrations
 from runyard_backends.statements import named_statements
 
@@ -55,6 +56,13 @@ def test_migrations_make_no_function_but_those_that_a_table_needs() -> None:
         "forget_runs",
         "run_is_sound",
     ]
+
+
+def test_code_needs_the_schema_that_has_its_last_table_and_column() -> None:
+    """A3: Code that started on an earlier schema would fail in the first statement that uses them."""
+    adds = re.compile("^(CREATE TABLE|CREATE TYPE|ALTER TABLE .* ADD COLUMN)", re.MULTILINE)
+    last = max(int(path.stem[:4]) for path in MIGRATIONS if adds.search(path.read_text("utf-8")))
+    assert last <= OLDEST_SCHEMA
 
 
 @pytest.mark.parametrize("package", ["postgres", "sql"])
