@@ -25,7 +25,7 @@ from runyard.ports.commands import Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.workers import BlockedLoop, WorkerInfo
 from runyard.support.settings import Settings
 from runyard_api.cli import exit_codes
 from runyard_api.cli.commands import enqueue
@@ -603,6 +603,25 @@ class TestOperations:
         states = {one["worker_id"]: one["state"] for one in json.loads(runyard("workers", "list", "--json")[1])["items"]}
         assert states == {"host-1-aa": "live", "host-2-bb": "draining"}
         assert "0/5" in runyard("workers", "list")[1]
+
+    def test_a_dead_worker_has_the_troubles_of_its_end(self, runyard: Command, world: Backend) -> None:
+        """A worker that was declared dead is neither blocked nor without Redis any more."""
+
+        async def bury() -> None:
+            await world.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+            await world.workers.report_block("w", BlockedLoop(30.4, "app.py:10", "Stack"))
+            await world.workers.report_redis("w", "no answer in time")
+            (worker,) = await world.workers.workers()
+            assert worker.heartbeat_at is not None
+            assert await world.workers.mark_dead("w", worker.heartbeat_at)
+
+        asyncio.run(bury())
+        lines = runyard("workers", "list")[1].splitlines()
+        assert "dead" in lines[1]
+        assert lines[2:] == [
+            "w: main loop was blocked at app.py:10 when it was declared dead",
+            "w: did not reach Redis when it was declared dead: no answer in time",
+        ]
 
     def test_a_worker_without_a_port_says_how_to_get_its_stacks(self, runyard: Command, world: Backend) -> None:
         asyncio.run(world.workers.register(WorkerInfo(worker_id="host-1-aa", queues=["default"])))
