@@ -303,7 +303,37 @@ class TestChildren:
 
         async with Harness(App({"agent": agent, "broken": broken})) as harness:
             run = await harness.prompt("t", "hi", agent="agent")
-            assert run.ok and run.text.endswith("is failed: ValueError: no luck")
+            assert run.ok and "is failed" in run.text and run.text.endswith(": ValueError: no luck")
+
+    async def test_k3_the_error_of_a_parent_names_the_line_of_its_child(self) -> None:
+        """K3: The traceback of a parent has no frame of its child. Therefore the message names the child's line."""
+
+        async def broken(ctx: RunContext) -> None:
+            raise ValueError("no luck")
+
+        async def parent(ctx: RunContext) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.run("c", "go", agent="broken", key="once"))
+
+        line = broken.__code__.co_firstlineno + 1
+        async with Harness(App({"parent": parent, "broken": broken})) as harness:
+            run = await harness.prompt("t", "hi", agent="parent")
+        place = f"at {__file__}:{line} in broken"
+        assert run.error is not None and f"is failed {place}: ValueError: no luck" in run.error.message
+        assert run.error.traceback is not None and place in run.error.traceback
+
+    async def test_k3_a_child_without_a_stored_traceback_has_no_line(self) -> None:
+        """K3: A filter of tracebacks can drop the child's traceback."""
+
+        async def broken(ctx: RunContext) -> None:
+            raise ValueError("no luck")
+
+        async def parent(ctx: RunContext) -> None:
+            await ctx.run("c", "go", agent="broken", key="once")
+
+        async with Harness(App({"parent": parent, "broken": broken}, traceback_filter=lambda text: None)) as harness:
+            run = await harness.prompt("t", "hi", agent="parent")
+        assert run.error is not None and run.error.message.endswith("of thread c is failed: ValueError: no luck")
 
     async def test_k3_a_redriven_parent_gets_the_result_of_a_redriven_child(self) -> None:
         """K3, R12: The failure of a child is not recorded, so that redrives of the child and of its parent mend both."""

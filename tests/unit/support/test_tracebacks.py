@@ -13,7 +13,7 @@ import pytest
 
 from runyard.app import load_app
 from runyard.errors import AppImportError, InvalidInputError
-from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, traceback_text
+from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, place_in, traceback_text
 
 
 def _raised(words: str = "no refund") -> BaseException:
@@ -40,6 +40,19 @@ def test_a_traceback_names_file_line_code_and_error_and_no_values_of_variables()
     assert f'File "{__file__}", line ' in text and "raise ValueError(" in text
     assert text.endswith("ValueError: no refund\n")
     assert "4242 4242" not in text
+
+
+def test_the_place_in_a_traceback_is_the_innermost_line_of_the_users_code() -> None:
+    def refund() -> None:
+        importlib.import_module("no_such_module_9")
+
+    line = refund.__code__.co_firstlineno + 1
+    with pytest.raises(ModuleNotFoundError) as found:
+        refund()
+    assert place_in(traceback_text(found.value) or "") == f"{__file__}:{line} in refund"
+    library = f'  File "{asyncio.__file__}", line 7, in run\n'
+    assert place_in(library) == f"{asyncio.__file__}:7 in run"
+    assert place_in("[hidden]") is None and place_in("") is None
 
 
 def test_an_error_that_was_never_raised_has_no_traceback() -> None:
