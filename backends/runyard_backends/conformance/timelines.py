@@ -61,7 +61,7 @@ class TestTimelines:
                 ("attempt", "w", "suspended"),
                 ("request", "question", "answered"),
                 ("attempt", "w", "completed"),
-                ("step", "open", "started"),
+                ("step", "open", "unfinished"),
                 ("message", "assistant", None),
             ],
             key=str,
@@ -94,6 +94,33 @@ class TestTimelines:
         (second,) = [e for e in (await timeline(world)).entries if e.type == "step"]
         assert first.started_at is not None and second.started_at is not None and second.started_at > first.started_at
         assert second.fence == attempt.fence
+
+    async def test_a_step_has_the_error_with_which_its_attempt_ended(self, world: World) -> None:
+        """R24: A step is ``failed`` if its function raised the error of the attempt. A step is ``unfinished`` if the attempt
+        ended otherwise."""
+
+        async def steps() -> dict[str, tuple[str | None, ErrorInfo | None]]:
+            found, cursor = [], None
+            while True:
+                page = await timeline(world, limit=1, cursor=cursor)
+                found += page.entries
+                if (cursor := page.next) is None:
+                    return {e.id: (e.status, e.error) for e in found if e.type == "step"}
+
+        attempt = await world.start("r1")
+        await world.runs.finish_step(attempt, "done", 1)
+        for key in ("pay", "other"):
+            await world.runs.start_step(attempt, key)
+        assert await steps() == {"done": ("done", None), "pay": ("started", None), "other": ("started", None)}
+        error = ErrorInfo(code="agent_error", message="m", details={"type": "ValueError", "steps": ["pay"]}, traceback="T")
+        await world.runs.release(attempt, error=error)
+        told = error.without_traceback()
+        assert await steps() == {"done": ("done", None), "pay": ("failed", told), "other": ("unfinished", None)}
+        attempt = await world.take("r1")
+        await world.runs.start_step(attempt, "pay")
+        assert await steps() == {"done": ("done", None), "pay": ("started", None), "other": ("unfinished", None)}
+        await world.runs.fail(Write(attempt=attempt), error)
+        assert await steps() == {"done": ("done", None), "pay": ("failed", told), "other": ("unfinished", None)}
 
     async def test_pages_neither_drop_nor_repeat_an_entry(self, world: World) -> None:
         """R24: The pages of a long timeline have each entry once, even if many entries have the same time."""

@@ -161,7 +161,10 @@ def _step(row: codec.Row, at: datetime) -> TimelineEntry:
         result = codec.unpack(row["result"]) if row["result"] is not None else None
     except UNDECODABLE:
         return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
-    return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, done=row["done"], omitted=omitted)
+    attempt = codec.attempt_entry(row) if row["fence"] is not None else None
+    return timeline.of_step(
+        row["step_key"], at, times, row["of_fence"], result, done=row["done"], attempt=attempt, omitted=omitted
+    )
 
 
 def _wait(row: codec.Row) -> TimelineEntry:

@@ -46,8 +46,9 @@ class TimelineEntry(StrictModel):
       model, ``status`` the stop reason, ``output`` the text and the tool calls, ``usage`` the tokens and the cost.
     - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
-    - ``step``: ``id`` is the step's key. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a
-      fan-out.
+    - ``step``: ``id`` is the step's key. ``status`` is ``started``, ``done``, ``failed`` if the step's function raised the
+      error of the attempt, or ``unfinished`` if the attempt ended otherwise. ``error`` is the error of a failed step, without
+      its traceback, or the error of a candidate of a fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
     - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting`` or ``ended``,
@@ -178,12 +179,18 @@ def of_step(
     result: Any,
     *,
     done: bool,
+    attempt: AttemptInfo | None = None,
     omitted: int | None = None,
 ) -> TimelineEntry:
     """Return the entry of a step. ``times``: the start and the end of the step.
 
-    ``omitted``: the number of bytes of a result that was not read.
+    ``attempt``: the attempt that started a step that is not done. ``omitted``: the number of bytes of a result that was not
+    read.
     """
+    error = None
+    if attempt is not None and attempt.error is not None and key in (attempt.error.details.get("steps") or ()):
+        error = attempt.error.without_traceback()
+    open_status = "started" if attempt is None or attempt.outcome == "running" else "failed" if error else "unfinished"
     return _timed(
         TimelineEntry(
             type="step",
@@ -193,9 +200,9 @@ def of_step(
             ended_at=times[1],
             fence=fence,
             name=key.rpartition("/")[2].partition("#")[0],
-            status="done" if done else "started",
+            status="done" if done else open_status,
             output=f"({omitted} bytes)" if omitted is not None else short(result) if done else None,
-            error=_error_in(result),
+            error=_error_in(result) if done else error,
         )
     )
 

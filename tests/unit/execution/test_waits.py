@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,32 @@ DAY = 86400.0
 
 async def say(ctx: RunContext, text: str) -> None:
     await ctx.append(Message.assistant(text))
+
+
+class TestFailedSteps:
+    async def test_r24_a_step_whose_function_raised_the_error_of_its_run_is_failed(self) -> None:
+        """R24: A step whose error the agent caught is unfinished."""
+
+        async def decline() -> None:
+            raise ValueError("declined")
+
+        async def agent(ctx: RunContext) -> None:
+            with contextlib.suppress(ValueError):
+                await ctx.step(decline, key="caught")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.step(lambda: ctx.step(decline, key="inner"), key="outer"))
+                group.create_task(ctx.step(lambda: asyncio.sleep(3600), key="beside"))
+            await say(ctx, "not reached")
+
+        async with Harness(agent) as harness:
+            run = await harness.prompt("t", "hi", "r")
+            found = await harness.client.timeline("t", "r")
+        assert run.error is not None and run.error.details == {"type": "ValueError", "steps": ["inner", "outer"]}
+        steps = {entry.id: entry for entry in found.entries if entry.type == "step"}
+        statuses = {key: entry.status for key, entry in steps.items()}
+        assert statuses == {"caught": "unfinished", "inner": "failed", "outer": "failed", "beside": "unfinished"}
+        failed = steps["inner"].error
+        assert failed is not None and "declined" in failed.message and failed.traceback is None
 
 
 class TestSleep:
