@@ -187,6 +187,36 @@ class TestTimelines:
                 break
         assert paged == whole
 
+    @pytest.mark.parametrize("running", [False, True])
+    async def test_the_open_waits_of_a_cancelled_run_stay(self, world: World, running: bool) -> None:
+        """R24, R10: A cancel ends the open waits of a run. They stay in the timeline with the time of their end."""
+        attempt = await world.start("r1")
+        waits = [
+            Wait(wait_id="nap", kind="sleep", timeout=3600),
+            Wait(wait_id="late", kind="signal", name="never", timeout=3600),
+            Wait(wait_id="paid", kind="signal", name="paid"),
+            Wait(wait_id="taken", kind="signal", name="now"),
+        ]
+        await world.runs.suspend(Write(attempt=attempt), [], waits)
+        await world.runs.signal(T, "now", 7, signal_id="s1")
+        attempt = await world.take("r1")
+        if not running:
+            await world.runs.suspend(Write(attempt=attempt), [], waits[:3])
+        await world.runs.cancel(T, "r1")
+        if running:
+            await world.runs.suspend(Write(attempt=attempt), [], waits[:3])
+        found = await timeline(world)
+        assert found.run.status == "cancelled"
+        shown = {e.id: e for e in found.entries if e.type in ("sleep", "signal")}
+        assert {key: e.status for key, e in shown.items()} == {
+            "nap": "cancelled",
+            "late": "cancelled",
+            "paid": "cancelled",
+            "taken": "ended",
+        }
+        assert {shown[key].ended_at for key in ("nap", "late", "paid")} == {found.run.finished_at}
+        assert (await world.runs.signal(T, "paid", 8, signal_id="s2")).signal.run_id is None
+
     async def test_large_signals_are_cut(self, world: World) -> None:
         """R24: To make a page, the store reads about TIMELINE_BYTES of signal values, and no value that is larger than
         LARGE_RESULT_BYTES."""

@@ -51,8 +51,9 @@ class TimelineEntry(StrictModel):
       its traceback, or the error of a candidate of a fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
-    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting`` or ``ended``,
-      ``timeout`` for a signal that did not come in time, or the status of the child. ``input``: the time at which the wait
+    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting``, ``ended``,
+      ``cancelled`` if a cancel of the run ended the wait, ``timeout`` for a signal that did not come in time, or the status of
+      the child. ``input``: the time at which the wait
       ends at the latest. For a signal, ``name`` is its name and ``output`` its value. For a child, ``id`` is its run and
       ``name`` its thread.
     - ``message``: any other message of the run. ``name`` is its role, ``output`` its text.
@@ -232,7 +233,12 @@ def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None 
     ``omitted``: the number of bytes of a signal's value that was not read.
     """
     taken = wait.signal_id is not None
-    late = wait.kind == "signal" and not taken
+    if taken or wait.ended_at is None:
+        status = "ended" if taken else "waiting"
+    elif wait.due_at is None or wait.ended_at < wait.due_at:  # only a cancel of the run ends such a wait before its time
+        status = "cancelled"
+    else:
+        status = "timeout" if wait.kind == "signal" else "ended"
     return _timed(
         TimelineEntry(
             type=wait.kind,
@@ -241,7 +247,7 @@ def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None 
             started_at=at,
             ended_at=wait.ended_at,
             name=wait.name,
-            status=child or ("waiting" if wait.ended_at is None else "timeout" if late else "ended"),
+            status=child or status,
             input=f"until {wait.due_at.isoformat(timespec='seconds')}" if wait.due_at and wait.kind != "child" else None,
             output=f"({omitted} bytes)" if omitted is not None else short(wait.value) if taken else None,
         )
