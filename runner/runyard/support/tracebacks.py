@@ -6,10 +6,12 @@ the error.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
@@ -30,6 +32,7 @@ TracebackFilter = Callable[[str], str | None]
 
 _OWN: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = f"{get_path('stdlib')}/"
+_LOOP: Final = str(Path(asyncio.__file__).parent)
 _PACKAGES: Final = "/site-packages/"
 _FRAME: Final = re.compile(r'^ +(?:\| +)*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
@@ -84,8 +87,16 @@ def trace_field(trace: str | None) -> dict[str, str]:
 
 
 def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first."""
-    shown = traceback.StackSummary.extract(list(frames)[-MAX_FRAMES:])
+    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first.
+
+    The leading frames of the program's start, of the event loop and of runyard are left out, unless the stack has no others.
+    """
+    whole = list(frames)
+    looping = [frame.f_code.co_filename.startswith(_LOOP) for frame, _ in whole]
+    first = looping.index(True) if True in looping else 0
+    inside = dropwhile(lambda each: each[0].f_code.co_filename.startswith(_LOOP), whole[first:])
+    of_user = list(dropwhile(lambda each: is_own(each[0].f_code.co_filename), inside))
+    shown = traceback.StackSummary.extract((of_user or whole)[-MAX_FRAMES:])
     return _bounded(["Stack (most recent call last):\n", *shown.format()], "", MAX_TRACEBACK_BYTES)
 
 
