@@ -122,6 +122,20 @@ class TestTracebacks:
             assert "KeyError: 'name'" in out and 'File "app.py", line 7, in refund' in out and "\x1b" not in out
         assert json.loads(runyard("runs", "show", "t", "r", "--json")[1])["error"]["traceback"] == trace
 
+    def test_tracebacks_are_headed_by_the_number_of_their_attempt(self, runyard: Command, world: Backend) -> None:
+        """The number is the same on every page of attempts."""
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        for n in (1, 2):
+            fail(world, "t", ErrorInfo(code="agent_error", message="no", traceback=f"Traceback {n}"))
+            runyard("runs", "redrive", "r")
+        fences = [one["fence"] for one in json.loads(runyard("runs", "attempts", "r", "--json")[1])["items"]]
+        heads = [f"attempt {n} (fence {fence}):" for n, fence in enumerate(fences, 1)]
+        for command in ("show", "attempts"):
+            lines = runyard("runs", command, "r")[1].splitlines()
+            assert [line for line in lines if "(fence " in line] == heads
+        cursor = json.loads(runyard("runs", "attempts", "r", "--limit", "1", "--json")[1])["next"]
+        assert heads[1] in runyard("runs", "attempts", "r", "--cursor", cursor)[1].splitlines()
+
     def test_a_run_names_its_child_and_the_command_that_shows_its_frames(self, runyard: Command, world: Backend) -> None:
         """R24, K3: The error of a child is shown by `runs show` of the child."""
         runyard("prompt", "t", "hello", "--run-id", "r")
@@ -659,7 +673,8 @@ class TestOperations:
         assert runyard("runs", "attempts", "t", "r")[2] == "no worker has taken it yet\n"
         serve(world, "t")
         head, line = runyard("runs", "attempts", "t", "r")[1].splitlines()
-        assert head.split() == ["FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"]
+        assert head.split() == ["ATTEMPT", "FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"]
+        assert line.split()[0] == "1"
         assert "completed" in line and "hand" in line
 
     def test_the_doctor_fails_without_workers(self, runyard: Command) -> None:
