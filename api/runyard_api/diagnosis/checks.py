@@ -156,12 +156,13 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
     else:
         draining = sum(worker.draining for worker in live)
         yield Finding("ok", "workers", f"{len(live)} live" + (f", {draining} of them draining" if draining else ""))
-    for worker in live:
-        if worker.blocked is not None:
-            says = f"{worker.worker_id}: {blocked_words(worker.blocked)}"
+    for worker in workers:
+        if (blocked := blocked_words(worker)) is not None:
+            says = f"{worker.worker_id}: {blocked}"
             yield Finding("warn", "main loop", says, "move the blocking call to a thread: `await asyncio.to_thread(…)`")
-        if worker.redis_outage is not None:
-            says = f"{worker.worker_id} {outage_words(worker.redis_outage)}"
+    for worker in live:
+        if (outage := outage_words(worker)) is not None:
+            says = f"{worker.worker_id} {outage}"
             yield Finding(
                 "fail", "redis", says, "start Redis, or correct RUNYARD_REDIS_URL of the worker; it claims no run until then"
             )

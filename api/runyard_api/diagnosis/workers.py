@@ -8,7 +8,7 @@ from typing import Final
 from urllib.error import HTTPError, URLError
 
 from runyard.errors import BackendUnavailableError
-from runyard.ports.workers import BlockedLoop, RedisOutage, WorkerInfo
+from runyard.ports.workers import WorkerInfo
 
 from ..quantities import clock
 
@@ -29,13 +29,23 @@ def state(worker: WorkerInfo) -> str:
     return "draining" if worker.draining else "live"
 
 
-def blocked_words(blocked: BlockedLoop) -> str:
-    """Return a phrase with the time and the place of the block of a main loop."""
+def blocked_words(worker: WorkerInfo) -> str | None:
+    """Return a phrase about the block of a worker's main loop, or None. A dead worker has the block that it had when it was
+    declared dead."""
+    if (blocked := worker.blocked) is None:
+        return None
+    if worker.dead_at is not None:
+        return f"main loop was blocked at {blocked.place} when it was declared dead"
     return f"main loop blocked for {blocked.seconds:.0f} s at {blocked.place}"
 
 
-def outage_words(outage: RedisOutage) -> str:
-    """Return a phrase with the start and the reason of an outage of Redis."""
+def outage_words(worker: WorkerInfo) -> str | None:
+    """Return a phrase about the outage of Redis that a worker has, or None. A dead worker has the outage that it had when it
+    was declared dead."""
+    if (outage := worker.redis_outage) is None:
+        return None
+    if worker.dead_at is not None:
+        return f"did not reach Redis when it was declared dead: {outage.reason}"
     return f"does not reach Redis since {clock(outage.since)}: {outage.reason}"
 
 

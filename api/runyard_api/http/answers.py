@@ -226,8 +226,12 @@ class Worker(BaseModel):
     silent_for: float | None
     dead_at: datetime | None
     draining: bool
-    blocked: BlockedLoop | None = Field(description="Place and start, if user code blocks the main loop.")
-    redis_outage: RedisOutage | None = Field(description="Start and reason, if the worker does not reach Redis.")
+    blocked: BlockedLoop | None = Field(
+        description="Place and seconds, if user code blocks the main loop, or blocked it when the worker was declared dead."
+    )
+    redis_outage: RedisOutage | None = Field(
+        description="Start and reason, if the worker does not reach Redis, or did not when it was declared dead."
+    )
 
     @classmethod
     def of(cls, worker: WorkerInfo) -> Worker:

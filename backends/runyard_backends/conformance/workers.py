@@ -41,7 +41,7 @@ class TestWorkers:
 
     async def test_a_blocked_main_loop_is_named_until_it_turns_or_in_the_attempts_that_it_cost(self, world: World) -> None:
         """R12: User code can block the main loop of a worker. While the worker lives, ``explain`` names the place in the code.
-        After the death of the worker, the errors of its attempts name this place."""
+        After the death of the worker, the errors of its attempts name this place, and the time of the block no longer grows."""
         blocked = BlockedLoop(12.0, "app.py:26", "Stack")
         await world.start("r1")
         await world.accept("r2", thread="u")
@@ -60,6 +60,9 @@ class TestWorkers:
         await world.bury()
         await world.workers.report_block("w", None)
         await world.workers.report_block("nobody", blocked)
+        dead, dead_later = [(await world.workers.workers())[0] for _ in range(2)]
+        assert dead.worker_id == "w" and dead.dead_at is not None and dead.blocked is not None
+        assert dead.blocked.place == "app.py:26" and dead_later.blocked == dead.blocked
         await world.take("r1", worker="v")
         lost, _ = (await world.runs.attempts(T, "r1")).items
         assert lost.outcome == "lost" and lost.error is not None and lost.error.traceback == "Stack"

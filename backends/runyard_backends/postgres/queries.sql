@@ -504,9 +504,9 @@ UPDATE runyard.workers SET redis_error = $2, redis_lost_at = CASE WHEN $2::text 
 WHERE worker_id = $1 AND dead_at IS NULL
 
 -- name: workers
--- Return all workers, and the seconds since their last heartbeats.
+-- Return all workers, the seconds since their last heartbeats, and the seconds of their blocks. The block of a dead worker no longer grows.
 SELECT w.*, extract(epoch FROM clock_timestamp() - w.heartbeat_at)::float8 AS silent_for,
-    extract(epoch FROM clock_timestamp() - w.blocked_since)::float8 AS blocked_for
+    extract(epoch FROM coalesce(w.dead_at, clock_timestamp()) - w.blocked_since)::float8 AS blocked_for
 FROM runyard.workers w ORDER BY w.started_at, w.worker_id
 
 -- name: lead

@@ -6,9 +6,12 @@ the error.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
@@ -29,7 +32,9 @@ TracebackFilter = Callable[[str], str | None]
 
 _OWN: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = f"{get_path('stdlib')}/"
+_LOOP: Final = str(Path(asyncio.__file__).parent)
 _PACKAGES: Final = "/site-packages/"
+_FRAME: Final = re.compile(r'^ +(?:\| +)*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
 
 
@@ -82,8 +87,16 @@ def trace_field(trace: str | None) -> dict[str, str]:
 
 
 def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first."""
-    shown = traceback.StackSummary.extract(list(frames)[-MAX_FRAMES:])
+    """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first.
+
+    The leading frames of the program's start, of the event loop and of runyard are left out, unless the stack has no others.
+    """
+    whole = list(frames)
+    looping = [frame.f_code.co_filename.startswith(_LOOP) for frame, _ in whole]
+    first = looping.index(True) if True in looping else 0
+    inside = dropwhile(lambda each: each[0].f_code.co_filename.startswith(_LOOP), whole[first:])
+    of_user = list(dropwhile(lambda each: is_own(each[0].f_code.co_filename), inside))
+    shown = traceback.StackSummary.extract((of_user or whole)[-MAX_FRAMES:])
     return _bounded(["Stack (most recent call last):\n", *shown.format()], "", MAX_TRACEBACK_BYTES)
 
 
@@ -101,11 +114,22 @@ def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     and of runyard is not the user's code. If no frame has the user's code, the innermost frame is used.
     """
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
-    of_user = [
-        place for place in places if not (is_own(place[0]) or place[0].startswith(("<", _LIBRARY)) or _PACKAGES in place[0])
-    ]
-    found = (of_user or places)[-1:]
+    found = ([place for place in places if _is_users(place[0])] or places)[-1:]
     return f"{found[0][0]}:{found[0][1]}" if found else None
+
+
+def place_in(trace: str) -> str | None:
+    """Return ``file:line in function`` of the innermost frame of the user's code in the text of a traceback.
+
+    If no frame has the user's code, the innermost frame is used. Return None if the text has no frames.
+    """
+    places = _FRAME.findall(trace)
+    found = ([place for place in places if _is_users(place[0])] or places)[-1:]
+    return "{}:{} in {}".format(*found[0]) if found else None
+
+
+def _is_users(filename: str) -> bool:
+    return not (is_own(filename) or filename.startswith(("<", _LIBRARY)) or _PACKAGES in filename)
 
 
 def is_own(filename: str) -> bool:

@@ -21,11 +21,11 @@ from runyard import App, Client, Message, Prompt, RunHandle, errors, new_id
 from runyard.domain.states import RunStatus
 from runyard.models import ROOT_ID, ErrorInfo, HitlRequest
 from runyard.ports import commands
-from runyard.ports.commands import Write
+from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
-from runyard.ports.workers import WorkerInfo
+from runyard.ports.workers import BlockedLoop, WorkerInfo
 from runyard.support.settings import Settings
 from runyard_api.cli import exit_codes
 from runyard_api.cli.commands import enqueue
@@ -121,6 +121,45 @@ class TestTracebacks:
             out = runyard("runs", command, "t", "r")[1]
             assert "KeyError: 'name'" in out and 'File "app.py", line 7, in refund' in out and "\x1b" not in out
         assert json.loads(runyard("runs", "show", "t", "r", "--json")[1])["error"]["traceback"] == trace
+
+    def test_tracebacks_are_headed_by_the_number_of_their_attempt(self, runyard: Command, world: Backend) -> None:
+        """The number is the same on every page of attempts."""
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        for n in (1, 2):
+            fail(world, "t", ErrorInfo(code="agent_error", message="no", traceback=f"Traceback {n}"))
+            runyard("runs", "redrive", "r")
+        fences = [one["fence"] for one in json.loads(runyard("runs", "attempts", "r", "--json")[1])["items"]]
+        heads = [f"attempt {n} (fence {fence}):" for n, fence in enumerate(fences, 1)]
+        for command in ("show", "attempts"):
+            lines = runyard("runs", command, "r")[1].splitlines()
+            assert [line for line in lines if "(fence " in line] == heads
+        cursor = json.loads(runyard("runs", "attempts", "r", "--limit", "1", "--json")[1])["next"]
+        assert heads[1] in runyard("runs", "attempts", "r", "--cursor", cursor)[1].splitlines()
+
+    def test_a_run_names_its_child_and_the_command_that_shows_its_frames(self, runyard: Command, world: Backend) -> None:
+        """R24, K3: The error of a child is shown by `runs show` of the child."""
+        runyard("prompt", "t", "hello", "--run-id", "r")
+
+        async def start_children() -> None:
+            await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
+            key = await world.threads.thread_key("t")
+            assert key is not None
+            [claim] = await world.runs.claim("hand", [RunRef(key, "r")])
+            assert claim.attempt is not None
+            for name in ("bad", "good"):
+                job = claim.attempt.ref
+                await world.runs.start_child(
+                    claim.attempt, AcceptRequest(thread_id=f"c-{name}", run_id=f"{name}-1", input=Message.user("go"), job=job)
+                )
+
+        asyncio.run(start_children())
+        fail(world, "c-bad", ErrorInfo(code="agent_error", message="no luck"))
+        serve(world, "c-good")
+        out = runyard("runs", "show", "t", "r")[1]
+        rows = [" ".join(line.split()) for line in out.splitlines()]
+        assert any("child c-bad failed" in row and "run bad-1" in row for row in rows)
+        assert any("child c-good completed" in row and "run good-1" in row for row in rows)
+        assert [row for row in rows if "see: " in row] == ["child bad-1 on c-bad is failed; see: runyard runs show bad-1"]
 
     def test_a_run_is_shown_by_the_beginning_of_its_id(self, runyard: Command, world: Backend) -> None:
         """R24: `runs` commands need no thread. A text that several ids begin with is refused, and so is an unknown one."""
@@ -604,6 +643,25 @@ class TestOperations:
         assert states == {"host-1-aa": "live", "host-2-bb": "draining"}
         assert "0/5" in runyard("workers", "list")[1]
 
+    def test_a_dead_worker_has_the_troubles_of_its_end(self, runyard: Command, world: Backend) -> None:
+        """A worker that was declared dead is neither blocked nor without Redis any more."""
+
+        async def bury() -> None:
+            await world.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+            await world.workers.report_block("w", BlockedLoop(30.4, "app.py:10", "Stack"))
+            await world.workers.report_redis("w", "no answer in time")
+            (worker,) = await world.workers.workers()
+            assert worker.heartbeat_at is not None
+            assert await world.workers.mark_dead("w", worker.heartbeat_at)
+
+        asyncio.run(bury())
+        lines = runyard("workers", "list")[1].splitlines()
+        assert "dead" in lines[1]
+        assert lines[2:] == [
+            "w: main loop was blocked at app.py:10 when it was declared dead",
+            "w: did not reach Redis when it was declared dead: no answer in time",
+        ]
+
     def test_a_worker_without_a_port_says_how_to_get_its_stacks(self, runyard: Command, world: Backend) -> None:
         asyncio.run(world.workers.register(WorkerInfo(worker_id="host-1-aa", queues=["default"])))
         code, _, err = runyard("workers", "stacks", "aa")
@@ -615,7 +673,8 @@ class TestOperations:
         assert runyard("runs", "attempts", "t", "r")[2] == "no worker has taken it yet\n"
         serve(world, "t")
         head, line = runyard("runs", "attempts", "t", "r")[1].splitlines()
-        assert head.split() == ["FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"]
+        assert head.split() == ["ATTEMPT", "FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"]
+        assert line.split()[0] == "1"
         assert "completed" in line and "hand" in line
 
     def test_the_doctor_fails_without_workers(self, runyard: Command) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import traceback
+import types
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
 import pytest
 
+from runyard import Message, RunContext
 from runyard.app import load_app
 from runyard.errors import AppImportError, InvalidInputError
-from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, traceback_text
+from runyard.support import tracebacks
+from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, place_in, stack_text, traceback_text
+from runyard.testing import Harness
 
 
 def _raised(words: str = "no refund") -> BaseException:
@@ -40,6 +45,44 @@ def test_a_traceback_names_file_line_code_and_error_and_no_values_of_variables()
     assert f'File "{__file__}", line ' in text and "raise ValueError(" in text
     assert text.endswith("ValueError: no refund\n")
     assert "4242 4242" not in text
+
+
+def test_the_place_in_a_traceback_is_the_innermost_line_of_the_users_code() -> None:
+    def refund() -> None:
+        importlib.import_module("no_such_module_9")
+
+    line = refund.__code__.co_firstlineno + 1
+    with pytest.raises(ModuleNotFoundError) as found:
+        refund()
+    assert place_in(traceback_text(found.value) or "") == f"{__file__}:{line} in refund"
+    library = f'  File "{asyncio.__file__}", line 7, in run\n'
+    assert place_in(library) == f"{asyncio.__file__}:7 in run"
+    assert place_in("[hidden]") is None and place_in("") is None
+
+
+async def test_a_stack_of_an_agent_begins_at_the_first_frame_of_its_code() -> None:
+    """The frames of the program's start, of the event loop and of runyard say nothing about the agent."""
+
+    def look() -> str:
+        return stack_text(list(traceback.walk_stack(sys._getframe()))[::-1])
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.append(Message.assistant(look()))
+
+    async with Harness(agent) as harness:
+        stack = (await harness.prompt("t", "hi")).text
+    head, first, *_ = stack.splitlines()
+    assert head == "Stack (most recent call last):"
+    assert first.startswith(f'  File "{__file__}", line ') and first.endswith(", in agent")
+    assert stack.count("  File ") == 2 and "in look" in stack
+
+
+def test_a_stack_without_code_of_the_user_is_whole() -> None:
+    def own() -> str:
+        return stack_text([(sys._getframe(), 1)])
+
+    here = types.FunctionType(own.__code__.replace(co_filename=tracebacks.__file__), globals())
+    assert f'File "{tracebacks.__file__}", line 1, in own' in here()
 
 
 def test_an_error_that_was_never_raised_has_no_traceback() -> None:

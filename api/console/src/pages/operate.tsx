@@ -152,11 +152,15 @@ function Workers() {
             <td>
               <code>{each.worker_id}</code>
               {each.blocked && (
-                <Fold title={<span class="bad-text">blocked for {seconds(each.blocked.seconds)} at {each.blocked.place}</span>}>
+                <Fold title={each.dead_at
+                    ? <span class="dim">main loop was blocked at {each.blocked.place} when it was declared dead</span>
+                    : <span class="bad-text">main loop blocked for {seconds(each.blocked.seconds)} at {each.blocked.place}</span>}>
                   <Code value={each.blocked.stack} label="Stack" />
                 </Fold>
               )}
-              {each.redis_outage && <p class="warn-text">no Redis since <Age at={each.redis_outage.since} />: {each.redis_outage.reason}</p>}
+              {each.redis_outage && (each.dead_at
+                ? <p class="dim">did not reach Redis when it was declared dead: {each.redis_outage.reason}</p>
+                : <p class="warn-text">no Redis since <Age at={each.redis_outage.since} />: {each.redis_outage.reason}</p>)}
             </td>
             <td>
               <Status status={stateOf(each)} />

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from ... import pages, quantities
 from .. import deployment, exit_codes, options
 from ..view import live_run, output, timeline
 from ..view.output import escape
+
+MAX_NUMBERED_ATTEMPTS: Final = 1000
+"""Maximum number of a run's first attempts that are shown with their numbers."""
 
 app = typer.Typer(help="List, show, watch, redrive and cancel runs.", no_args_is_help=True)
 
@@ -72,12 +75,13 @@ def show(
             sentence = await client.explain(thread, run)
             shown = await client.timeline(thread, run, limit=limit, cursor=cursor)
             progress = await _progress(client, found)
+            numbers = {} if as_json else await _numbers(client, thread, run)
         if as_json:
             more = {"progress": progress} if progress is not None else {}
             values = {"explanation": sentence, "timeline": shown.model_dump(exclude={"run"}), **more}
             output.print_json({**found.model_dump(), **values})
             return
-        timeline.show(shown, sentence, _details(found, shown.error), progress)
+        timeline.show(shown, sentence, _details(found, shown.error), numbers, progress)
         output.more(shown.next)
 
     deployment.wait(go())
@@ -177,11 +181,13 @@ def attempts(
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
             page = await pages.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), limit, cursor)
+            numbers = {} if as_json else await _numbers(client, thread, run)
         if as_json:
             output.print_json({"items": page.items, "next": page.next})
             return
         rows = (
             (
+                str(numbers.get(attempt.fence, "")),
                 str(attempt.fence),
                 f"[{_OUTCOME_STYLE.get(attempt.outcome, 'yellow')}]{attempt.outcome}[/]",
                 quantities.clock(attempt.started_at),
@@ -191,10 +197,12 @@ def attempts(
             )
             for attempt in page.items
         )
-        output.table(("FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet")
+        output.table(
+            ("ATTEMPT", "FENCE", "OUTCOME", "STARTED", "LASTED", "WORKER", "ERROR"), rows, empty="no worker has taken it yet"
+        )
         for attempt in page.items:
             if attempt.error is not None and attempt.error.traceback is not None:
-                output.print_line(f"attempt with fence {attempt.fence}:")
+                output.print_line(timeline.attempt_words(attempt.fence, numbers) + ":")
                 output.print_lines(attempt.error.traceback)
         output.more(page.next)
 
@@ -337,6 +345,12 @@ async def _progress(client: Client, run: Run) -> FanOutProgress | None:
         with suppress(ResultExpiredError):
             return await client.fan_out_progress(run.thread_id, run.run_id)
     return None
+
+
+async def _numbers(client: Client, thread: str, run: str) -> dict[int, int]:
+    """Return the numbers of a run's attempts by their fences. The first attempt has the number 1."""
+    page = await pages.gather(lambda most, at: client.attempts(thread, run, limit=most, cursor=at), MAX_NUMBERED_ATTEMPTS)
+    return {attempt.fence: number for number, attempt in enumerate(page.items, 1)}
 
 
 def _error(error: ErrorInfo | None) -> str:

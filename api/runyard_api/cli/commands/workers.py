@@ -59,10 +59,9 @@ def list_(context: typer.Context, as_json: options.Json = False) -> None:
     )
     output.table(("WORKER", "STATE", "HEARTBEAT", "SLOTS", "VERSION", "QUEUES", "AGENTS"), rows, empty="no workers")
     for worker, _ in found:
-        if worker.blocked is not None:
-            output.print_line(f"{worker.worker_id}: {blocked_words(worker.blocked)}")
-        if worker.redis_outage is not None:
-            output.print_line(f"{worker.worker_id}: {outage_words(worker.redis_outage)}")
+        for words in (blocked_words(worker), outage_words(worker)):
+            if words is not None:
+                output.print_line(f"{worker.worker_id}: {words}")
 
 
 @app.command()

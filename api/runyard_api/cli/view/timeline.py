@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import get_args
 
 from runyard.models import CandidateStatus, FanOutProgress, Timeline, TimelineEntry, Usage
@@ -12,7 +13,7 @@ from .output import escape
 
 _STATUS_STYLE = {
     **dict.fromkeys(("completed", "done", "ok", "answered", "ended"), "green"),
-    **dict.fromkeys(("failed", "dead", "error", "damaged"), "red"),
+    **dict.fromkeys(("failed", "dead", "error", "damaged", "unfinished"), "red"),
     **dict.fromkeys(("running", "started", "pending", "queued", "waiting"), "cyan"),
     "suspended": "magenta",
 }
@@ -24,10 +25,16 @@ _WORDS = {"model_request": "model", "request": "asked"}
 """The word in the table for a type of entry. If a type is missing here, the table shows the name of the type."""
 
 
-def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progress: FanOutProgress | None = None) -> None:
+def show(
+    found: Timeline,
+    sentence: str,
+    details: list[tuple[str, str]],
+    numbers: Mapping[int, int],
+    progress: FanOutProgress | None = None,
+) -> None:
     """Print a run, its ``details``, its times and the entries of its timeline. Print the tracebacks of its errors below.
 
-    ``progress``: the progress of a fan-out, or None.
+    ``numbers``: the numbers of the run's attempts by their fences. ``progress``: the progress of a fan-out, or None.
     """
     run, console = found.run, output.console()
     console.print(f"[bold]{escape(run.run_id)}[/] on {escape(run.thread_id)}  {output.status(run.status)}")
@@ -52,11 +59,19 @@ def show(found: Timeline, sentence: str, details: list[tuple[str, str]], progres
     for entry in found.entries:
         if entry.error is not None and entry.error.traceback is not None:
             shown.add(entry.error.traceback)
-            fence = "with fence " if entry.type == "attempt" else ""
-            output.print_line(f"{entry.type} {fence}{entry.id}:")
+            head = attempt_words(int(entry.id), numbers) if entry.type == "attempt" else f"{entry.type} {entry.id}"
+            output.print_line(f"{head}:")
             output.print_lines(entry.error.traceback)
     if (error := found.error) is not None and error.traceback is not None and error.traceback not in shown:
         output.print_lines(error.traceback)
+    for entry in found.entries:
+        if entry.type == "child" and entry.status in ("failed", "dead"):
+            output.print_line(f"child {entry.id} on {entry.name} is {entry.status}; see: runyard runs show {entry.id}")
+
+
+def attempt_words(fence: int, numbers: Mapping[int, int]) -> str:
+    """Return the number and the fence of an attempt as text. ``numbers``: the numbers of attempts by their fences."""
+    return f"attempt {numbers[fence]} (fence {fence})" if fence in numbers else f"attempt with fence {fence}"
 
 
 def usage_words(usage: Usage) -> str:
@@ -86,7 +101,7 @@ def _times(found: Timeline) -> str:
 
 
 def _detail(entry: TimelineEntry) -> str:
-    shown = []
+    shown = [f"run {entry.id}"] if entry.type == "child" else []
     if entry.usage is not None:
         shown.append(f"{entry.usage.input_tokens}+{entry.usage.output_tokens} tokens")
     if entry.input is not None:
