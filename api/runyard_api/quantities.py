@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a moment in local time: for today, the time of day, else the date and the time."""
+    """Return a moment in local time, to the second: for today, the time of day, else the date and the time."""
     if moment is None:
         return ""
     local, today = moment.astimezone(), datetime.now(UTC).astimezone().date()
-    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M")
+    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M:%S")
 
 
 def age(moment: datetime | None) -> str:

@@ -21,6 +21,7 @@ from .domain.validation import check_id, first_problem
 from .errors import AgentNotFoundError, AppImportError, InvalidInputError
 from .support.agent_adapters import AgentFunction, adapted, frameworks
 from .support.location import namespace_of_program
+from .support.returned_values import warn_of_returned
 from .support.tracebacks import TracebackFilter, place_of, traceback_text
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class AgentSpec:
             result: object = self.function(ctx)
             if not inspect.isawaitable(result):
                 raise _not_async(self.name)
-            await result
+            warn_of_returned(self.name, await result)
         except SystemExit as error:
             # A task passes SystemExit to the event loop. Some loops that run attempts have no task guard.
             raise RuntimeError(f"the agent called sys.exit({error.code!r})") from error

@@ -150,6 +150,31 @@ def test_dev_in_a_terminal_opens_the_console(project: Path, tmp_path: Path) -> N
         assert opened.read_text(encoding="utf-8").split() == [address]
 
 
+def test_a_broken_save_is_named_in_a_second_terminal(project: Path) -> None:
+    """The commands of a second terminal know only the servers, and the file of `dev`."""
+    source = project / "app.py"
+    sound = source.read_text(encoding="utf-8")
+    with dev(project, "--reload") as running:
+        assert "hello" in runyard(project, "prompt", "t0", "hello", "--wait")
+        source.write_text(f"import nothing_of_this_name\n{sound}", encoding="utf-8")
+        said = running.wait_for("ended with code 8")
+        assert "`runyard dev` has no worker" in said and "save" in said
+        trouble = "the worker of `runyard dev` ended with code 8: the import of app:app failed at "
+        run = runyard(project, "prompt", "t1", "hello").strip()
+        deadline = time.monotonic() + BOUND
+        while trouble not in (why := runyard(project, "runs", "explain", run)):
+            assert time.monotonic() < deadline, why
+        assert "No module named 'nothing_of_this_name'" in why
+        assert trouble in runyard(project, "doctor", code=1)
+        source.write_text(sound, encoding="utf-8")
+        running.wait_for("app.py changed")
+        assert "hello" in runyard(project, "prompt", "t1", "hello", "--run-id", run, "--wait")
+        listed = json.loads(runyard(project, "workers", "list", "--json"))["items"]
+        runyard(project, "workers", "drain", next(each["worker_id"] for each in listed if each["state"] == "live"))
+        assert "another" in running.wait_for("a worker was drained")
+        assert "again" in runyard(project, "prompt", "t1", "again", "--wait")
+
+
 def test_data_survives_a_restart_and_of_two_resets_at_once_one_clears_it(project: Path) -> None:
     with dev(project):
         assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")

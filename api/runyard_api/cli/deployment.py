@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import typer
 
 from runyard.client.client import Client, Connecting
-from runyard.errors import InvalidInputError
-from runyard.support.location import Location, locate
+from runyard.client.run_handle import RunHandle
+from runyard.domain.agent_names import is_agent, served_words
+from runyard.errors import InvalidInputError, RunyardError
+from runyard.support import dev_file
+from runyard.support.location import REDIS, URL, Location, locate
+
+from .view.output import without_password
 
 T = TypeVar("T")
 
@@ -55,6 +61,46 @@ def connect(context: typer.Context) -> Connecting:
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine to its end, and return its result."""
     return asyncio.run(coroutine)
+
+
+def locate_servers(context: typer.Context) -> Location:
+    """Return the deployment for a process that serves it. Raises InvalidInputError for the URL of an HTTP API, and the errors
+    of :meth:`Target.locate`."""
+    found = target(context).locate()
+    if found.url.startswith(("http://", "https://")):
+        given = without_password(found.url)
+        raise InvalidInputError(
+            f"`runyard {context.info_name}` needs the URLs of Postgres and Redis, in {URL} and {REDIS}; "
+            f"{given} is the URL of an HTTP API"
+        )
+    return found
+
+
+def trouble_of_dev(context: typer.Context) -> str:
+    """Return how the last worker of the ``runyard dev`` ended to which this command connects. Return an empty text if ``dev``
+    has all its workers, or if the command connects to another deployment."""
+    if target(context).locate().source != "runyard dev":
+        return ""
+    found = dev_file.find()
+    return found.trouble if found is not None else ""
+
+
+async def explain(context: typer.Context, handle: RunHandle) -> str:
+    """Return the sentence of ``explain``. If the run has not stopped, add the trouble of ``runyard dev``."""
+    sentence = await handle.explain()
+    trouble = trouble_of_dev(context)
+    return f"{sentence}; {trouble}" if trouble and not (await handle.run()).stopped else sentence
+
+
+async def unserved(client: Client, agent: str | None) -> str:
+    """Return that no live worker serves ``agent``, in words. Return an empty text if a worker serves the agent, if ``agent`` is
+    no agent, or if the caller may not list workers."""
+    if not is_agent(agent):
+        return ""
+    with suppress(RunyardError):  # the call that names the agent has succeeded
+        if not any(worker.dead_at is None and worker.serves(agent) for worker in await client.workers()):
+            return f"no live worker serves {served_words(agent)}"
+    return ""
 
 
 async def run_of(client: Client, ids: Sequence[str]) -> tuple[str, str]:

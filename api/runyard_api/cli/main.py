@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -39,13 +39,11 @@ from .commands import (  # fmt: skip
     workers,
 )
 from .exit_codes import Exit
+from .meant_commands import Commands, UsageError
 from .view import output
 
-# Some versions of typer contain a copy of click, and others depend on click. In both cases, this is the base class of typer's
-# usage errors.
-UsageError: Final[type[Exception]] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
-
 app = typer.Typer(
+    cls=Commands,
     name="runyard",
     help="Agent conversations as durable, distributed jobs.",
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in Exit) + ".",
@@ -126,21 +124,21 @@ for command in (message_tree.branches, message_tree.label, message_tree.store, m
     threads.app.command()(command)
 threads.app.command()(thread_files.export)
 threads.app.command("import")(thread_files.import_)
-app.add_typer(threads.app, name="threads", rich_help_panel=_LOOK)
-app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
+app.add_typer(threads.app, cls=Commands, name="threads", rich_help_panel=_LOOK)
+app.add_typer(runs.app, cls=Commands, name="runs", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(runs.requests)
 app.command(rich_help_panel=_LOOK)(feed.feed)
 app.command(rich_help_panel=_LOOK)(usage.usage)
 app.command(rich_help_panel=_RUN)(worker.worker)
 app.command(rich_help_panel=_RUN)(serve_api.api)
-app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
-app.add_typer(workers.app, name="workers", rich_help_panel=_RUN)
-app.add_typer(queues.app, name="queues", rich_help_panel=_RUN)
+app.add_typer(keys.app, cls=Commands, name="keys", rich_help_panel=_RUN)
+app.add_typer(workers.app, cls=Commands, name="workers", rich_help_panel=_RUN)
+app.add_typer(queues.app, cls=Commands, name="queues", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(doctor.doctor)
 app.command(rich_help_panel=_RUN)(migrate.migrate)
-app.add_typer(import_.app, name="import", rich_help_panel=_RUN)
-app.add_typer(limits.app, name="limits", rich_help_panel=_RUN)
-app.add_typer(webhooks.app, name="webhooks", rich_help_panel=_RUN)
+app.add_typer(import_.app, cls=Commands, name="import", rich_help_panel=_RUN)
+app.add_typer(limits.app, cls=Commands, name="limits", rich_help_panel=_RUN)
+app.add_typer(webhooks.app, cls=Commands, name="webhooks", rich_help_panel=_RUN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,15 +148,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="runyard", standalone_mode=False)
     except UsageError as error:
         words = _words(error)  # without a command, typer has printed the help, and the message is empty
-        return _say(words.rstrip(".") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
+        return _say(words.rstrip(".?") + _help_of(error), Exit.USAGE) if words else Exit.USAGE
     except RunyardError as error:
         if isinstance(error, AppImportError):
             output.say_lines(str(error.details.get("traceback") or ""))
         return _say(error.message, exit_codes.of_error(error))
     except exit_codes.MissingError as error:
         return _say(str(error), Exit.NOT_FOUND)
-    except TimeoutError:
-        return _say("the wait timed out; the run continues", Exit.TIMEOUT)
+    except TimeoutError as error:
+        reason = f": {error}" if str(error) else ""
+        return _say(f"the wait timed out; the run continues{reason}", Exit.TIMEOUT)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except SystemExit as leaving:  # typer and rich exit in this way if the reader of a pipe has ended. This is not a failure.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from runyard.domain.agent_names import is_agent, namespace_of, served_words
+from runyard.domain.webhooks import NO_SECRET, WebhookDelivery
 from runyard.models import Run
 from runyard.ports.workers import QueueInfo, WorkerInfo
 from runyard_backends.postgres.health import PostgresFacts
@@ -234,6 +235,14 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
     for (queue, version), number in left.items():
         says = f"no live worker of queue {queue} has version {version}, {count(number, 'run waits', 'runs wait')} for it"
         yield Finding("fail", "versions", says, "start a worker of this version, or one with on_version_mismatch='run'")
+
+
+def of_deliveries(deliveries: Sequence[WebhookDelivery]) -> Iterator[Finding]:
+    """Check that no worker lacks the secret that signs webhooks. ``deliveries``: pending and failed deliveries."""
+    if unsigned := sum(delivery.error == NO_SECRET for delivery in deliveries):
+        says = f"{count(unsigned, 'delivery', 'deliveries')} cannot be sent: RUNYARD_WEBHOOK_SECRET is not set for the workers"
+        do = "set RUNYARD_WEBHOOK_SECRET for every worker; `runyard webhooks redeliver` sends failed deliveries again"
+        yield Finding("fail", "webhooks", says, do)
 
 
 def of_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:

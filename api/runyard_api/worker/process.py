@@ -249,6 +249,14 @@ def guard_downloads() -> None:
         )
 
 
+def warn_without_agents(app: App) -> None:
+    """If ``app`` has no agents, log ``app_without_agents``. No prompt gets an answer from such an app."""
+    if not app.agents:
+        log.warning(
+            "app_without_agents", effect="no prompt gets an answer", do="register an agent: App({'assistant': assistant})"
+        )
+
+
 def run_worker(app: App, settings: Settings) -> None:
     """Serve ``app`` until SIGTERM or SIGINT, then drain for the grace time. A second signal ends the drain at once. The call
     blocks.
@@ -260,6 +268,7 @@ def run_worker(app: App, settings: Settings) -> None:
     exporter of traces that is not installed. Raises SchemaUninitialized, SchemaMismatch.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    warn_without_agents(app)
     metrics.own_registry()
     guard_downloads()
     trace_export.set_up(trace_export.WORKER, content=settings.trace_content)

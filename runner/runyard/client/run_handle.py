@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..domain.events import STREAM_ENDS, Event
 from ..domain.fan_outs import MAX_CANDIDATES, Candidate, FanOutProgress
@@ -19,13 +19,16 @@ from ..domain.requests import HitlRequest
 from ..domain.runs import ErrorInfo, Run
 from ..domain.size_limits import JsonValue
 from ..domain.states import RunStatus
-from ..errors import BY_CODE, RunNotCompletedError, from_dict
+from ..errors import BY_CODE, RunNotCompletedError, RunyardError, from_dict
 from ..events.inherited_runs import check_source
 from ..ports.queries import PageRequest
 from ..ports.results import Page
 
 if TYPE_CHECKING:
     from .runs import RunCalls
+
+STATUS_SECONDS: Final = 1.0
+"""Seconds for the read of the status that the message of a TimeoutError has."""
 
 
 @dataclass(frozen=True)
@@ -152,18 +155,32 @@ class RunHandle:
         approximate maximum number of bytes of the messages. The same maximum applies to the requests. If ``most`` is None, all
         messages and requests are returned. If the run is suspended, answer its requests, and call this method again.
 
-        Raises TimeoutError. The run continues after this error. Raises RunNotFoundError, also for an inherited run whose thread
-        was deleted. Raises ResultExpiredError for a fork job whose result has been deleted.
+        Raises TimeoutError with the status of the run. The run continues after this error. Raises RunNotFoundError, also for an
+        inherited run whose thread was deleted. Raises ResultExpiredError for a fork job whose result has been deleted.
         """
-        async with asyncio.timeout(timeout or None):
-            run = await self.run()
-            while not run.stopped:
-                if timeout == 0:
-                    raise TimeoutError
-                run = await self._next_stop(run)
-            result = await self._client.result_of(run, most)
-            await check_source(self._client.backend.runs, self.thread_id, run)
-            return result
+        try:
+            async with asyncio.timeout(timeout or None) as bound:
+                run = await self.run()
+                while not run.stopped:
+                    if timeout == 0:
+                        raise TimeoutError(self._late(timeout, run.status))
+                    run = await self._next_stop(run)
+                result = await self._client.result_of(run, most)
+                await check_source(self._client.backend.runs, self.thread_id, run)
+                return result
+        except TimeoutError:
+            if not bound.expired():
+                raise
+        status: RunStatus | None = None
+        with suppress(RunyardError, TimeoutError):  # the timeout is the error to report
+            async with asyncio.timeout(STATUS_SECONDS):
+                status = await self.status()
+        raise TimeoutError(self._late(timeout, status))
+
+    def _late(self, timeout: float | None, status: RunStatus | None) -> str:
+        """Return the message of a TimeoutError. ``status``: None if the status could not be read."""
+        now = "its status could not be read" if status is None else f"it is {status}"
+        return f"run {self.run_id} of thread {self.thread_id} has not ended after {timeout:g} s; {now}"
 
     async def _next_stop(self, run: Run) -> Run:
         async with aclosing(self.stream(run.event_id)) as events:

@@ -70,6 +70,10 @@ class Webhook(BaseModel):
             )
 
 
+NO_SECRET: Final = "RUNYARD_WEBHOOK_SECRET is not set for the workers; nothing is sent unsigned"
+"""The ``error`` of a delivery whose worker has no secret to sign it."""
+
+
 class WebhookDelivery(BaseModel):
     """One feed entry for one URL, with its tries.
 

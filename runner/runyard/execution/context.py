@@ -29,7 +29,7 @@ from .attempt_store import AttemptStore
 from .control_signals import Suspend
 from .parking import Parking
 from .remainder import Remainder
-from .steps import OnUnknown, Steps, name_of, tool_step
+from .steps import OnUnknown, Steps, check_key, name_of, tool_step
 from .transcript import whole
 
 if TYPE_CHECKING:
@@ -291,6 +291,9 @@ class RunContext(Parking):
         If a probe asks a question, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for JSON
         that is larger than :mod:`runyard.domain.size_limits` allows.
         """
+        if not isinstance(question, str | dict):
+            raise InvalidInputError(f"a question is text or a JSON object, got {brief(question)}", field="question")
+        check_key(key)
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         check_value(payload, "payload")
         check_value(schema, "answer_schema")
@@ -329,6 +332,14 @@ class RunContext(Parking):
         ``approved`` and optionally ``reason`` and edited ``arguments``. ``details``: JSON to show beside the call. The other
         arguments and the errors are as in :meth:`ask`.
         """
+        if not isinstance(call, ToolCallPart):
+            raise InvalidInputError(
+                f"approve takes the ToolCallPart of a tool call, and then a question; got {brief(call)}. For a question "
+                "without a tool call, use ctx.ask",
+                field="call",
+            )
+        if not isinstance(question, str | None):
+            raise InvalidInputError(f"a question is text, got {brief(question)}", field="question")
         check_value(details, "details")
         payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
         if details is not None:
@@ -363,9 +374,9 @@ class RunContext(Parking):
         if known is not None and known.answered_at is not None:
             return known.answer
         if timeout is not None:
-            if not 0 <= timeout <= MAX_WAIT_SECONDS:
+            if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_WAIT_SECONDS:
                 raise InvalidInputError(
-                    f"the timeout of a question must be 0 to {MAX_WAIT_SECONDS} seconds, got {timeout}", field="timeout"
+                    f"the timeout of a question must be 0 to {MAX_WAIT_SECONDS} seconds, got {brief(timeout)}", field="timeout"
                 )
             request = request.model_copy(update={"timeout": timeout, "on_deadline": on_timeout or FAIL})
         check_requests(request)

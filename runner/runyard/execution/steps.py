@@ -140,6 +140,11 @@ class Steps:
         The arguments and the errors are as in :meth:`RunContext.step`.
         """
         checked(on_unknown)
+        if not callable(fn):
+            raise InvalidInputError(
+                f"step takes a function and then its arguments, such as `ctx.step(fetch, url)`; got {brief(fn)}", field="fn"
+            )
+        check_key(key)
         if key is None:
             key = self.default_key(name_of(fn))
         if key.startswith(CHILD_STEP):
@@ -283,6 +288,12 @@ def current_run() -> RunContext:
     if found is None:
         raise InvalidInputError("no run is being executed here; call this function from an agent, a tool or a step")
     return found
+
+
+def check_key(key: object) -> None:
+    """Raise InvalidInputError if the name ``key`` of a step, a question or a wait is neither text nor None."""
+    if not isinstance(key, str | None):
+        raise InvalidInputError(f"key is text, got {brief(key)}", field="key")
 
 
 def checked(policy: str) -> OnUnknown:

@@ -16,7 +16,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,16 +31,22 @@ LOCK_SECONDS: Final = 1.0
 """Seconds to wait for the lock. A command that only checks the lock holds it for a moment."""
 MAX_CHARACTERS: Final = 65_536
 """Maximum number of characters to read from the file."""
+MAX_TROUBLE_CHARACTERS: Final = 2_000
+"""Maximum number of characters of ``Deployment.trouble`` that are written."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """The URLs of a running ``runyard dev``. ``pid``: its process id. ``app``: the app that it serves, as ``module:app``."""
+    """The URLs of a running ``runyard dev``. ``pid``: its process id. ``app``: the app that it serves, as ``module:app``.
+
+    ``trouble``: how the last worker ended, if ``dev`` has not replaced this worker. Empty if ``dev`` has all its workers.
+    """
 
     pid: int
     postgres_url: str
     redis_url: str
     app: str
+    trouble: str = ""
 
 
 @contextmanager
@@ -106,7 +112,8 @@ def write(folder: Path, deployment: Deployment) -> Path:
     draft = folder / f"{FILE}.{os.getpid()}"
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(asdict(deployment), file, indent=2)
+        trouble = deployment.trouble[:MAX_TROUBLE_CHARACTERS]
+        json.dump(asdict(replace(deployment, trouble=trouble)), file, indent=2)
     return draft.replace(folder / FILE)
 
 

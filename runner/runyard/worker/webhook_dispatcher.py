@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from ..domain.webhook_secrets import derived
-from ..domain.webhooks import DeliveryOutcome, Posting, WebhookPolicy, WebhookReply, check_url
+from ..domain.webhooks import NO_SECRET, DeliveryOutcome, Posting, WebhookPolicy, WebhookReply, check_url
 from ..errors import BackendUnavailableError, DataCorruptedError, InvalidInputError
 from ..ports.stores import Backend, WebhookSender
 from ..support import metrics
@@ -170,10 +170,7 @@ class WebhookDispatcher:
         if not posting.versions:
             return DeliveryOutcome("failed", error="the webhook was removed")
         if self._policy.secret is None:
-            return self._again(
-                posting,
-                WebhookReply(error="RUNYARD_WEBHOOK_SECRET is not set for the workers; nothing is sent unsigned"),
-            )
+            return self._again(posting, WebhookReply(error=NO_SECRET))
         body = await self._body(posting)
         secrets = derived(self._policy.secret, posting.tenant, posting.webhook_id, posting.versions)
         headers = signed(posting.delivery_id, body, secrets, datetime.now(UTC))

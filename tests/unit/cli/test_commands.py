@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+from structlog.testing import capture_logs
 
 from runyard import App, Client, Message, Prompt, RunHandle, errors, new_id
 from runyard.domain.states import RunStatus
@@ -26,13 +27,17 @@ from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
 from runyard.ports.workers import BlockedLoop, WorkerInfo
+from runyard.support import backend_urls, dev_file
 from runyard.support.settings import Settings
+from runyard.testing.scripted_agent import scripted
 from runyard_api.cli import exit_codes
 from runyard_api.cli.commands import enqueue
 from runyard_api.cli.dev import servers
+from runyard_api.cli.dev.app_files import AppFiles
 from runyard_api.cli.main import app, main
 from runyard_api.cli.view import graph
 from runyard_api.http.settings import ApiSettings
+from runyard_api.worker.process import warn_without_agents
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -76,8 +81,8 @@ def _messages(runyard: Command) -> list[dict[str, Any]]:
     return items
 
 
-def serve(world: Backend, thread_id: str, text: str = "hi", *, ask: str | None = None) -> None:
-    """Play a worker for the next run of a thread: answer with ``text``, or ask."""
+def serve(world: Backend, thread_id: str, text: str | None = "hi", *, ask: str | None = None) -> None:
+    """Play a worker for the next run of a thread: answer with ``text`` or, for None, with no message; or ask."""
 
     async def work() -> None:
         await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
@@ -92,7 +97,9 @@ def serve(world: Backend, thread_id: str, text: str = "hi", *, ask: str | None =
                 request = HitlRequest(payload={"question": ask}, thread_id=thread_id, run_id=run.run_id)
                 await world.runs.suspend(Write(attempt=claim.attempt, first_event=3), [request])
             else:
-                await world.runs.complete([Write(attempt=claim.attempt, messages=[Message.assistant(text)], first_event=3)])
+                await world.runs.complete(
+                    [Write(attempt=claim.attempt, messages=[Message.assistant(text)] if text else [], first_event=3)]
+                )
 
     asyncio.run(work())
 
@@ -200,6 +207,26 @@ class TestTracebacks:
         assert 'broken_app_7.py", line 2, in <module>' in err and "No module named 'missing_7'" in err.splitlines()[-1]
 
 
+class TestNothingToServe:
+    def test_a_worker_needs_servers(self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The HTTP API serves callers. A worker and an API process connect to the servers themselves."""
+        monkeypatch.setenv("RUNYARD_POSTGRES_URL", "http://localhost:9")
+        for command in (("worker", "app:app"), ("api",)):
+            code, _, err = runyard(*command)
+            assert code == exit_codes.Exit.USAGE and err.count("\n") == 1
+            assert "RUNYARD_POSTGRES_URL" in err and "RUNYARD_REDIS_URL" in err and "http://localhost:9" in err
+
+    def test_an_app_without_agents_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "bare_app.py").write_text("from runyard import App\n\napp = App()\n")
+        monkeypatch.chdir(tmp_path)
+        assert AppFiles("bare_app:app").agents == []
+        with capture_logs() as logs:
+            warn_without_agents(App())
+            warn_without_agents(App({"one": scripted}))
+        [warning] = logs
+        assert warning["event"] == "app_without_agents" and warning["log_level"] == "warning" and "App(" in warning["do"]
+
+
 class TestExitCodes:
     def test_every_error_has_one(self) -> None:
         for cls in errors.BY_CODE.values():
@@ -253,6 +280,21 @@ class TestExitCodes:
         assert err.count("\n") == 1
         assert "Traceback" not in err
 
+    @pytest.mark.parametrize(
+        ("arguments", "meant"),
+        [
+            ("explain RUN", "`runyard runs explain`"),
+            ("runs timeline RUN", "`runyard runs show`"),
+            ("timeline RUN", "`runyard runs show`"),
+            ("drain w", "`runyard workers drain`"),
+            ("list", "`runyard threads list`"),
+        ],
+    )
+    def test_an_unknown_command_names_the_one_that_was_meant(self, runyard: Command, arguments: str, meant: str) -> None:
+        code, _, err = runyard(*arguments.split())
+        assert code == exit_codes.Exit.USAGE and err.count("\n") == 1
+        assert "No such command" in err and f"did you mean {meant}" in err.replace("Did", "did"), err
+
     def test_conflict(self, runyard: Command) -> None:
         assert runyard("prompt", "t", "one", "--run-id", "r")[0] == exit_codes.Exit.OK
         assert runyard("prompt", "t", "two", "--run-id", "r")[0] == exit_codes.Exit.CONFLICT
@@ -260,18 +302,18 @@ class TestExitCodes:
     def test_timeout_leaves_the_run(self, runyard: Command) -> None:
         code, _, err = runyard("prompt", "t", "one", "--wait", "--wait-timeout", "0.05")
         assert code == exit_codes.Exit.TIMEOUT
-        assert err.splitlines() == ["no live worker serves queue default", "runyard: the wait timed out; the run continues"]
+        assert err == "runyard: the wait timed out; the run continues: no live worker serves queue default\n"
 
     def test_a_wait_says_after_a_moment_why_the_run_waits(
         self, runyard: Command, world: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """R12: the sentence of ``explain``, once if it does not change."""
+        """R12: the sentence of ``explain``. The last line has the sentence at the time limit, also if it has not changed."""
         monkeypatch.setattr("runyard_api.cli.view.waiting.EXPLAIN_SECONDS", 0.0)
         asyncio.run(world.workers.register(WorkerInfo(worker_id="w", queues=["default"], agents={"writer": "default"})))
         code, _, err = runyard("prompt", "t", "one", "--agent", "nope", "--wait", "--wait-timeout", "0.2")
         sentence = "no live worker of queue default serves agent nope"
         assert code == exit_codes.Exit.TIMEOUT
-        assert err.splitlines() == [sentence, "runyard: the wait timed out; the run continues"]
+        assert err.splitlines() == [sentence, f"runyard: the wait timed out; the run continues: {sentence}"]
 
     def test_the_apps_of_a_command_have_its_namespace(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         """L4: an app that ``worker``, ``dev`` or ``api`` makes, also in a child process."""
@@ -308,7 +350,12 @@ class TestExitCodes:
         ]
         assert runyard("--namespace", "shop", "runs", "list", "--agent", "clerk")[1].splitlines()[1].startswith("r1")
         assert "shop/clerk" in runyard("threads", "list")[1] and "agent shop/clerk" in runyard("threads", "show", "t")[1]
-        assert runyard("--namespace", "shop", "threads", "update", "t", "--agent", "writer") == (0, "changed t\n", "")
+        unserved = "no live worker serves agent shop/writer\n"
+        assert runyard("--namespace", "shop", "threads", "update", "t", "--agent", "writer") == (0, "changed t\n", unserved)
+        assert runyard("--namespace", "shop", "threads", "update", "t", "--agent", "clerk") == (0, "changed t\n", "")
+        runyard("--namespace", "shop", "threads", "update", "t", "--agent", "writer")
+        code, _, err = runyard("prompt", "v", "one", "--agent", "a/b")
+        assert code == 0 and err.splitlines()[1:] == ["no live worker serves agent a/b"]
         assert json.loads(runyard("threads", "update", "t", "--title", "one", "--json")[1])["agent"] == "shop/writer"
         code, _, err = runyard("threads", "update", "t")
         assert code == exit_codes.Exit.USAGE and "--agent" in err
@@ -356,6 +403,14 @@ class TestPrompt:
         assert (code, out) == (exit_codes.Exit.OK, "hi [there]\n")
         assert runyard("prompt", "t", "hello", "--run-id", "r", "--stream")[1] == "hi [there]\n"
         assert json.loads(runyard("prompt", "t", "hello", "--run-id", "r", "--wait", "--json")[1])["text"] == "hi [there]"
+
+    def test_a_run_without_an_answer_says_so(self, runyard: Command, world: Backend) -> None:
+        """An agent that only returns a value appends no message."""
+        runyard("prompt", "t", "hello", "--run-id", "r")
+        serve(world, "t", None)
+        assert runyard("prompt", "t", "hello", "--run-id", "r", "--wait") == (0, "", "the run completed without an answer\n")
+        assert json.loads(runyard("prompt", "t", "hello", "--run-id", "r", "--wait", "--json")[1])["text"] == ""
+        assert runyard("prompt", "t", "hello", "--run-id", "r", "--stream")[2].endswith("the run completed without an answer\n")
 
     def test_a_suspended_run_says_what_it_asks(self, runyard: Command, world: Backend) -> None:
         """H10: and the inbox which agent asks."""
@@ -687,6 +742,49 @@ class TestOperations:
         code, out, _ = runyard("doctor")
         assert code == exit_codes.Exit.FAILED_RUN
         assert "✗ settings" in out and "RUNYARD_SLOTS" in out
+
+
+class TestTroubleOfDev:
+    """A `runyard dev` that has lost its worker records the reason in its file. Commands that use the file say it."""
+
+    TROUBLE = "the worker of `runyard dev` ended with code 8: the import of app:app failed at app.py:3: KeyError: 'K'"
+    SHARED = "shared-memory://x"
+
+    @pytest.fixture
+    def _dev(self, runyard: Command, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        async def connect(_: str, *, tenant: str, redis: str = "") -> Backend:
+            return (await Client.connect(url, tenant=tenant)).backend
+
+        backend_urls.register(self.SHARED.partition(":")[0], connect)
+        monkeypatch.delenv("RUNYARD_POSTGRES_URL")
+        folder = tmp_path / dev_file.FOLDER
+        folder.mkdir(mode=0o700)
+        with dev_file.locked(folder):
+            dev_file.write(folder, dev_file.Deployment(os.getpid(), self.SHARED, "redis://x", "app:app", self.TROUBLE))
+            yield
+
+    @pytest.mark.usefixtures("_dev")
+    def test_commands_that_explain_a_run_say_it(self, runyard: Command, world: Backend) -> None:
+        sentence = f"no live worker serves queue default; {self.TROUBLE}"
+        _, _, err = runyard("prompt", "t", "hi", "--run-id", "r", "--wait", "--wait-timeout", "0.05")
+        assert err == f"runyard: the wait timed out; the run continues: {sentence}\n"
+        assert runyard("runs", "explain", "r")[1] == f"{sentence}\n"
+        assert json.loads(runyard("runs", "explain", "r", "--json")[1])["explanation"] == sentence
+        assert f"\n{sentence}\n" in runyard("runs", "show", "r")[1]
+        serve(world, "t")
+        assert "runyard dev" not in runyard("runs", "explain", "r")[1]
+
+    @pytest.mark.usefixtures("_dev")
+    def test_the_doctor_fails(self, runyard: Command, tmp_path: Path) -> None:
+        code, out, _ = runyard("doctor")
+        assert code == exit_codes.Exit.FAILED_RUN and self.TROUBLE in out and "correct the app" in out
+        dev_file.write(tmp_path / dev_file.FOLDER, dev_file.Deployment(os.getpid(), self.SHARED, "redis://x", "app:app"))
+        assert "ended with code" not in runyard("doctor")[1]
+
+    @pytest.mark.usefixtures("_dev")
+    def test_another_deployment_is_not_concerned(self, runyard: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RUNYARD_POSTGRES_URL", f"memory://{new_id()}")
+        assert "ended with code" not in runyard("doctor")[1]
 
 
 class TestGraph:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def test_is_for_its_owner_only_and_found_from_below(project: Path) -> None:
     assert dev_file.find(project / "a" / "b") == HERE
     dev_file.remove(project / dev_file.FOLDER)
     assert dev_file.find(project / "a" / "b") is None
+
+
+def test_long_trouble_does_not_hide_the_servers(project: Path) -> None:
+    """The message of an import error can have any length."""
+    dev_file.write(project / dev_file.FOLDER, replace(HERE, trouble="é" * 100_000))
+    found = dev_file.find(project)
+    assert found is not None and found.trouble.startswith("éé") and found.postgres_url == HERE.postgres_url
 
 
 @pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, 10**30], ids=["init", "own", "no process", "no pid"])

@@ -248,8 +248,11 @@ class TestResult:
 
     async def test_the_wait_is_bounded(self, client: Client) -> None:
         handle = await client.enqueue("t", "hello")
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError) as caught:
             await handle.result(timeout=0.01)
+        assert str(caught.value) == f"run {handle.id} of thread t has not ended after 0.01 s; it is queued"
+        with pytest.raises(TimeoutError, match="has not ended after 0 s; it is queued"):
+            await handle.result(timeout=0)
 
     async def test_an_unknown_run(self, client: Client) -> None:
         with pytest.raises(errors.RunNotFoundError):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from runyard.domain.states import RunStatus
+from runyard.domain.webhooks import NO_SECRET, WebhookDelivery
 from runyard.models import Run
 from runyard.ports.workers import BlockedLoop, FeedDelay, QueueInfo, RedisOutage, WorkerInfo
 from runyard_api.cli.view.output import without_password
@@ -195,3 +197,23 @@ def test_a_dead_worker_is_not_blocked_any_more() -> None:
     says = "w: main loop was blocked at app.py:26 when it was declared dead"
     assert [(finding.level, finding.says) for finding in found] == [("warn", says)]
     assert "to_thread" in found[0].do
+
+
+def test_webhooks_that_the_workers_cannot_sign_are_named() -> None:
+    """A worker without RUNYARD_WEBHOOK_SECRET sends nothing. Its deliveries wait, and then fail."""
+    fields: dict[str, Any] = {
+        "webhook_id": None,
+        "url": "https://x",
+        "type": "run.completed",
+        "thread_id": "t",
+        "created_at": NOW,
+    }
+    unsigned = [
+        WebhookDelivery(delivery_id=str(n), status=status, error=NO_SECRET, **fields)
+        for n, status in enumerate(("pending", "failed"))
+    ]
+    other = WebhookDelivery(delivery_id="9", status="failed", error="timeout", **fields)
+    [finding] = checks.of_deliveries([*unsigned, other])
+    assert (finding.level, finding.about) == ("fail", "webhooks") and finding.says.startswith("2 deliveries")
+    assert "RUNYARD_WEBHOOK_SECRET" in finding.do
+    assert list(checks.of_deliveries([other])) == []

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import gc
 import weakref
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -409,6 +410,45 @@ async def test_a_probe_cannot_ask() -> None:
     assert isinstance(refused.value.error, HitlNotAllowedError)
     with pytest.raises(QuestionRefused):
         await context.approve(CALL)
+
+
+async def test_arguments_of_a_wrong_type_are_refused_in_the_agents_call(lab: Lab) -> None:
+    """A typed error says what the call takes, and the agent goes on."""
+
+    async def agent(ctx: RunContext) -> None:
+        refused: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("call", lambda: ctx.approve("Delete all?")),  # type: ignore[arg-type]
+            ("question", lambda: ctx.approve(CALL, 5)),  # type: ignore[arg-type]
+            ("timeout", lambda: ctx.approve(CALL, timeout="1")),  # type: ignore[arg-type]
+            ("question", lambda: ctx.ask(None)),  # type: ignore[arg-type]
+            ("question", lambda: ctx.ask(["a"])),  # type: ignore[arg-type]
+            ("answer_schema", lambda: ctx.ask("ok?", "yes")),  # type: ignore[arg-type]
+            ("timeout", lambda: ctx.ask("ok?", timeout="1")),  # type: ignore[arg-type]
+            ("key", lambda: ctx.ask("ok?", key=5)),  # type: ignore[arg-type]
+            ("fn", lambda: ctx.step("fetch")),  # type: ignore[arg-type]
+            ("key", lambda: ctx.step(int, key=5)),  # type: ignore[arg-type]
+            ("until", lambda: ctx.sleep("1 h")),  # type: ignore[arg-type]
+            ("key", lambda: ctx.sleep(1, key=5)),  # type: ignore[arg-type]
+            ("name", lambda: ctx.wait_for(5)),  # type: ignore[arg-type]
+            ("schema", lambda: ctx.wait_for("paid", "yes")),  # type: ignore[arg-type]
+            ("timeout", lambda: ctx.wait_for("paid", timeout="1")),  # type: ignore[arg-type]
+            ("key", lambda: ctx.wait_for("paid", key=5)),  # type: ignore[arg-type]
+            ("thread_id", lambda: ctx.run(5, "hi")),  # type: ignore[arg-type]
+            ("message", lambda: ctx.run("u", 5)),  # type: ignore[arg-type]
+            ("message", lambda: ctx.run("u", None)),  # type: ignore[arg-type]
+            ("agent", lambda: ctx.run("u", "hi", agent=5)),  # type: ignore[arg-type]
+            ("key", lambda: ctx.run("u", "hi", key=5)),  # type: ignore[arg-type]
+        ]
+        for number, (name, call) in enumerate(refused):
+            with pytest.raises(InvalidInputError) as caught:
+                await call()
+            assert caught.value.details.get("field") == name, (number, name, caught.value)
+        with pytest.raises(InvalidInputError, match=r"ToolCallPart.*ctx\.ask"):
+            await ctx.approve("Delete all?")  # type: ignore[arg-type]
+        await ctx.append(Message.assistant("done"))
+
+    assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    assert await lab.texts() == ["hi", "done"]
 
 
 class TestReplayedMessages:

@@ -109,6 +109,19 @@ async def under_way(execution: Execution) -> AsyncIterator["asyncio.Task[Ended |
     await task
 
 
+async def test_a_value_that_an_agent_returns_is_logged_and_not_stored(lab: Lab) -> None:
+    """The run completes. Without the warning, the missing answer would have no explanation."""
+
+    async def agent(_: RunContext) -> Any:
+        return "my answer"
+
+    with capture_logs() as logs:
+        assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
+    [warning] = [line for line in logs if line["event"] == "agent_returned_value"]
+    assert warning["log_level"] == "warning" and "ctx.append" in warning["do"] and "my answer" not in str(logs)
+    assert await lab.texts() == ["hi"]
+
+
 async def test_an_error_fails_the_run_and_says_why(lab: Lab) -> None:
     """R7, E2: the terminal event carries the id that the store recorded."""
     await lab.accept()

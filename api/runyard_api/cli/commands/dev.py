@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -86,7 +88,8 @@ def dev(
             console.print("[bright_black]○ starting Postgres and Redis …[/]")
         postgres_url, redis_url = stack.enter_context(private_servers(folder))
         migrate.run(postgres_url)
-        dev_file.write(folder, dev_file.Deployment(os.getpid(), postgres_url, redis_url, app))
+        announced = dev_file.Deployment(os.getpid(), postgres_url, redis_url, app)
+        dev_file.write(folder, announced)
         stack.callback(dev_file.remove, folder)
         pool = stack.enter_context(WorkerProcesses(app, workers, postgres_url, redis_url, arq_queues=arq_queues))
         api = stack.enter_context(ApiProcess(postgres_url, redis_url, port))
@@ -94,6 +97,10 @@ def dev(
         listens = api.listens()
         count = quantities.count(workers, "worker", "workers")
         console.print(f"[green]●[/] serving [bold]{escape(app)}[/] with {count}; Ctrl-C stops")
+        if not files.agents:
+            console.print(
+                "[yellow]▲[/] the app has no agents, so no prompt gets an answer; register one: App({'assistant': assistant})"
+            )
         if not command:
             console.print('[bright_black]  in a second terminal, in this folder: runyard prompt t1 "hello" --wait[/]')
         console.print(f"[bright_black]  HTTP API, for programs of this machine: {api.url}[/]")
@@ -105,13 +112,20 @@ def dev(
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
         code = 0
         try:
-            code = watch(pool, api, program, console, files=files if reload else None)
+            record = partial(_record, folder, announced)
+            code = watch(pool, api, program, console, files=files, reload=reload, record=record)
         except KeyboardInterrupt:
             where = (
                 "the data stays on the servers that the environment names" if named_servers() else "the data stays in .runyard/"
             )
             console.print(f"\n[bright_black]stopping; {where}[/]")
     raise typer.Exit(code)
+
+
+def _record(folder: Path, announced: dev_file.Deployment, trouble: str) -> None:
+    """Record how a worker ended in the file of ``dev``. If the disk refuses the file, ``dev`` continues without the record."""
+    with suppress(OSError):
+        dev_file.write(folder, replace(announced, trouble=trouble))
 
 
 def _server_lines(postgres_url: str, redis_url: str) -> Iterator[str]:

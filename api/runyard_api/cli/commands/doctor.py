@@ -16,7 +16,7 @@ from runyard.support.settings import Settings
 
 from ...diagnosis import checks
 from ...diagnosis.checks import Finding
-from ...diagnosis.deployment import of_deployment, of_queues
+from ...diagnosis.deployment import of_deployment, of_queues, of_webhooks
 from .. import deployment, exit_codes, options
 from ..view import output
 from ..view.output import escape, without_password
@@ -55,6 +55,8 @@ def doctor(context: typer.Context, as_json: options.Json = False) -> None:
         settings = Settings.model_construct()
     place = target.locate()
     found += deployment.wait(_examine(place, target.tenant, settings))
+    if trouble := deployment.trouble_of_dev(context):
+        found.append(Finding("fail", "dev", trouble, "correct the app; the terminal of `runyard dev` has the traceback"))
     shown = in_force(settings, place, target)
     if as_json:
         output.print_json({"ok": not _failed(found), "findings": found, "settings": shown})
@@ -91,10 +93,10 @@ async def _examine(place: Location, tenant: str, settings: Settings) -> list[Fin
     found = [*checks.of_postgres(facts), *found, checks.of_clocks(facts, schedule)]
     if facts.schema_trouble is None and not facts.in_recovery:
         async with Client.connect(url, tenant=tenant, max_pool_size=1) as client:
-            workers, queues = await client.workers(), await of_queues(client)
+            workers, queues, webhooks = await client.workers(), await of_queues(client), await of_webhooks(client)
         found.append(checks.of_feed(facts))
         found.append(checks.of_connections(facts, workers, settings.max_pool_size))
-        found += [*checks.of_workers(workers, facts.leader), *queues]
+        found += [*checks.of_workers(workers, facts.leader), *queues, *webhooks]
     return found
 
 

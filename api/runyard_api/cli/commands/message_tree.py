@@ -133,7 +133,7 @@ def regenerate(
     async def go() -> None:
         async with deployment.connect(context) as client:
             handle = await client.regenerate(thread, message, run_id, message=text, agent=agent, parallel=parallel)
-            await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
+            await waiting.follow(context, client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
 
     deployment.wait(go())
 

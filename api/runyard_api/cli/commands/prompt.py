@@ -83,7 +83,7 @@ def prompt(
                 metadata=values.metadata(metadata or [], "--metadata"),
                 webhook=webhook,
             )
-            await waiting.follow(client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
+            await waiting.follow(context, client, handle, wait=wait, stream=stream, timeout=wait_timeout, as_json=as_json)
 
     deployment.wait(go())
 
@@ -128,6 +128,7 @@ def respond(
                     output.print_line(f"answered {answered.request_id}")
                 return
             await waiting.follow(
+                context,
                 client,
                 client.handle(thread, answered.run_id),
                 wait=wait,

@@ -72,7 +72,7 @@ def show(
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
             found = await client.run(thread, run)
-            sentence = await client.explain(thread, run)
+            sentence = await deployment.explain(context, client.handle(thread, run))
             shown = await client.timeline(thread, run, limit=limit, cursor=cursor)
             progress = await _progress(client, found)
             numbers = {} if as_json else await _numbers(client, thread, run)
@@ -158,7 +158,7 @@ def explain(context: typer.Context, ids: options.RunIds, as_json: options.Json =
     async def go() -> tuple[str, str, str]:
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
-            return thread, run, await client.explain(thread, run)
+            return thread, run, await deployment.explain(context, client.handle(thread, run))
 
     thread, run, sentence = deployment.wait(go())
     if as_json:

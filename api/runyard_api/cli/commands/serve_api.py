@@ -55,7 +55,7 @@ def api(
     from ...http.settings import ApiSettings
 
     target = deployment.target(context)
-    found = target.locate()
+    found = deployment.locate_servers(context)
     given: dict[str, Any] = {"host": host, "port": port, "auth": auth, "compat": compat, "console": console}
     settings = ApiSettings(**{name: value for name, value in given.items() if value is not None})
     general = Settings()

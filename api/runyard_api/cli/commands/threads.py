@@ -108,10 +108,13 @@ def update(
     async def go() -> None:
         async with deployment.connect(context) as client:
             changed = await client.update_thread(thread, **changes)
+            words = await deployment.unserved(client, changed.agent) if agent is not None else ""
         if as_json:
             output.print_json(changed)
         else:
             output.print_line(f"changed {changed.thread_id}")
+        if words:
+            output.notes().print(f"[yellow]{escape(words)}[/]")
 
     deployment.wait(go())
 

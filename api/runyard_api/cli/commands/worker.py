@@ -43,7 +43,7 @@ def worker(
     from ...worker.process import run_worker
 
     target = deployment.target(context)
-    found = target.locate()
+    found = deployment.locate_servers(context)
     given: dict[str, Any] = {"postgres_url": found.url, "redis_url": found.redis, "tenant": target.tenant}
     given |= {"slots": slots, "queues": queues, "grace": grace, "arq_queues": arq_queues or None}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})

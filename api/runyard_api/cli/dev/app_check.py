@@ -1,7 +1,7 @@
 """Load an app in a separate process: ``python -m runyard_api.cli.dev.app_check module:app``.
 
 The last line of standard output is a JSON object. ``files``: the files of the working directory that the app imports.
-``error``: the error if the app cannot be loaded, or null.
+``agents``: the names of the app's agents. ``error``: the error if the app cannot be loaded, or null.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def places(base: Path, name: str) -> Iterator[Path]:
 
 if __name__ == "__main__":
     problem: RunyardError | None = None
+    agents: list[str] = []
     try:
-        load_app(sys.argv[1])
+        agents = list(load_app(sys.argv[1]).agents)
     except RunyardError as error:
         problem = error
     files = sorted(map(str, imported_files(sys.argv[1], Path.cwd().resolve())))
     output.print_line("")  # ends an incomplete line of the app
-    output.print_line(json.dumps({"files": files, "error": problem and problem.to_dict()}))
+    output.print_line(json.dumps({"files": files, "agents": agents, "error": problem and problem.to_dict()}))

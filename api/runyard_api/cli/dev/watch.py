@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from runyard.domain.quoting import one_line
+from runyard.errors import RunyardError
 from runyard.support import dev_file
 
 from ..view.output import escape
@@ -20,19 +22,29 @@ from .worker_processes import WorkerProcesses
 
 
 def watch(
-    pool: WorkerProcesses, api: ApiProcess, program: OwnedProcess | None, console: Console, *, files: AppFiles | None
+    pool: WorkerProcesses,
+    api: ApiProcess,
+    program: OwnedProcess | None,
+    console: Console,
+    *,
+    files: AppFiles,
+    reload: bool,
+    record: Callable[[str], None],
 ) -> int:
-    """Replace processes that end, until Ctrl-C or the end of ``program``. When one of ``files`` changes, replace all workers.
-    ``files``: None to watch no files.
+    """Replace processes that end, until Ctrl-C or the end of ``program``. With ``reload``, replace all workers when one of
+    ``files`` changes. A worker that ended with an error is then replaced only after a change.
+
+    ``record``: gets how a worker ended, and an empty text when workers are started.
 
     Returns the exit code of ``program``.
     """
     pause = 0.0
-    for changed in _changes(files):
+    for changed in _changes(files if reload else None):
         if program is not None and (code := program.exit_code) is not None:
             return code if code >= 0 else 128 - code
-        if files is not None and changed:
+        if changed:
             console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
+            record("")
             pool.replace()
             files.refresh()
             pause = 0.0
@@ -41,13 +53,26 @@ def watch(
             console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
         if codes := pool.dead():
             pause = min(pause * 2 or 0.5, 10.0)
-            killed = all(code < 0 for code in codes)  # by a signal; any other end is an error that a change may correct
-            again = f"in {pause:g} s" if files is None or killed else "when a file changes"
-            console.print(f"[red]●[/] a worker ended with code {codes[0]}; starting it again {again}")
-            if files is None or killed:
-                time.sleep(pause)
-                pool.start()
+            failed = [code for code in codes if code > 0]
+            if failed and not reload:
+                files.refresh()  # the error of the import is the reason of the end
+            record(_trouble(failed or codes, files.error if failed else None))
+            if failed and reload:
+                left = "" if pool.processes else "; `runyard dev` has no worker"
+                console.print(f"[red]●[/] a worker ended with code {failed[0]}{left}; correct the app and save it to get one")
+                continue
+            how = f"ended with code {codes[0]}; starting it again" if any(codes) else "was drained; starting another"
+            console.print(f"[{'red' if any(codes) else 'yellow'}]●[/] a worker {how} in {pause:g} s")
+            time.sleep(pause)
+            pool.start()
+            record("")
     raise AssertionError("the iterator over changes ended")
+
+
+def _trouble(codes: Sequence[int], error: RunyardError | None) -> str:
+    """Return how a worker ended, as one line."""
+    why = f": {one_line(error.message)}" if error is not None else ""
+    return f"the worker of `runyard dev` ended with code {codes[0]}{why}"
 
 
 def _changes(files: AppFiles | None) -> Iterator[list[str]]:

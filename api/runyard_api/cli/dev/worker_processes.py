@@ -74,9 +74,13 @@ class WorkerProcesses:
 
     def dead(self) -> list[int]:
         """Remove the workers that have ended, and return their exit codes."""
-        codes = {process: process.exit_code for process in self.processes}
-        self.processes = [process for process, code in codes.items() if code is None]
-        return [code for code in codes.values() if code is not None]
+        codes = self.exit_codes()
+        self.processes = [process for process in self.processes if process not in codes]
+        return list(codes.values())
+
+    def exit_codes(self) -> dict[OwnedProcess, int]:
+        """Return the exit codes of the workers that have ended."""
+        return {process: code for process in self.processes if (code := process.exit_code) is not None}
 
 
 async def ready(client: Client, pool: WorkerProcesses) -> None:
@@ -87,8 +91,8 @@ async def ready(client: Client, pool: WorkerProcesses) -> None:
     deadline = time.monotonic() + START_SECONDS
     awaited = {str(process.pid) for process in pool.processes}
     while not awaited <= {pid_of(worker.worker_id) for worker in await client.backend.workers.workers()}:
-        if codes := pool.dead():
-            raise BackendUnavailableError(f"a worker ended with code {codes[0]} while it started; see its log")
+        if codes := pool.exit_codes():
+            raise BackendUnavailableError(f"a worker ended with code {min(codes.values())} while it started; see its log")
         if time.monotonic() > deadline:
             raise BackendUnavailableError(f"the workers did not start within {START_SECONDS:g} s; see their log")
         await asyncio.sleep(0.05)

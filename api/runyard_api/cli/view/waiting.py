@@ -14,7 +14,7 @@ from runyard.domain.agent_names import is_agent
 from runyard.domain.states import RunStatus
 from runyard.errors import RunyardError
 
-from .. import exit_codes
+from .. import deployment, exit_codes
 from . import live_run, output
 from .output import escape
 
@@ -23,6 +23,7 @@ EXPLAIN_SECONDS: Final = 2.0
 
 
 async def follow(
+    context: typer.Context,
     client: Client,
     handle: RunHandle,
     *,
@@ -35,8 +36,8 @@ async def follow(
     """Print the id of the run. With ``wait`` or ``stream``, print its answer instead. ``after``: the id of the event after
     which the stream begins, or None for all events.
 
-    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Before a TimeoutError, print the
-    sentence again if it has changed. Raises TimeoutError after ``timeout`` seconds.
+    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Raises TimeoutError with the sentence
+    of that moment after ``timeout`` seconds.
     """
     if not (wait or stream):
         run = await handle.run()
@@ -47,37 +48,31 @@ async def follow(
             where = escape(handle.thread_id)
             agent = f" for agent {escape(run.agent)}" if is_agent(run.agent) else ""
             output.notes().print(f"[bright_black]{run.status} on thread {where}{agent}; add --wait for the answer[/]")
+            if run.status is RunStatus.QUEUED and (words := await deployment.unserved(client, run.agent)):
+                output.notes().print(f"[yellow]{escape(words)}[/]")
         return
-    printed: set[str] = set()
-    explaining = asyncio.create_task(_explain_wait(handle, printed))
+    explaining = asyncio.create_task(_explain_wait(context, handle))
     try:
         async with asyncio.timeout(timeout):
             if stream and not as_json:
                 await live_run.show(handle.stream(after), live_run.Printer(output.console(), output.notes()))
             result = await handle.result()
     except TimeoutError:
+        sentence = ""
         with suppress(RunyardError):  # the timeout is the error to report
-            await _print_sentence(handle, printed)
-        raise
+            sentence = await deployment.explain(context, handle)
+        raise TimeoutError(sentence) from None
     finally:
         explaining.cancel()
         await asyncio.gather(explaining, return_exceptions=True)
     finish(result, as_json=as_json, shown=stream and not as_json)
 
 
-async def _explain_wait(handle: RunHandle, printed: set[str]) -> None:
+async def _explain_wait(context: typer.Context, handle: RunHandle) -> None:
     """If the run still waits after EXPLAIN_SECONDS, print the reason."""
     await asyncio.sleep(EXPLAIN_SECONDS)
     if (await handle.run()).status is RunStatus.QUEUED:
-        await _print_sentence(handle, printed)
-
-
-async def _print_sentence(handle: RunHandle, printed: set[str]) -> None:
-    """Print the sentence of ``explain``, unless it was printed before."""
-    sentence = await handle.explain()
-    if sentence not in printed:
-        printed.add(sentence)
-        output.notes().print(f"[bright_black]{escape(sentence)}[/]")
+        output.notes().print(f"[bright_black]{escape(await deployment.explain(context, handle))}[/]")
 
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
@@ -88,6 +83,8 @@ def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
     elif not shown and text:
         output.console().print(text, markup=False, emoji=False)
     code = exit_codes.of_run(result.run)
+    if code is exit_codes.Exit.OK and not as_json and not any(one.role == "assistant" for one in result.messages):
+        output.notes().print("[bright_black]the run completed without an answer[/]")
     if code is not exit_codes.Exit.OK and not as_json:
         output.notes().print(_reason(result))
     raise typer.Exit(int(code))
