@@ -39,6 +39,8 @@ export class ThreadRuns {
     return found;
   });
 
+  /** Ends what the page reads. */
+  protected over = new AbortController();
   private beyond = new Map<string, Run>();
   private reads = new Reads();
   private looked = -BETWEEN;
