@@ -12,6 +12,8 @@ export const RUNS = 100;
 const REQUESTS = 50;
 /** Fewest milliseconds between two reads of the runs that have not ended and are older than the newest. */
 const BETWEEN = 5000;
+/** Runs whose end is looked for at once: those that no list of runs that have not ended has. */
+const ENDED = 5;
 const LIVE: RunStatus[] = ["queued", "running", "suspended"];
 
 /** Stands for the message at the end of the thread. */
@@ -112,8 +114,14 @@ export class ThreadRuns {
     const found = new Map(pages.flatMap((page) => page.items).map((run) => [run.run_id, run]));
     const recent = new Set(newest.map((run) => run.run_id));
     const ended = [...this.beyond.values()].filter((run) => isLive(run) && !found.has(run.run_id) && !recent.has(run.run_id));
-    const read = await Promise.all(ended.slice(0, RUNS).map((run) => get<Run>(at.run(this.id, run.run_id), {}, over)));
-    for (const run of [...found.values(), ...read]) this.beyond.set(run.run_id, run);
+    for (const run of found.values()) this.beyond.set(run.run_id, run);
+    const again = async (run: Run): Promise<void> => {
+      const read = await get<Run>(at.run(this.id, run.run_id), {}, over).catch(() => run);
+      if (over.aborted) return;
+      this.beyond.delete(run.run_id); // the others come before it the next time
+      this.beyond.set(run.run_id, read);
+    };
+    await Promise.all(ended.slice(0, ENDED).map(again));
   }
 
   private put(newest: Run[]): void {
