@@ -125,7 +125,9 @@ export class ThreadRuns {
   }
 
   private put(newest: Run[]): void {
-    const all = new Map([...this.beyond, ...newest.map((run): [string, Run] => [run.run_id, run])]);
-    this.runs.value = new Map([...all].sort(([, a], [, b]) => (a.accepted_at < b.accepted_at ? 1 : -1)));
+    const all = new Map(newest.map((run) => [run.run_id, run]));
+    for (const [id, run] of this.beyond) if (!all.has(id)) all.set(id, run);
+    const order = (a: Run, b: Run): number => (a.accepted_at < b.accepted_at ? 1 : a.accepted_at > b.accepted_at ? -1 : 0);
+    this.runs.value = new Map([...all].sort(([, a], [, b]) => order(a, b)));
   }
 }
