@@ -146,3 +146,24 @@ async def test_the_events_of_a_run_continue_after_the_stream_of_a_stopped_proces
     await page.route("**/v1/threads/t/runs/r/stream", answer)
     await site.open(page, "threads/t?run=r&event=1-2")
     await expect(page.locator(".event-row")).to_contain_text(["run.started", "run.completed"])
+
+
+async def test_a_page_that_was_left_asks_nothing(site: Site) -> None:
+    """Although it was left during a reading, and something had asked for another one."""
+    await site.client.store_message("t", "hello")
+    page = await site.person("threads/t")
+    await expect(page.get_by_label("user message")).to_contain_text("hello")
+    await expect(page.get_by_title("live")).to_be_visible()
+    await page.clock.install()
+    await page.route("**/v1/threads/t/messages?**", lambda route: None)  # without an answer
+    async with page.expect_request(lambda request: "/messages?" in request.url):
+        await prompt(page, "say 1")
+    await prompt(page, "say 2")
+    await expect(page.get_by_role("textbox", name="Prompt")).to_have_value("")
+    await page.clock.run_for(1000)
+    await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Threads").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Threads")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.clock.run_for(60_000)
+    assert [each for each in asked if "/v1/threads/t/" in each] == []

@@ -20,6 +20,12 @@ export function write(value: unknown, indent = 0): string {
   }
 }
 
+/** Whether a value has no number that is too large for a double, which would be written as null. */
+export function isFinite(value: Json): boolean {
+  if (typeof value === "number") return Number.isFinite(value);
+  return typeof value !== "object" || value === null || Object.values(value).every((each) => each === undefined || isFinite(each));
+}
+
 /** An integer in digits. */
 export function integer(text: string): number | bigint {
   const value = Number(text);

@@ -6,18 +6,18 @@ const memory = new Map<string, string>();
 
 export function kept(area: Area, name: string): string | null {
   try {
-    return window[area].getItem(name);
+    return memory.get(name) ?? window[area].getItem(name);
   } catch {
-    return memory.get(name) ?? null;
+    return null;
   }
 }
 
 export function keep(area: Area, name: string, value: string | null): void {
+  memory.delete(name);
   try {
     if (value === null) window[area].removeItem(name);
     else window[area].setItem(name, value);
   } catch {
-    if (value === null) memory.delete(name);
-    else memory.set(name, value);
+    if (value !== null) memory.set(name, value);
   }
 }

@@ -3,9 +3,10 @@
 import { useState } from "preact/hooks";
 import { at, gather, type Gathered, get, post, put, remove } from "../api";
 import { count, seconds } from "../format";
+import { integer } from "../json";
 import { go, href, place } from "../router";
 import { operator } from "../session";
-import type { Delivery, Finding, Limit, Listed, Queue, Webhook, Worker } from "../types";
+import type { Delivery, Finding, Json, Limit, Listed, Queue, Webhook, Worker } from "../types";
 import { Age, Bound, Button, Empty, Fold, Problem, Status, Tabs } from "../ui/bits";
 import { ask, attempt } from "../ui/dialog";
 import { useLive } from "../ui/live";
@@ -195,8 +196,8 @@ function Limits() {
   const [most, setMost] = useState("");
   if (list.error !== null) return <Problem error={list.error} />;
   const set = async (): Promise<void> => {
-    const body = { most: Number(most), ...(subject.trim() ? { subject: subject.trim() } : {}) };
-    if (await attempt(() => put(`v1/limits/${name}`, body), "Set")) setMost("");
+    const body = (): Json => ({ most: integer(most), ...(subject.trim() ? { subject: subject.trim() } : {}) });
+    if (await attempt(() => put(`v1/limits/${name}`, body()), "Set")) setMost("");
     await list.refresh();
   };
   const clear = (limit: Limit): Promise<unknown> => attempt(() => remove(`v1/limits/${limit.name}`, { subject: limit.subject }), "Removed").then(list.refresh);

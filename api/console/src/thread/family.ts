@@ -47,11 +47,14 @@ export class FamilyModel {
   /** Fan-outs that are about to be read again. */
   private waiting = new Set<string>();
 
+  /** `signal`: what ends the readings. */
+  constructor(private signal: () => AbortSignal) {}
+
   /** Read what surrounds a thread. */
-  async open(id: string, signal: AbortSignal): Promise<void> {
+  async open(id: string): Promise<void> {
     this.reads.mark(id);
     try {
-      const lineage = await get<Lineage>(at.thread(id, "lineage"), { limit: 200 }, signal);
+      const lineage = await get<Lineage>(at.thread(id, "lineage"), { limit: 200 }, this.signal());
       const far = lineage.next_ancestor;
       this.bound("ancestors", far === null ? null : `The ancestors before ${brief(far, MOST_NAME)} are not shown.`);
       const above = lineage.ancestors.filter((each) => each.deleted_at === null).reverse();
@@ -66,7 +69,7 @@ export class FamilyModel {
   async readLeaves(thread: string): Promise<void> {
     const begun = performance.now();
     this.readAt.set(thread, begun);
-    const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES);
+    const found = await gather<Branch>(at.thread(thread, "branches"), { limit: LEAVES }, MOST_LEAVES, this.signal());
     if (begun < (this.shownAt.get(thread) ?? begun)) return; // what a later reading found is shown
     this.shownAt.set(thread, begun);
     const words = `Only the first ${count(found.items.length, "branch", "branches")} of ${brief(thread, MOST_NAME)} are shown.`;
@@ -100,8 +103,8 @@ export class FamilyModel {
   }
 
   /** Read a family again that is shown: its threads, and the leaves of some of those in sight, the oldest reading first. */
-  async refresh(id: string, signal: AbortSignal): Promise<void> {
-    await this.open(id, signal);
+  async refresh(id: string): Promise<void> {
+    await this.open(id);
     for (const each of this.inSight.keys()) this.want(each); // those that failed
     const age = (thread: string): number => this.readAt.get(thread) ?? Infinity;
     const stale = [...this.inSight.keys()].filter((each) => each !== id).sort((a, b) => age(a) - age(b));
@@ -125,7 +128,7 @@ export class FamilyModel {
   }
 
   private async readForks(thread: string): Promise<void> {
-    const found = await gather<Thread>("v1/threads", { parent_thread_id: thread }, MOST_FORKS);
+    const found = await gather<Thread>("v1/threads", { parent_thread_id: thread }, MOST_FORKS, this.signal());
     const words = `Only the first ${count(found.items.length, "fork")} of ${brief(thread, MOST_NAME)} are shown.`;
     this.bound(`forks ${thread}`, found.next === null ? null : words);
     this.add(found.items);
@@ -158,15 +161,15 @@ export class FamilyModel {
   async moreCandidates(job: Run): Promise<void> {
     const known = this.fanOuts.value.get(job.run_id);
     if (!known?.next) return;
-    const page = await get<Page<Candidate>>(at.run(job.thread_id, job.run_id, "candidates"), { limit: CANDIDATES, cursor: known.next });
+    const page = await get<Page<Candidate>>(at.run(job.thread_id, job.run_id, "candidates"), { limit: CANDIDATES, cursor: known.next }, this.signal());
     this.set(job.run_id, { ...known, candidates: [...known.candidates, ...page.items], next: page.next });
   }
 
   private async readFanOut(thread: string, id: string): Promise<void> {
     const [run, progress, page] = await Promise.all([
-      get<Run>(at.run(thread, id)),
-      get<FanOutProgress>(at.run(thread, id, "progress")),
-      get<Page<Candidate>>(at.run(thread, id, "candidates"), { limit: CANDIDATES }),
+      get<Run>(at.run(thread, id), {}, this.signal()),
+      get<FanOutProgress>(at.run(thread, id, "progress"), {}, this.signal()),
+      get<Page<Candidate>>(at.run(thread, id, "candidates"), { limit: CANDIDATES }, this.signal()),
     ]);
     const chosen = typeof run.result === "object" && run.result !== null && !Array.isArray(run.result) ? run.result.winner : null;
     const more = this.fanOuts.value.get(id);

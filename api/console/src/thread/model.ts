@@ -43,7 +43,7 @@ export class ThreadModel extends ThreadRuns {
   readonly error = signal<ApiError | null>(null);
   /** Why the path, or what is beside it, could not be read. */
   readonly failure = signal<unknown>(null);
-  readonly family = new FamilyModel();
+  readonly family = new FamilyModel(() => this.over.signal);
   /** The message that ends the path; null follows the head of the thread. */
   readonly leaf = signal<string | null>(null);
   readonly chunks = signal<Chunk[]>([]);
@@ -89,7 +89,6 @@ export class ThreadModel extends ThreadRuns {
     return newer.filter((each) => each.kind === "prompt" && !isLive(each) && each.status !== "completed");
   });
 
-  private over = new AbortController();
   private generation = 0;
   /** Counts the paths that were chosen: what was read for another one is not shown. */
   private paths = 0;
@@ -116,6 +115,7 @@ export class ThreadModel extends ThreadRuns {
     const own = ++this.generation;
     this.over.abort();
     this.over = new AbortController();
+    this.repeated.start();
     const signal = this.over.signal;
     let path = 0;
     batch(() => {
@@ -133,7 +133,7 @@ export class ThreadModel extends ThreadRuns {
     if (path === this.paths) this.loading.value = false;
     if (missing instanceof ApiError && missing.status === 404) return;
     if (path === this.paths) this.failure.value = reasons.find((each) => each !== null) ?? null;
-    void this.family.open(this.id, signal);
+    void this.family.open(this.id);
     void follow(at.thread(this.id, "stream"), signal, (event) => this.hear(event), {
       onState: (open) => {
         this.connected.value = open;
@@ -335,7 +335,7 @@ export class ThreadModel extends ThreadRuns {
   /** Read again what other people may have changed, and the stream does not tell. */
   async refresh(): Promise<void> {
     if (this.error.value !== null || this.loading.value) return;
-    await Promise.all([this.repeated.now(), this.family.refresh(this.id, this.over.signal)]);
+    await Promise.all([this.repeated.now(), this.family.refresh(this.id)]);
   }
 
   /** Show that there is no such thread, and follow it no longer. */

@@ -12,6 +12,7 @@ export class Repeated {
   private begun = -BETWEEN;
   private reading = false;
   private again = false;
+  private stopped = false;
   /** How many readings in a row have failed. */
   private failures = 0;
 
@@ -19,6 +20,7 @@ export class Repeated {
 
   /** Read at the earliest of the times that were asked for. */
   soon(milliseconds: number): void {
+    if (this.stopped) return;
     const now = performance.now();
     const due = Math.max(now + milliseconds, this.begun + BETWEEN);
     if (this.timer !== 0 && this.due <= due) return;
@@ -32,6 +34,7 @@ export class Repeated {
 
   /** Read, or once more after the reading that is under way. */
   async now(): Promise<void> {
+    if (this.stopped) return;
     if (this.reading) {
       this.again = true;
       return;
@@ -53,7 +56,14 @@ export class Repeated {
     }
   }
 
+  start(): void {
+    this.stopped = false;
+  }
+
+  /** Begin no further reading until `start`, even if one that is under way fails or somebody asks. */
   stop(): void {
+    this.stopped = true;
+    this.again = false;
     clearTimeout(this.timer);
     this.timer = 0;
   }

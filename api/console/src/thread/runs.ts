@@ -12,6 +12,8 @@ export const RUNS = 100;
 const REQUESTS = 50;
 /** Fewest milliseconds between two reads of the runs that have not ended and are older than the newest. */
 const BETWEEN = 5000;
+/** Runs whose end is looked for at once: those that no list of runs that have not ended has. */
+const ENDED = 5;
 const LIVE: RunStatus[] = ["queued", "running", "suspended"];
 
 /** Stands for the message at the end of the thread. */
@@ -39,6 +41,8 @@ export class ThreadRuns {
     return found;
   });
 
+  /** Ends what the page reads. */
+  protected over = new AbortController();
   private beyond = new Map<string, Run>();
   private reads = new Reads();
   private looked = -BETWEEN;
@@ -110,12 +114,20 @@ export class ThreadRuns {
     const found = new Map(pages.flatMap((page) => page.items).map((run) => [run.run_id, run]));
     const recent = new Set(newest.map((run) => run.run_id));
     const ended = [...this.beyond.values()].filter((run) => isLive(run) && !found.has(run.run_id) && !recent.has(run.run_id));
-    const read = await Promise.all(ended.slice(0, RUNS).map((run) => get<Run>(at.run(this.id, run.run_id), {}, over)));
-    for (const run of [...found.values(), ...read]) this.beyond.set(run.run_id, run);
+    for (const run of found.values()) this.beyond.set(run.run_id, run);
+    const again = async (run: Run): Promise<void> => {
+      const read = await get<Run>(at.run(this.id, run.run_id), {}, over).catch(() => run);
+      if (over.aborted) return;
+      this.beyond.delete(run.run_id); // the others come before it the next time
+      this.beyond.set(run.run_id, read);
+    };
+    await Promise.all(ended.slice(0, ENDED).map(again));
   }
 
   private put(newest: Run[]): void {
-    const all = new Map([...this.beyond, ...newest.map((run): [string, Run] => [run.run_id, run])]);
-    this.runs.value = new Map([...all].sort(([, a], [, b]) => (a.accepted_at < b.accepted_at ? 1 : -1)));
+    const all = new Map(newest.map((run) => [run.run_id, run]));
+    for (const [id, run] of this.beyond) if (!all.has(id)) all.set(id, run);
+    const order = (a: Run, b: Run): number => (a.accepted_at < b.accepted_at ? 1 : a.accepted_at > b.accepted_at ? -1 : 0);
+    this.runs.value = new Map([...all].sort(([, a], [, b]) => order(a, b)));
   }
 }

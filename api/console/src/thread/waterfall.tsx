@@ -19,7 +19,7 @@ import { select, useModel } from "./page";
 const ROW = 16;
 const shown = signal(kept("localStorage", "runyard.waterfall") !== "off");
 
-/** The run whose waterfall is shown: that of the selection, else the newest that is on the path or ended beside it. */
+/** The run whose waterfall is shown: that of the selection, else the newest that ended without an answer or came after it, else one on the path. */
 export function runOf(model: ThreadModel): string | null {
   const selection = model.selection.value;
   if (selection?.kind === "run") return selection.id;
@@ -32,7 +32,9 @@ export function runOf(model: ThreadModel): string | null {
     if (found) return found;
   }
   const onPath = model.messages.value.findLast((each) => each.run_id !== null);
-  return (model.unanswered.value[0] ?? onPath ?? model.live.value[0])?.run_id ?? null;
+  const failed = model.unanswered.value[0];
+  const later = failed && model.live.value.findLast((each) => each.accepted_at > failed.accepted_at);
+  return (later ?? failed ?? onPath ?? model.live.value[0])?.run_id ?? null;
 }
 
 export function Waterfall() {

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { integer, parse } from "../json";
+import { integer, isFinite, parse } from "../json";
 import type { Json, JsonObject } from "../types";
 import { brief } from "../format";
 import { json } from "./long";
@@ -154,7 +154,9 @@ function JsonInput({ value, onChange, label }: { value: Json; onChange: (value: 
     let reason = "";
     setText(field.value);
     try {
-      onChange(parse(field.value));
+      const found = parse(field.value);
+      if (isFinite(found)) onChange(found);
+      else reason = "a number is too large";
     } catch (error) {
       reason = `not JSON: ${(error as Error).message}`;
     }
