@@ -18,7 +18,7 @@ SERVER = Path(__file__).parents[1] / "support" / "agents" / "counting_server.py"
 async def test_a_finished_tool_of_a_server_is_not_called_again(tmp_path: Path) -> None:
     """R9: the worker dies before it stored the model's last word; the next one starts the server anew and asks it nothing."""
     notes = tmp_path / "notes"
-    toolset = MCPToolset(StdioTransport(sys.executable, [str(SERVER), str(notes)]))
+    toolset = MCPToolset(StdioTransport(sys.executable, [str(SERVER), str(notes)]), init_timeout=60)
     agent = Agent(ScriptedModel([call("add", one=2, other=3), "It is 5."]), toolsets=[toolset])
     async with Harness(App({"counter": agent})) as harness:
         harness.crash_after("append", 2)

@@ -31,7 +31,7 @@ TEMPLATES: Final = (
     *("data:text/html,{trace_id}", "vbscript:x", "blob:{trace_id}", "file:///{trace_id}", "{trace_id}", "//evil.example"),
 )
 NAMES: Final = ("leaf", "message", "run", "event", "request")
-FROZEN_SECONDS: Final = 15.0
+FROZEN_SECONDS: Final = 30.0
 """Seconds that the largest answer may take until the page shows it and reacts."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 import pytest
 from playwright.async_api import Page, Route, expect
@@ -210,10 +211,11 @@ async def test_the_head_of_very_many_branches_is_in_the_tree(site: Site) -> None
     await site.open(page, "threads/t")
     await expect(page.locator(".tree-row.current")).to_be_visible()
     asked.clear()
+    began = time.monotonic()
     for n in range(4):
         await site.client.enqueue("t", f"say {n}", f"r{n}", queue="idle")
         await page.wait_for_timeout(250)
-    assert len(asked) <= 4  # two pages each
+    assert len(asked) <= 2 * (1 + time.monotonic() - began)  # two pages each
     await expect(page.locator(".tree-row.current")).to_be_visible()
 
 

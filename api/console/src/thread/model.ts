@@ -334,9 +334,16 @@ export class ThreadModel extends ThreadRuns {
 
   /** Read again what other people may have changed, and the stream does not tell. */
   async refresh(): Promise<void> {
-    if (this.error.value !== null || this.loading.value) return;
-    await Promise.all([this.repeated.now(), this.family.refresh(this.id)]);
+    if (this.error.value !== null || this.loading.value || this.refreshing) return;
+    this.refreshing = true;
+    try {
+      await Promise.all([this.repeated.now(), this.family.refresh(this.id)]);
+    } finally {
+      this.refreshing = false;
+    }
   }
+
+  private refreshing = false;
 
   /** Show that there is no such thread, and follow it no longer. */
   private lose(error: ApiError): void {
