@@ -374,7 +374,8 @@ class RunContext(Parking):
         if known is not None and known.answered_at is not None:
             return known.answer
         if timeout is not None:
-            if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_WAIT_SECONDS:
+            seconds: object = timeout
+            if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_WAIT_SECONDS:
                 raise InvalidInputError(
                     f"the timeout of a question must be 0 to {MAX_WAIT_SECONDS} seconds, got {brief(timeout)}", field="timeout"
                 )

@@ -416,35 +416,36 @@ async def test_arguments_of_a_wrong_type_are_refused_in_the_agents_call(lab: Lab
     """A typed error says what the call takes, and the agent goes on."""
 
     async def agent(ctx: RunContext) -> None:
+        loose: Any = ctx
         refused: list[tuple[str, Callable[[], Awaitable[object]]]] = [
-            ("call", lambda: ctx.approve("Delete all?")),  # type: ignore[arg-type]
-            ("question", lambda: ctx.approve(CALL, 5)),  # type: ignore[arg-type]
-            ("timeout", lambda: ctx.approve(CALL, timeout="1")),  # type: ignore[arg-type]
-            ("question", lambda: ctx.ask(None)),  # type: ignore[arg-type]
-            ("question", lambda: ctx.ask(["a"])),  # type: ignore[arg-type]
-            ("answer_schema", lambda: ctx.ask("ok?", "yes")),  # type: ignore[arg-type]
-            ("timeout", lambda: ctx.ask("ok?", timeout="1")),  # type: ignore[arg-type]
-            ("key", lambda: ctx.ask("ok?", key=5)),  # type: ignore[arg-type]
-            ("fn", lambda: ctx.step("fetch")),  # type: ignore[arg-type]
-            ("key", lambda: ctx.step(int, key=5)),  # type: ignore[arg-type]
-            ("until", lambda: ctx.sleep("1 h")),  # type: ignore[arg-type]
-            ("key", lambda: ctx.sleep(1, key=5)),  # type: ignore[arg-type]
-            ("name", lambda: ctx.wait_for(5)),  # type: ignore[arg-type]
-            ("schema", lambda: ctx.wait_for("paid", "yes")),  # type: ignore[arg-type]
-            ("timeout", lambda: ctx.wait_for("paid", timeout="1")),  # type: ignore[arg-type]
-            ("key", lambda: ctx.wait_for("paid", key=5)),  # type: ignore[arg-type]
-            ("thread_id", lambda: ctx.run(5, "hi")),  # type: ignore[arg-type]
-            ("message", lambda: ctx.run("u", 5)),  # type: ignore[arg-type]
-            ("message", lambda: ctx.run("u", None)),  # type: ignore[arg-type]
-            ("agent", lambda: ctx.run("u", "hi", agent=5)),  # type: ignore[arg-type]
-            ("key", lambda: ctx.run("u", "hi", key=5)),  # type: ignore[arg-type]
+            ("call", lambda: loose.approve("Delete all?")),
+            ("question", lambda: loose.approve(CALL, 5)),
+            ("timeout", lambda: loose.approve(CALL, timeout="1")),
+            ("question", lambda: loose.ask(None)),
+            ("question", lambda: loose.ask(["a"])),
+            ("answer_schema", lambda: loose.ask("ok?", "yes")),
+            ("timeout", lambda: loose.ask("ok?", timeout="1")),
+            ("key", lambda: loose.ask("ok?", key=5)),
+            ("fn", lambda: loose.step("fetch")),
+            ("key", lambda: loose.step(int, key=5)),
+            ("until", lambda: loose.sleep("1 h")),
+            ("key", lambda: loose.sleep(1, key=5)),
+            ("name", lambda: loose.wait_for(5)),
+            ("schema", lambda: loose.wait_for("paid", "yes")),
+            ("timeout", lambda: loose.wait_for("paid", timeout="1")),
+            ("key", lambda: loose.wait_for("paid", key=5)),
+            ("thread_id", lambda: loose.run(5, "hi")),
+            ("message", lambda: loose.run("u", 5)),
+            ("message", lambda: loose.run("u", None)),
+            ("agent", lambda: loose.run("u", "hi", agent=5)),
+            ("key", lambda: loose.run("u", "hi", key=5)),
         ]
         for number, (name, call) in enumerate(refused):
             with pytest.raises(InvalidInputError) as caught:
                 await call()
             assert caught.value.details.get("field") == name, (number, name, caught.value)
         with pytest.raises(InvalidInputError, match=r"ToolCallPart.*ctx\.ask"):
-            await ctx.approve("Delete all?")  # type: ignore[arg-type]
+            await loose.approve("Delete all?")
         await ctx.append(Message.assistant("done"))
 
     assert status(await lab.attempt(agent)) is RunStatus.COMPLETED

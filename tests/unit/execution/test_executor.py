@@ -115,11 +115,12 @@ async def test_a_value_that_an_agent_returns_is_logged_and_not_stored(lab: Lab) 
     async def agent(_: RunContext) -> Any:
         return "my answer"
 
+    await lab.accept()
     with capture_logs() as logs:
         assert status(await lab.attempt(agent)) is RunStatus.COMPLETED
     [warning] = [line for line in logs if line["event"] == "agent_returned_value"]
     assert warning["log_level"] == "warning" and "ctx.append" in warning["do"] and "my answer" not in str(logs)
-    assert await lab.texts() == ["hi"]
+    assert [message.text for message in (await lab.backend.threads.messages("t")).items] == ["hi"]
 
 
 async def test_an_error_fails_the_run_and_says_why(lab: Lab) -> None:
