@@ -87,8 +87,10 @@ class MemoryTimelineStore:
             size = json_bytes(step.result) if step.result is not None else 0
             large = size > timeline.LARGE_RESULT_BYTES
             result, omitted = (None, size) if large else (step.result, None)
-            fields = {"done": step.done, "input": run.step_inputs.get(step.key), "omitted": omitted}
-            entry = timeline.of_step(step.key, at, times, step.fence, result, attempt=attempts.get(step.fence), **fields)
+            by, given = attempts.get(step.fence), run.step_inputs.get(step.key)
+            entry = timeline.of_step(
+                step.key, at, times, step.fence, result, done=step.done, input=given, attempt=by, omitted=omitted
+            )
             items.append(((at, 2, _key(step.key)), [entry], 512 + (0 if large else size)))
         for state in self.db.requests_of(thread):
             request = state.request
