@@ -58,7 +58,7 @@ class HttpFeed:
 
 
 class HttpBackend:
-    """The client's part of a backend, over the API of a deployment. The API key determines the tenant. Workers need a direct
+    """A backend for clients, which calls the HTTP API of a deployment. The API key determines the tenant. Workers need a direct
     connection."""
 
     def __init__(self, transport: Transport) -> None:

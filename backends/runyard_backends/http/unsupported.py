@@ -8,7 +8,7 @@ from ..unsupported import Refusing
 
 
 def only_direct(what: str) -> CapabilityMissingError:
-    """Return the error for the capability ``what``, such as the name of a call or of a parameter."""
+    """Return the error for a capability that the HTTP API lacks. ``what``: its name in the message, such as ``connection=``."""
     return CapabilityMissingError(
         f"the HTTP API does not support {what}; connect directly, for example to postgresql://…", capability=what
     )

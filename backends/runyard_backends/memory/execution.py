@@ -298,7 +298,8 @@ def _use(run: RunState, usage: Usage | None) -> None:
 
 
 def raise_usage(run: RunState, usage: Usage | None) -> None:
-    """Raise the usage of a run to ``usage``, the usage so far. A repeated or late call changes nothing."""
+    """Set each amount of the run's usage to the larger of the stored amount and the amount in ``usage``, the total so far. A
+    repeated or late call changes nothing."""
     if usage is not None:
         run.run.usage = run.run.usage.at_least(usage)
 

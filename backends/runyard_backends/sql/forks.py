@@ -24,7 +24,7 @@ async def _add_levels(tx: Transaction, branch_id: int, view: View) -> None:
 
 
 async def _open_branch(tx: Transaction, thread: Row, base: str | None, view: View) -> Row:
-    """Make a branch that begins after the message ``base`` and inherits ``view``."""
+    """Make a branch that begins after the message ``base``. ``view``: the levels that the branch inherits."""
     leaf_id, leaf_seq = await views.last_visible(tx, view)
     branch_id = (await tx.send("add_branch", thread["thread_key"], base, leaf_id, leaf_seq)).key
     await _add_levels(tx, branch_id, view)

@@ -29,7 +29,8 @@ from . import external_runs, threads
 from .database import Database, DuplicateKeyError, Row, Transaction
 
 FIRED_AT_ONCE: Final = 100
-"""Maximum number of overdue requests whose deadlines a call applies before it reads a list."""
+"""Maximum number of overdue requests that a list of a whole tenant looks up. The list first applies the deadlines of the
+threads of these requests."""
 
 
 def decoded(row: Row) -> HitlRequest:

@@ -76,7 +76,7 @@ def translate(error: sqlite3.Error) -> RunyardError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Replace errors of SQLite that the block raises by errors of runyard."""
+    """Convert the errors of SQLite that the block raises to errors of runyard, if there are such errors."""
     try:
         yield
     except sqlite3.Error as error:

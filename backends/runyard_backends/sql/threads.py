@@ -95,7 +95,7 @@ async def added(tx: Transaction, tenant: str, thread_id: str, **fields: Any) -> 
 
 
 def term_of(name: str, value: str) -> str:
-    """Return the digest under which the index of tags has a tag."""
+    """Return the digest of a tag, which the index of tags stores."""
     return hashlib.sha256(json.dumps([name, value]).encode()).hexdigest()
 
 

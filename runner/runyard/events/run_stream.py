@@ -36,7 +36,7 @@ RECHECK_SECONDS: Final = 5.0
 
 
 def position(event_id: str | None) -> Position | None:
-    """Return the fence and the ``n`` of an event id. Return None if ``event_id`` is None or has another form."""
+    """Return the two numbers of an event id ``<fence>-<n>``. Return None if ``event_id`` is None or has another form."""
     fence, _, n = (event_id or "").partition("-")
     try:
         return int(fence), int(n)

@@ -245,7 +245,8 @@ class Steps:
 
 
 def failed_steps(error: BaseException) -> list[str]:
-    """Return the keys of at most MAX_FAILED_STEPS steps whose functions raised ``error`` or an error of this group."""
+    """Return the keys of the steps whose functions raised ``error`` or, if it is a group, one of its errors: at most
+    MAX_FAILED_STEPS keys."""
     found: list[str] = list(vars(error).get(_FAILED_STEPS, ()))
     for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
         found += failed_steps(inner)

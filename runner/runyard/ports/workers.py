@@ -90,8 +90,8 @@ class WorkerInfo:
     namespace, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these
     names when it registers. In a list of workers, ``asking`` can be empty. ``on_version_mismatch``: the setting of the
     worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
-    since the last heartbeat, by the store's clock. ``blocked``: the block of the main loop, or None. ``redis_outage``: the
-    outage of Redis, or None. A dead worker has the block and the outage that it had when it was declared dead.
+    since the last heartbeat, by the store's clock. ``blocked``: where user code blocks the main loop, or None.
+    ``redis_outage``: the outage of Redis, or None. A dead worker has the values of the time when it was declared dead.
     """
 
     worker_id: str

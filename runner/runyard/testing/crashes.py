@@ -59,7 +59,7 @@ class CrashPlan:
 
 
 class CrashingPort:
-    """The port of one worker that crashes as planned.
+    """Wraps a port of one worker, and simulates the crashes of ``crash_plan`` before or after the worker's writes.
 
     After the crash every call raises StaleFenceError. ``die``: a function that is called at the crash. The argument of ``die``
     is the answer that the worker does not receive, or None for a crash before the write.

@@ -108,7 +108,7 @@ def is_http(place: Location) -> bool:
 def in_force(settings: Settings, place: Location, target: deployment.Target) -> list[Setting]:
     """Return the settings that a worker on this machine would have, each with its source. Passwords are replaced.
 
-    Over HTTP, return only the settings OF_CLIENTS, because the deployment has settings of its own.
+    Over HTTP, return only the settings in OF_CLIENTS. A client does not know the other settings of the deployment.
     """
     shown = []
     for name in Settings.model_fields:
