@@ -67,14 +67,13 @@ class MemoryTimelineStore:
 
     def _items(self, thread: ThreadState, run: RunState) -> list[Item]:
         items = [_of_attempt(attempt) for attempt in run.attempts]
-        attempts = {attempt.fence: attempt for attempt in run.attempts}
+        started = {attempt.fence: attempt.started_at for attempt in run.attempts}
         calls: dict[str, ToolCallPart] = {}
         before = called_at = None
         for stored, message in zip(own := run.own(), copies(own), strict=True):
             assert message.created_at is not None
             fence = int(stored.event_id.partition("-")[0]) if stored.event_id is not None else None
-            attempt = attempts.get(fence) if fence is not None else None
-            begun = (called_at if message.role == "tool" else before, attempt.started_at if attempt is not None else None)
+            begun = (called_at if message.role == "tool" else before, started.get(fence) if fence is not None else None)
             since = max(filter(None, begun), default=None)
             entries = timeline.of_message(message, message.created_at, since, fence, calls)
             items.append(((message.created_at, 1, f"{message.seq:019d}"), entries, message_bytes(message)))
@@ -87,9 +86,8 @@ class MemoryTimelineStore:
             size = json_bytes(step.result) if step.result is not None else 0
             large = size > timeline.LARGE_RESULT_BYTES
             result, omitted = (None, size) if large else (step.result, None)
-            by, given = attempts.get(step.fence), run.step_inputs.get(step.key)
             entry = timeline.of_step(
-                step.key, at, times, step.fence, result, done=step.done, input=given, attempt=by, omitted=omitted
+                step.key, at, times, step.fence, result, done=step.done, input=run.step_inputs.get(step.key), omitted=omitted
             )
             items.append(((at, 2, _key(step.key)), [entry], 512 + (0 if large else size)))
         for state in self.db.requests_of(thread):

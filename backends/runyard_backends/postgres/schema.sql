@@ -1730,8 +1730,7 @@ FUNCTION runyard.outside_event(t runyard.threads, r runyard.runs, event text, ki
 -- End a run. Give it its completion number, close its HITL requests, end its waits, give back its unread signals, record the
 -- attempt, and write the feed and the webhook delivery. Return as effects the jobs of the runs that may start next. why: the
 -- error, or NULL. event: the id of the run's last event. A cancelled run whose messages are kept gets a completion number only if
--- every tool call has a result. The open sleeps and signals of a cancelled run stay with the time of their end. Those of any other run
--- are deleted, because a redriven run begins them again.
+-- every tool call has a result.
 FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 );
@@ -2718,7 +2717,7 @@ RETURNS TABLE (queued double precision, running double precision, parked double 
 -- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), and about `bytes`
 -- together. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3). since:
 -- the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message whose tool
--- calls a message answers. attempt: the attempt, or the attempt of a step without a result. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
+-- calls a message answers. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
 -- entries, counted up to one more than `most`. With `enable_material` off, each message of the page is found by an index.
 -- Otherwise a planner without statistics would compare each entry with all messages of the branch.
 FUNCTION runyard.run_timeline(

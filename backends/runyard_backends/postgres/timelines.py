@@ -161,9 +161,8 @@ def _step(row: codec.Row, at: datetime) -> TimelineEntry:
         result = codec.unpack(row["result"]) if row["result"] is not None else None
     except UNDECODABLE:
         return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
-    attempt = codec.attempt_entry(row) if row["fence"] is not None else None
-    held = (row["step_key"], at, times, row["of_fence"], result)
-    return timeline.of_step(*held, done=row["done"], input=row["input"], attempt=attempt, omitted=omitted)
+    fields = {"done": row["done"], "input": row["input"], "omitted": omitted}
+    return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, **fields)
 
 
 def _wait(row: codec.Row) -> TimelineEntry:

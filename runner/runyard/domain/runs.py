@@ -43,8 +43,7 @@ class ErrorInfo(StrictModel):
     """The cause of a failure: a stable ``code``, a sentence as ``message``, and ``details`` as a JSON object.
 
     ``traceback``: the traceback of an error that the agent raised, for operators. Lists of runs, events and webhooks leave the
-    traceback out. ``details["type"]``: the class of an error that is not from :mod:`runyard.errors`. ``details["steps"]``: the
-    keys of the steps whose functions raised the error.
+    traceback out. ``details["type"]``: the class of an error that is not from :mod:`runyard.errors`.
     """
 
     # The schemas of input and output are equal, because client generators confuse two schemas with the same title.

@@ -47,14 +47,11 @@ class TimelineEntry(StrictModel):
     - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
     - ``step``: ``id`` is the step's key. ``input`` is the arguments of the function. Arguments that are not JSON are shown by
-      the names of their types. ``status`` is ``started``, ``done``, ``failed`` if the step's function raised the error of the
-      attempt, or ``unfinished`` if the attempt ended otherwise. ``error`` is the error of a failed step, without its traceback,
-      or the error of a candidate of a fan-out.
+      the names of their types. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
-    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting``, ``ended``,
-      ``cancelled`` if a cancel of the run ended the wait, ``timeout`` for a signal that did not come in time, or the status of
-      the child. ``input``: the time at which the wait
+    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting`` or ``ended``,
+      ``timeout`` for a signal that did not come in time, or the status of the child. ``input``: the time at which the wait
       ends at the latest. For a signal, ``name`` is its name and ``output`` its value. For a child, ``id`` is its run and
       ``name`` its thread.
     - ``message``: any other message of the run. ``name`` is its role, ``output`` its text.
@@ -182,18 +179,12 @@ def of_step(
     *,
     done: bool,
     input: str | None = None,
-    attempt: AttemptInfo | None = None,
     omitted: int | None = None,
 ) -> TimelineEntry:
     """Return the entry of a step. ``times``: the start and the end of the step. ``input``: the arguments of the step.
 
-    ``attempt``: the attempt that started a step that is not done. ``omitted``: the number of bytes of a result that was not
-    read.
+    ``omitted``: the number of bytes of a result that was not read.
     """
-    error = None
-    if attempt is not None and attempt.error is not None and key in (attempt.error.details.get("steps") or ()):
-        error = attempt.error.without_traceback()
-    open_status = "started" if attempt is None or attempt.outcome == "running" else "failed" if error else "unfinished"
     return _timed(
         TimelineEntry(
             type="step",
@@ -203,10 +194,10 @@ def of_step(
             ended_at=times[1],
             fence=fence,
             name=key.rpartition("/")[2].partition("#")[0],
-            status="done" if done else open_status,
+            status="done" if done else "started",
             input=input,
             output=f"({omitted} bytes)" if omitted is not None else short(result) if done else None,
-            error=_error_in(result) if done else error,
+            error=_error_in(result),
         )
     )
 
@@ -236,12 +227,7 @@ def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None 
     ``omitted``: the number of bytes of a signal's value that was not read.
     """
     taken = wait.signal_id is not None
-    if taken or wait.ended_at is None:
-        status = "ended" if taken else "waiting"
-    elif wait.due_at is None or wait.ended_at < wait.due_at:  # only a cancel of the run ends such a wait before its time
-        status = "cancelled"
-    else:
-        status = "timeout" if wait.kind == "signal" else "ended"
+    late = wait.kind == "signal" and not taken
     return _timed(
         TimelineEntry(
             type=wait.kind,
@@ -250,7 +236,7 @@ def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None 
             started_at=at,
             ended_at=wait.ended_at,
             name=wait.name,
-            status=child or status,
+            status=child or ("waiting" if wait.ended_at is None else "timeout" if late else "ended"),
             input=f"until {wait.due_at.isoformat(timespec='seconds')}" if wait.due_at and wait.kind != "child" else None,
             output=f"({omitted} bytes)" if omitted is not None else short(wait.value) if taken else None,
         )

@@ -154,8 +154,6 @@ class BudgetExceededError(RunError):
 class ChildFailedError(RunError):
     """A child did not complete, or its thread was deleted.
 
-    The message names the line of the child's code, if the error of the child has a traceback. ``runs show`` of the child prints
-    the traceback.
     ``details["status"]`` is the status of the child, or None if its thread was deleted.
     """
 

@@ -14,7 +14,6 @@ from ..ports.commands import AcceptRequest
 from ..ports.refs import AttemptToken
 from ..ports.stores import Backend
 from ..support.store_retries import patiently
-from ..support.tracebacks import place_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,7 @@ class Children:
             return found
         found["status"] = str(run.status)
         if run.status is not RunStatus.COMPLETED:
-            error = run.error
-            place = place_in(error.traceback) if error is not None and error.traceback is not None else None
-            return found | {"error": error.headline if error is not None else None, "place": place}
+            return found | {"error": run.error.headline if run.error is not None else None}
         outcome = await patiently(lambda: read_outcome(self._backend.threads, self._backend.runs, run))
         text = next((message.text for message in reversed(outcome.messages) if message.role == "assistant"), "")
         return found | {"text": text, "value": run.result}
@@ -70,11 +67,7 @@ def read_child(record: JsonObject) -> ChildResult:
     thread_id, run_id, status = str(record["thread_id"]), str(record["run_id"]), record["status"]
     if status == "completed":
         return ChildResult(thread_id, run_id, str(record["text"]), record["value"])
-    place = f" at {record['place']}" if record.get("place") else ""
     why = f": {record['error']}" if record.get("error") else ""
     raise ChildFailedError(
-        f"child {run_id} of thread {thread_id} is {status or 'gone'}{place}{why}",
-        thread_id=thread_id,
-        run_id=run_id,
-        status=status,
+        f"child {run_id} of thread {thread_id} is {status or 'gone'}{why}", thread_id=thread_id, run_id=run_id, status=status
     )

@@ -19,7 +19,6 @@ from ..errors import InvalidInputError, RunyardError
 from ..ports.results import Ended
 from ..support.tracebacks import TracebackFilter, kept_traceback, trace_field
 from .remainder import Remainder
-from .steps import failed_steps
 from .transcript import completed_events, requested_event
 
 MAX_ERROR_CHARACTERS: Final = 10_000
@@ -44,14 +43,12 @@ END_EVENTS: Final = {
 def describe(error: BaseException, keep: TracebackFilter | None) -> ErrorInfo:
     """Return the error that a run records, in a form that every store accepts. ``keep``: the filter of its traceback."""
     trace = kept_traceback(error, keep)
-    steps: JsonObject = {"steps": [*failed]} if (failed := failed_steps(error)) else {}
     if isinstance(error, RunyardError):
         fields = error.to_dict()
-        details = _details(fields["details"] | steps)
+        details = _details(fields["details"])
         return ErrorInfo(code=error.code, message=_message(fields["message"]), details=details, traceback=trace)
     name = type(error).__name__
-    details = _details({"type": name} | steps)
-    return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details=details, traceback=trace)
+    return ErrorInfo(code="agent_error", message=_message(_words(error)) or name, details={"type": name}, traceback=trace)
 
 
 def log_end(run: Run, ended: Ended | None, trace: str | None, used: Usage, seconds: float) -> None:

@@ -37,10 +37,6 @@ R = TypeVar("R")
 OnUnknown: TypeAlias = Literal["retry", "fail", "ask"]
 """Policy for a step that an earlier attempt started and did not finish."""
 
-MAX_FAILED_STEPS: Final = 20
-"""Maximum number of failed steps that a recorded error names."""
-_FAILED_STEPS: Final = "_runyard_failed_steps"
-"""The attribute of an error that has the keys of the steps whose functions raised the error."""
 TOOL_STEP: Final = "tool:"
 """The prefix of the key of a tool call's step."""
 CHILD_STEP: Final = "child:"
@@ -187,14 +183,14 @@ class Steps:
     async def _execute(self, fn: Callable[..., Any], args: Sequence[Any], key: str) -> JsonValue:
         step = self._current_step(key)
         named = {"idempotency_key": step.idempotency_key} if takes(fn, "idempotency_key") else {}
+        with within(step), self._span(fn, key):
+            result = fn(*args, **named)
+            result = await result if inspect.isawaitable(result) else result
         try:
-            with within(step), self._span(fn, key):
-                result = fn(*args, **named)
-                result = await result if inspect.isawaitable(result) else result
-            return _as_json(result, key)
-        except Exception as error:
-            vars(error).setdefault(_FAILED_STEPS, []).append(key)
-            raise
+            value: JsonValue = to_jsonable_python(result)
+        except ValueError as error:
+            raise InvalidInputError(f"the result of step {key!r} is not a JSON value: {error}", step=key) from None
+        return value
 
     def _span(self, fn: Callable[..., Any], key: str) -> AbstractContextManager[object]:
         """Make the span of a step. The step of a tool call needs no span, because the tool call has a span already."""
@@ -242,15 +238,6 @@ class Steps:
         scope = self.scope
         scope.calls[name] += 1
         return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
-
-
-def failed_steps(error: BaseException) -> list[str]:
-    """Return the keys of the steps whose functions raised ``error`` or, if it is a group, one of its errors: at most
-    MAX_FAILED_STEPS keys."""
-    found: list[str] = list(vars(error).get(_FAILED_STEPS, ()))
-    for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-        found += failed_steps(inner)
-    return list(dict.fromkeys(found))[:MAX_FAILED_STEPS]
 
 
 def _as_json(result: object, key: str) -> JsonValue:

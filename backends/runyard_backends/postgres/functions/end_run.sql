@@ -3,8 +3,7 @@
 -- End a run. Give it its completion number, close its HITL requests, end its waits, give back its unread signals, record the
 -- attempt, and write the feed and the webhook delivery. Return as effects the jobs of the runs that may start next. why: the
 -- error, or NULL. event: the id of the run's last event. A cancelled run whose messages are kept gets a completion number only if
--- every tool call has a result. The open sleeps and signals of a cancelled run stay with the time of their end. Those of any other run
--- are deleted, because a redriven run begins them again.
+-- every tool call has a result.
 CREATE OR REPLACE FUNCTION runyard.end_run(
     INOUT t runyard.threads, INOUT r runyard.runs, to_status text, why jsonb, event text, OUT effects jsonb
 ) LANGUAGE plpgsql AS $$
@@ -63,7 +62,6 @@ BEGIN
     IF to_status <> 'completed' OR r.attempt > 1 OR r.event_id IS NOT NULL OR r.kind = 'external' THEN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
-        IF to_status = 'cancelled' THEN UPDATE runyard.waits w SET ended_at = now() WHERE w.thread_key = t.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.kind <> 'child'; END IF;
         DELETE FROM runyard.waits w WHERE w.thread_key = t.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.kind <> 'child';
         woken := runyard.give_back_signals(r);
         IF to_status = 'cancelled' THEN PERFORM runyard.doom_children(r); END IF;
