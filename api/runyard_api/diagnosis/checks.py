@@ -238,8 +238,8 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
 
 
 def of_deliveries(deliveries: Sequence[WebhookDelivery]) -> Iterator[Finding]:
-    """Check that no worker lacks the secret that signs webhooks. ``deliveries``: pending and failed deliveries."""
-    if unsigned := sum(delivery.error == NO_SECRET for delivery in deliveries):
+    """Check that the workers have the secret that signs webhooks. A failed delivery says nothing about the workers of now."""
+    if unsigned := sum(delivery.status == "pending" and delivery.error == NO_SECRET for delivery in deliveries):
         says = f"{count(unsigned, 'delivery', 'deliveries')} cannot be sent: RUNYARD_WEBHOOK_SECRET is not set for the workers"
         do = "set RUNYARD_WEBHOOK_SECRET for every worker; `runyard webhooks redeliver` sends failed deliveries again"
         yield Finding("fail", "webhooks", says, do)

@@ -29,7 +29,7 @@ from .attempt_store import AttemptStore
 from .control_signals import Suspend
 from .parking import Parking
 from .remainder import Remainder
-from .steps import OnUnknown, Steps, check_key, name_of, tool_step
+from .steps import OnUnknown, Steps, name_of, tool_step
 from .transcript import whole
 
 if TYPE_CHECKING:
@@ -293,7 +293,6 @@ class RunContext(Parking):
         """
         if not isinstance(question, str | dict):
             raise InvalidInputError(f"a question is text or a JSON object, got {brief(question)}", field="question")
-        check_key(key)
         payload: JsonObject = {"question": question} if isinstance(question, str) else question
         check_value(payload, "payload")
         check_value(schema, "answer_schema")
@@ -338,8 +337,6 @@ class RunContext(Parking):
                 "without a tool call, use ctx.ask",
                 field="call",
             )
-        if not isinstance(question, str | None):
-            raise InvalidInputError(f"a question is text, got {brief(question)}", field="question")
         check_value(details, "details")
         payload: JsonObject = {"question": question or f"Allow {call.name}?", "tool_call": call.model_dump(mode="json")}
         if details is not None:

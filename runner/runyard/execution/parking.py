@@ -16,14 +16,14 @@ from ..domain.size_limits import JsonObject, JsonValue, check_value
 from ..domain.states import RunStatus
 from ..domain.validation import check_id
 from ..domain.waits import Until, Wait, WaitKind, check_taken, check_waits, end_of_wait
-from ..errors import CapabilityMissingError, HitlNotAllowedError, InvalidInputError, RunyardError
+from ..errors import CapabilityMissingError, HitlNotAllowedError, RunyardError
 from ..events.writer import EventEmitter
 from ..ports.commands import AcceptRequest
 from ..ports.results import Ledger
 from .attempt_store import AttemptStore
 from .children import Children, ChildResult, check_thread, read_child
 from .control_signals import AttemptLost, Deferred, QuestionRefused, Suspend
-from .steps import Steps, check_key, child_step
+from .steps import Steps, child_step
 from .transcript import Transcript, whole
 from .waits import Waits
 
@@ -66,7 +66,6 @@ class Parking(Transcript):
         If a probe sleeps, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for a time without
         a time zone and for more than ten years.
         """
-        check_key(key)
         due_at, timeout = end_of_wait(until, "until")
         await self._wait("sleep", key or self._steps.default_key("sleep"), due_at=due_at, timeout=timeout)
 
@@ -88,7 +87,6 @@ class Parking(Transcript):
         """
         check_id(name, "name")
         check_value(schema, "schema")
-        check_key(key)
         due_at, after = end_of_wait(timeout, "timeout") if timeout is not None else (None, None)
         key = key or self._steps.default_key(f"signal:{name}")
         return check_taken(await self._wait("signal", key, name=name, due_at=due_at, timeout=after), schema)
@@ -107,12 +105,6 @@ class Parking(Transcript):
         thread. Raises ChildDeadlockError if the thread itself waits for this run. Raises TooManyChildrenError, and the errors
         of an enqueue. If a probe starts a child, the probe ends, and its caller gets HitlNotAllowedError.
         """
-        check_key(key)
-        if thread_id is not None:
-            check_id(thread_id, "thread_id")
-        prompt = as_message(message)
-        if prompt is None:
-            raise InvalidInputError("the message of a child is text or a Message, got None", field="message")
         key = key or self._steps.default_key("run")
         self._check_waiting()
         child, known = self._waits.id_of("child", key), self._waits.find("child", key)
@@ -123,7 +115,7 @@ class Parking(Transcript):
         if recorded is not None and recorded.done:
             return read_child(recorded.result)
         if known is None:
-            parent, name = self._stream.ref, wanted(namespace_of(self.agent), agent)
+            prompt, parent, name = as_message(message), self._stream.ref, wanted(namespace_of(self.agent), agent)
             await self._whole_call(
                 self._start_child(AcceptRequest(thread_id=thread_id, run_id=child, agent=name, input=prompt, job=parent))
             )

@@ -279,7 +279,7 @@ def current_run() -> RunContext:
 
 
 def check_key(key: object) -> None:
-    """Raise InvalidInputError if the name ``key`` of a step, a question or a wait is neither text nor None."""
+    """Raise InvalidInputError if the name ``key`` of a step is neither text nor None."""
     if not isinstance(key, str | None):
         raise InvalidInputError(f"key is text, got {brief(key)}", field="key")
 

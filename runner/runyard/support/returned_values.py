@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import structlog
 
+from ..domain.messages import Message
+
 log = structlog.get_logger("runyard.executor")
+_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__  # a metaclass may have another `__name__`
 
 
 def warn_of_returned(agent: str, value: object) -> None:
-    """If ``value`` is not None, log ``agent_returned_value``. The line has the type of the value, and not its content."""
-    if value is not None:
+    """Log ``agent_returned_value``, with the type of ``value`` and not its content.
+
+    None and messages, which ``ctx.append`` returns, are no answers that were lost.
+    """
+    messages = value if type(value) is list else [value]
+    if value is not None and not all(type(each) is Message for each in messages):
         log.warning(
             "agent_returned_value",
             agent=agent,
-            value_type=type(value).__name__,
+            value_type=_name(type(value)),
             effect="the returned value is not stored",
             do="store an answer with `await ctx.append(Message.assistant(text))`, and a value for the caller as `ctx.result`",
         )

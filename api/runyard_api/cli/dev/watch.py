@@ -14,6 +14,7 @@ from runyard.domain.quoting import one_line
 from runyard.errors import RunyardError
 from runyard.support import dev_file
 
+from ..exit_codes import Exit
 from ..view.output import escape
 from .api_process import ApiProcess
 from .app_files import AppFiles
@@ -54,7 +55,7 @@ def watch(
         if codes := pool.dead():
             pause = min(pause * 2 or 0.5, 10.0)
             failed = [code for code in codes if code > 0]
-            if failed and not reload:
+            if Exit.APP in failed and not reload:
                 files.refresh()  # the error of the import is the reason of the end
             record(_trouble(failed or codes, files.error if failed else None))
             if failed and reload:
