@@ -72,6 +72,7 @@ async def test_the_tree_is_walked_with_arrows(site: Site) -> None:
     for key in ("End", "Enter"):
         await page.keyboard.press(key)
     await expect(page.get_by_role("heading", level=1)).to_have_text("A fork")
+    await expect(page.get_by_label("user message")).to_be_visible()
     await page.keyboard.press("Escape")
     await page.keyboard.press("f")
     await expect(page.get_by_role("dialog")).to_contain_text("Fork here")
