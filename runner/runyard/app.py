@@ -110,8 +110,7 @@ class App:
     of a map have precedence over the options of ``serve``. ``traceback_filter``: a function that is called with each traceback
     of the program's code before a worker stores or logs the traceback. The function is also called with the stack of a blocked
     main loop, and with the text of the arguments of each step. The function returns the text to keep, or None to keep no
-    text. Without a filter, the whole text is kept. With and without a filter, at most 8 KiB of a traceback and 300 characters
-    of arguments are kept.
+    text. Without a filter, the whole text is kept: at most 8 KiB of a traceback and 300 characters of arguments.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
