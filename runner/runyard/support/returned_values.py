@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from ..domain.messages import Message
 
-log = structlog.get_logger("runyard.executor")
 _name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__  # a metaclass may have another `__name__`
 
 
@@ -20,7 +17,9 @@ def warn_of_returned(agent: str, value: object) -> None:
     """
     messages = value if type(value) is list else [value]
     if value is not None and not all(type(each) is Message for each in messages):
-        log.warning(
+        import structlog  # only here: programs that import runyard do not need it
+
+        structlog.get_logger("runyard.executor").warning(
             "agent_returned_value",
             agent=agent,
             value_type=_name(type(value)),
