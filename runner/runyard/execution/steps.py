@@ -240,14 +240,6 @@ class Steps:
         return f"{scope.prefix}{name}#{scope.calls[name] - 1}"
 
 
-def _as_json(result: object, key: str) -> JsonValue:
-    try:
-        value: JsonValue = to_jsonable_python(result)
-    except ValueError as error:
-        raise InvalidInputError(f"the result of step {key!r} is not a JSON value: {error}", step=key) from None
-    return value
-
-
 @contextmanager
 def within(step: CurrentStep) -> Iterator[None]:
     """Make the block a part of ``step``."""
