@@ -75,7 +75,8 @@ def show(
             sentence = await deployment.explain(context, client.handle(thread, run))
             shown = await client.timeline(thread, run, limit=limit, cursor=cursor)
             progress = await _progress(client, found)
-            numbers = {} if as_json else await _numbers(client, thread, run)
+            traces = any(entry.error is not None and entry.error.traceback is not None for entry in shown.entries)
+            numbers = await _numbers(client, thread, run) if traces and not as_json else {}
         if as_json:
             more = {"progress": progress} if progress is not None else {}
             values = {"explanation": sentence, "timeline": shown.model_dump(exclude={"run"}), **more}
