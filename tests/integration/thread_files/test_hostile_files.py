@@ -260,7 +260,10 @@ async def test_bounds_of_a_file(backend: Backend, lines: list[Any], bound: str, 
 
 
 def test_a_check_is_linear(lines: list[dict[str, Any]]) -> None:
-    """A2: The time of a check grows with the number of runs and requests, and not with their product."""
+    """A2: The time of a check grows with the number of runs and requests, and not with their product.
+
+    Sixteen times as many take 16 times as long, and 256 times if each is compared with each.
+    """
 
     def seconds(number: int) -> float:
         runs = [{"type": kind, "run_id": f"x{n}"} for n in range(number) for kind in ("claim", "complete")]
@@ -270,12 +273,12 @@ def test_a_check_is_linear(lines: list[dict[str, Any]]) -> None:
         times = []
         for _ in range(3):
             file.seek(0)
-            began = time.perf_counter()
+            began = time.process_time()
             checks.check_file(file)
-            times.append(time.perf_counter() - began)
+            times.append(time.process_time() - began)
         return min(times)
 
-    assert seconds(8000) < 8 * seconds(2000)
+    assert seconds(16_000) < 64 * seconds(1000)
 
 
 async def test_a_pipe_is_refused(backend: Backend) -> None:
