@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import asyncpg
 from redis.asyncio import Redis
@@ -14,7 +13,7 @@ from redis.asyncio import Redis
 from benchmarks import peers, runyard
 from benchmarks.harness import Contestant, Measure, Sample
 from benchmarks.lab import Lab
-from benchmarks.processor_time import cpu_seconds
+from benchmarks.processor_time import cpu_seconds, parent_of
 from benchmarks.scenarios._queues import FIRST, enqueue_all, warm_up
 
 THREADS = 200
@@ -61,17 +60,17 @@ def contestant(name: str, *, workers: int = 1, database: str = "runyard", ended:
 
 async def _servers(lab: Lab) -> dict[str, int]:
     """Return part → process id. Raises ValueError if a server runs on another machine, whose /proc cannot be read."""
+    async with Redis.from_url(lab.redis_url) as redis:
+        server = (await redis.info("server"))["process_id"]
     connection = await asyncpg.connect(lab.postgres_url)
-    try:
+    try:  # the server's process for a connection ends with the connection
         backend = await connection.fetchval("SELECT pg_backend_pid()")
+        postgres = parent_of(backend)
     finally:
         await connection.close()
-    async with Redis.from_url(lab.redis_url) as redis:
-        server = await redis.info("server")
-    stat = Path(f"/proc/{backend}/stat")
-    if not stat.exists() or not Path(f"/proc/{server['process_id']}").exists():
+    if postgres is None or parent_of(server) is None:
         raise ValueError("the processor time of the servers is known on their own machine only")
-    return {"postgres": int(stat.read_text().rsplit(") ", 1)[1].split()[1]), "redis": int(server["process_id"])}
+    return {"postgres": postgres, "redis": server}
 
 
 def _cpu(pids: dict[str, int]) -> dict[str, float]:
