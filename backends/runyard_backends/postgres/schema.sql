@@ -2266,7 +2266,8 @@ RETURNS SETOF runyard.interim_written;
 -- Such plans suit tables of any size.
 
 -- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
--- for a thread that also has a request that is not plain.
+-- for a thread that also has a request that is not plain. The requests and their threads are joined by hash: a nested loop compares each of
+-- a thousand requests with each thread. The tables are read by LATERAL subqueries, for which Postgres uses nested loops in any case.
 FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
 
 -- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before

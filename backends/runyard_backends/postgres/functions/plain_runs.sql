@@ -10,12 +10,13 @@
 -- Such plans suit tables of any size.
 
 -- Accept and admit the plain requests. Return one row per new run. Two kinds of requests are left to the caller: repetitions, and requests
--- for a thread that also has a request that is not plain.
+-- for a thread that also has a request that is not plain. The requests and their threads are joined by hash: a nested loop compares each of
+-- a thousand requests with each thread. The tables are read by LATERAL subqueries, for which Postgres uses nested loops in any case.
 CREATE OR REPLACE FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_nestloop = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     names text[]; -- the thread of each request
-    marks text[]; -- the thread and the run id of each request
+    run_ids text[];
     special text[]; -- the threads with a request that is not plain
     named text[] := '{}'; -- the threads without an agent for which a request names one
     keys bigint[];
@@ -26,16 +27,19 @@ DECLARE
     usual_timeout text := current_setting('lock_timeout');
     ignored text;
 BEGIN
-    SELECT array_agg(q.thread_id), array_agg(q.thread_id || E'\x1f' || q.run_id),
+    SELECT array_agg(q.thread_id), array_agg(q.run_id),
            coalesce(array_agg(q.thread_id) FILTER (WHERE (
                q.kind = 'prompt' AND q.multitask_strategy = 'enqueue' AND NOT q.parallel AND q.input_id IS NOT NULL AND q.parent_id IS NULL
                AND q.run_at IS NULL AND q.delay IS NULL AND q.candidates IS NULL AND NOT q.options ? 'expires_in'
                AND q.started_by_key IS NULL AND octet_length(q.input) <= runyard.default_message_bytes()) IS NOT TRUE), '{}')
-    INTO names, marks, special FROM unnest(requests) q;
+    INTO names, run_ids, special FROM unnest(requests) q;
+    keys := ARRAY(SELECT t.thread_key FROM unnest(names) q(thread_id)
+                  CROSS JOIN LATERAL (SELECT x.thread_key FROM runyard.threads x
+                                      WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.deleted_at IS NULL LIMIT 1) t);
     SELECT array_agg(l.thread_key), array_agg(l.thread_id), array_agg(l.agent), array_agg(l.lane_floor) INTO keys, ids, agents, floors
-    FROM (SELECT t.thread_key, t.thread_id, t.agent, CASE WHEN t.parent_thread_id IS NULL THEN t.lane_floor END AS lane_floor FROM runyard.threads t
-          WHERE t.tenant = for_tenant AND t.deleted_at IS NULL AND t.thread_id = ANY (names)
-          ORDER BY t.thread_key + 0 FOR UPDATE) l;
+    FROM (SELECT t.thread_key, t.thread_id, t.agent,
+              CASE WHEN t.parent_thread_id IS NULL AND t.deleted_at IS NULL THEN t.lane_floor END AS lane_floor
+          FROM runyard.threads t WHERE t.thread_key = ANY (keys) ORDER BY t.thread_key + 0 FOR UPDATE) l;
     IF array_position(agents, NULL) IS NOT NULL THEN
         named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL)));
     END IF;
@@ -65,12 +69,14 @@ BEGIN
             ON CONFLICT (tenant, thread_id, run_id) WHERE NOT deleted DO NOTHING
             RETURNING x.thread_key, x.thread_id, x.run_id, x.lane_seq, x.agent, x.queue, x.priority, x.accepted_at, x.queued_fence
         )
-        SELECT array_position(marks, r.thread_id || E'\x1f' || r.run_id), true, 'queued', '', r.agent, r.queue, NULL, NULL, NULL, r.accepted_at,
-            r.accepted_at,
+        SELECT k.n, true, 'queued', '', r.agent, r.queue, NULL, NULL, NULL, r.accepted_at, r.accepted_at,
             CASE WHEN NOT t.busy AND r.lane_seq = min(r.lane_seq) OVER (PARTITION BY r.thread_key) THEN
                 jsonb_build_object('jobs', jsonb_build_array(runyard.job_of(r.thread_key, r.run_id, '', 'prompt', r.queue, r.priority, for_tenant,
                     NULL, jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', 1)))) END, NULL
-        FROM run r JOIN thread t ON t.thread_key = r.thread_key
+        FROM run r
+        JOIN thread t ON t.thread_key = r.thread_key
+        JOIN (SELECT u.thread_id, u.run_id, min(u.n)::integer AS n FROM unnest(names, run_ids) WITH ORDINALITY u(thread_id, run_id, n)
+              GROUP BY u.thread_id, u.run_id) k ON k.thread_id = r.thread_id AND k.run_id = r.run_id
     LOOP
         RETURN NEXT a;
     END LOOP;
