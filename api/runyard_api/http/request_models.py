@@ -352,7 +352,7 @@ class Fork(_Cut):
         None, description="First prompt of the new thread. With `wait`, the fork job enqueues it."
     )
     run_id: Id | None = Field(None, description="Run id of the first prompt. Only with `message`.")
-    wait: StrictBool = Field(False, description="Accept a fork job. It makes the fork when the run of the cut has completed.")
+    wait: StrictBool = Field(False, description="Accept a fork job. It makes the fork when the run at the cut has completed.")
     job_id: Id | None = Field(None, description="Run id of the fork job, with `wait`.")
 
 

@@ -29,10 +29,10 @@ OPEN: Final = frozenset({"/livez", "/readyz", *docs.PATHS})
 class Service:
     """The service of one API process.
 
-    ``connect``: connects the backend at the first use. ``owned``: True if :meth:`close` must close the backend. ``namespace``:
-    the namespace of the clients, or None for the namespace of the program. ``webhook_networks``: networks that are not public
-    and may receive webhooks. The attribute ``clients`` has the clients by tenant. The least recently used client is first
-    (:func:`runyard_api.http.tenant_client.caller_of`).
+    ``connect``: a function that connects to the store and returns the backend. It is called at the first use. ``owned``: True
+    if :meth:`close` must close the backend. ``namespace``: the namespace of the clients, or None for the namespace of the
+    program. ``webhook_networks``: networks that are not public and may receive webhooks. The attribute ``clients`` has the
+    clients by tenant. The least recently used client is first (:func:`runyard_api.http.tenant_client.caller_of`).
     """
 
     def __init__(

@@ -114,8 +114,9 @@ class StreamSlot(NamedTuple):
 
     @contextmanager
     def taken(self) -> Iterator[TakenSlot]:
-        """Take the permit for the block, before any work for the stream. The end of the block gives the permit back, unless
-        :meth:`TakenSlot.kept` was called."""
+        """Take a place for one stream by entering ``permit``, before any work for the stream. The ``with`` block holds the
+        place. The end of the block frees the place, unless :meth:`TakenSlot.kept` was called. The end of the stream then frees
+        it."""
         with ExitStack() as held:
             held.enter_context(self.permit)
             yield TakenSlot(self, held)

@@ -185,8 +185,8 @@ def _heartbeat_process(settings: Settings) -> HeartbeatProcess | None:
 
 
 def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
-    """Return two functions. The first connects the backend of the worker. The second connects the backend of the worker's
-    heartbeat thread. For a store without servers, the second is None."""
+    """Return two functions that connect to the store and return a backend. The first is for the worker's main loop, the second
+    for its heartbeat thread. For a store without servers, the second is None."""
     url, tenant = settings.postgres_url, settings.tenant
     if not url.startswith("postgres"):
         return lambda: backend_urls.connect(url, tenant=tenant), None
@@ -208,7 +208,8 @@ def connectors(settings: Settings) -> tuple[Connect, Connect | None]:
 
 
 def heartbeat_connector(url: str, redis_url: str) -> Connect:
-    """Return a function that connects the backend of a heartbeat thread."""
+    """Return a function that connects a heartbeat thread to Postgres (``url``) and Redis (``redis_url``), and returns the
+    backend."""
 
     async def connect() -> Backend:
         return await backend_urls.connect(

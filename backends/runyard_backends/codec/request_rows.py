@@ -35,7 +35,7 @@ def new_request(request: HitlRequest) -> NewRequest:
 
 @named("HITL request")
 def request(row: Row) -> HitlRequest:
-    """Decode a HITL request from its row, with the columns ``thread_id`` of its thread and ``agent`` of its run."""
+    """Decode a HITL request from its row. The row also has the ``thread_id`` of the thread and the ``agent`` of the run."""
     return HitlRequest(
         request_id=row["request_id"],
         kind=row["kind"],

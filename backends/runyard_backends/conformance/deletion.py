@@ -249,7 +249,7 @@ class TestRunDeletionWithoutWorkers:
 
 
 class TestRunDeletion(TestRunDeletionWithoutWorkers):
-    """Deletion of the content of an ended run that no later run sees. The run's row stays (R2)."""
+    """Deletion of the content of an ended run whose messages no later run sees. The run's row stays (R2)."""
 
     async def test_deleted_run_leaves_only_its_record(self, world: World) -> None:
         await world.turn("r1")

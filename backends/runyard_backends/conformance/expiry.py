@@ -79,7 +79,7 @@ class TestExpiry:
         assert "r5" in [job.run_id for job in (await world.runs.admit()).effects.jobs]
 
     async def test_fork_job_that_waits_for_an_expired_run_fails(self, world: World) -> None:
-        """F5: A fork job fails if the run of its cut expires, because an expired run has failed."""
+        """F5: A fork job fails if the run at its cut expires, because an expired run has failed."""
         await world.accept("r", options=LATE)
         await over(world, "r")
         await world.runs.admit()

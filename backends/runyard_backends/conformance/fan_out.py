@@ -158,7 +158,7 @@ class TestFanOut:
 
     async def test_f9_an_agent_that_is_known_to_ask_is_refused_when_it_is_accepted(self, world: World) -> None:
         """F9: An agent that can ask a human is refused as agent of a probe and as judge. ``accept`` refuses the fork job,
-        before the snapshot is read. The worker that registered last with this agent determines whether the agent can ask."""
+        before the snapshot is read. The newest registration of a worker with this agent says whether the agent can ask."""
         await world.hire("asks", agents={"a": "default", "j": "default"}, asking=["j"])
         await world.accept("before")  # no run has completed, so the cut would be refused too
         probe = ForkRequest(src=T, new="p", cut=Cut())
@@ -234,8 +234,8 @@ class TestFanOutProgress:
         return thread, run
 
     async def test_f14_probes_are_counted_while_the_job_runs(self, world: World) -> None:
-        """F14: A candidate counts as running only during the attempt that began the candidate. The usage contains the usage of
-        the probes that have ended."""
+        """F14: A candidate counts as running only during the attempt that began the candidate. The usage in the progress is the
+        sum over the probes that have ended."""
         attempt = await self.job(world)
         assert await self.counts(world) == {"queued": 5}
         await world.backend.fan_outs.begin(attempt, [0, 1, 2])

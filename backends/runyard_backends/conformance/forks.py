@@ -252,7 +252,7 @@ class TestForks(TestForksWithoutWorkers):
         assert await world.texts("c") == ["hi", "half"]
 
     async def test_checks_in_order(self, world: World) -> None:
-        """F4: A fork checks first the source, then the run of the cut, then the new id."""
+        """F4: A fork checks first the source, then the run at the cut, then the new id."""
         with pytest.raises(errors.ThreadNotFoundError):
             await world.fork("c", src="nope")
         await world.store("legacy")

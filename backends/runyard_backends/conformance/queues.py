@@ -70,7 +70,7 @@ class TestQueues:
         assert (await facts(world, "gpu")).waits_for == {}
 
     async def test_run_that_waits_for_something_else_does_not_wait_for_a_worker(self, world: World) -> None:
-        """A run may wait for a permit, for an earlier run of its lane, or for the run of its cut. Such a run does not count as
+        """A run may wait for a permit, for an earlier run of its lane, or for the run at its cut. Such a run does not count as
         waiting for a worker."""
         await world.backend.limits.set_limit(Limit(name="running_per_tenant", most=1))
         await world.start("running")

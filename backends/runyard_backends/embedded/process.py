@@ -61,7 +61,7 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _command(self) -> tuple[list[str], Path]:
-        """Return the server's command line, which includes `self.port`, and its working directory."""
+        """Return the command line and the working directory of the server. The command line includes `self.port`."""
 
     @abstractmethod
     def _is_ready(self) -> bool:

@@ -128,7 +128,7 @@ class HttpThreadStore(DirectOnly):
         return (await self._transport.ask("GET", "threads", thread_id, "branches", str(branch), "messages", query=query)).data
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a label to the branch of a message, or to the head."""
+        """Give a label to the branch that stores a message, or to the head."""
         await self._transport.ask("PUT", "threads", thread_id, "labels", label, body=given(message_id=message_id))
 
     async def remove_label(self, thread_id: str, label: str) -> None:

@@ -216,8 +216,9 @@ def _taken(run: RunState) -> RunAlreadyClaimedError | RunAlreadyCompletedError:
 
 
 def _check_writable(thread: ThreadState, run_id: str | None) -> None:
-    """Raise RunAlreadyClaimedError or RunAlreadyCompletedError if a checkpointer must not write messages of the run. It may
-    write messages without a run, messages of a run that was never claimed, and messages of a live external run."""
+    """Check that a checkpointer may write messages of the run. Raises RunAlreadyClaimedError for a live run of workers, and
+    RunAlreadyCompletedError for an ended run. A checkpointer may write messages without a run, messages of a run that was never
+    claimed, and messages of a live external run."""
     if run_id is None:
         return
     lanes.check_id_free(thread, run_id)

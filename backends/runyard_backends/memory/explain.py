@@ -29,7 +29,7 @@ def explain(db: Database, thread: ThreadState, run: RunState) -> str:
 
 
 def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
-    """Return the key of the sentence about the run, and the facts that the sentence needs."""
+    """Return the key of the sentence template that fits the run, and the facts for the template."""
     r = run.run
     if r.status is RunStatus.SUSPENDED:
         waiting = [x.request for x in db.requests_of(thread) if x.pending and x.request.run_id == run.id]
@@ -52,7 +52,7 @@ def _reason(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict
 
 
 def _waits(db: Database, thread: ThreadState, run: RunState) -> tuple[str, dict[str, Any]]:
-    """Return the key of the sentence about a queued run, and the facts that the sentence needs."""
+    """Return the key of the sentence template that fits a queued run, and the facts for the template."""
     r = run.run
     if run.lane_seq is None:
         return "not_due", {"due_at": run.due_at}

@@ -175,8 +175,8 @@ def respond(
     by: str | None,
     on_behalf_of: str | None = None,
 ) -> Responded:
-    """Store an answer once (I6). If an equal answer is stored already, return it. Raises HitlAlreadyAnsweredError if another
-    answer is stored already."""
+    """Store an answer once (I6). If an equal answer is stored already, return the stored answer. Raises
+    HitlAlreadyAnsweredError if another answer is stored already."""
     check_value(answer, "answer")
     check_names(answered_by=by, on_behalf_of=on_behalf_of)
     request = state.request

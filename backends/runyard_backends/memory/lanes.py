@@ -136,14 +136,14 @@ def may_start(thread: ThreadState, run: RunState) -> bool:
 
 
 def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
-    """Return the run for which the fork job ``run`` waits: the run of its cut, while that run is live. Return None for any
+    """Return the run for which the fork job ``run`` waits: the run at its cut, while that run is live. Return None for any
     other run."""
     cut = thread.runs.get(run.run.after_run_id or "")
     return cut if cut and cut.live else None
 
 
 def must_wait(db: Database, thread: ThreadState, run: RunState) -> bool:
-    """Return True if the fork job ``run`` must wait for the run of its cut, or for runs that it started."""
+    """Return True if the fork job ``run`` must wait for the run at its cut, or for runs that it started."""
     return waits_for(thread, run) is not None or waits_for_started(db, thread, run)
 
 

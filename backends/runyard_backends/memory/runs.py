@@ -330,7 +330,7 @@ class MemoryRunStore:
         return redrive.redrive(self.db, *self._get(thread_id, run_id))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that no later run sees. Keep the messages that another branch or a fork shows."""
+        """Delete the content of an ended run whose messages no later run sees. Keep what another branch or a fork shows."""
         deletion.delete_run(self.db, *self._get(thread_id, run_id))
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:

@@ -100,7 +100,7 @@ class MemoryScheduler:
 
     def _by_turns(self, queues: Sequence[str], has: Collection[str]) -> Iterator[_Waiting]:
         """Yield the due jobs. The queue that was served longest ago comes first. The tenants of a queue take turns. A tenant
-        without due jobs loses its turn. A tenant whose first job becomes due is the last of the tenants."""
+        without due jobs loses its place in the order. When it has a due job again, it joins at the end of the order."""
         due = self._due(queues, has)
         waiting = {(w.job.queue, w.job.tenant): None for w in sorted(due, key=lambda w: w.number)}
         for gone in [name for name in self._turns if name[0] in queues and name not in waiting]:

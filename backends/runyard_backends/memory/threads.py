@@ -192,7 +192,8 @@ class MemoryThreadStore:
         return [branch.number for branch in self.db.get(self.tenant, thread_id).branches]
 
     async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]:
-        """Return the key of the branch at a place of :meth:`branch_keys`, or None, and the number of the branches."""
+        """Return the key at the index ``place`` of :meth:`branch_keys`, and the number of branches. The key is None if the
+        thread has no branch at this index."""
         keys = await self.branch_keys(thread_id)
         return (keys[place] if place < len(keys) else None), len(keys)
 
@@ -211,7 +212,7 @@ class MemoryThreadStore:
         return MemoryImportLock(self.db, self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a label to the branch of a message, or to the head (B9)."""
+        """Give a label to the branch that stores a message, or to the head (B9)."""
         thread = self.db.get(self.tenant, thread_id)
         label = check_label(label)
         branch = thread.head if message_id is None else tree.branch_of(thread, check_uuid(message_id, "message_id"))

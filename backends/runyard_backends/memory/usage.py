@@ -36,8 +36,8 @@ class MemoryUsageStore:
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Add the run's usage since its last end to the totals of the day. Each agent has a total. The total with the agent None is
-    for all agents together."""
+    """Add the usage of a run that ends to the totals of the day. If a redriven run ends again, add only the usage since its
+    previous end. Each agent has a total. The total with the agent None is for all agents together."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()
     for agent in (None, run.run.agent or "default") if run.run.fence is not None else (None,):

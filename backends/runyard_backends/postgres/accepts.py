@@ -37,7 +37,7 @@ class Call:
 
 
 class Encoded(NamedTuple):
-    """A request and its ``runyard.request``. ``call``: the call of the request."""
+    """A request and its ``runyard.request``. ``call``: the call of :meth:`Accepts.many` to which the request belongs."""
 
     request: AcceptRequest
     row: codec.RunRequest
@@ -121,7 +121,8 @@ class Accepts:
     async def _one_of_many(
         self, request: AcceptRequest, row: codec.Row, existing: dict[tuple[str, str], Run | RunyardError] | RunyardError
     ) -> Accepted:
-        """Return the accepted run of ``row``, or the run of a repetition. ``existing``: the result of :meth:`_existing`."""
+        """Return the run that ``row`` accepted. If ``request`` repeats an earlier request, return the existing run.
+        ``existing``: the result of :meth:`_existing`."""
         if row["created"]:
             return await self.accepted(request, row)
         if isinstance(existing, RunyardError):
@@ -134,7 +135,8 @@ class Accepts:
         return Accepted(run, False, codec.effects(row["effects"]))
 
     async def accepted(self, request: AcceptRequest, row: codec.Row) -> Accepted:
-        """Return the run that ``row`` has accepted, or the existing run of a repetition. Raises the error of a refusal."""
+        """Return the run that ``row`` accepted. If ``request`` repeats an earlier request, return the existing run. Raises the
+        error of a refusal."""
         if row["refused"] is not None:
             raise _refusal(row)
         effects = codec.effects(row["effects"])

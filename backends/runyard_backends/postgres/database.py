@@ -58,8 +58,8 @@ class Database:
     call while an older call waits.
 
     A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, calls for other
-    threads can use its connection. The call raises LockedError after LOCKED_SECONDS, or after half of ``command_timeout`` if
-    this time is shorter.
+    threads can use its connection. The call raises LockedError after LOCKED_SECONDS or half of ``command_timeout``, whichever
+    is shorter.
 
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximum
     number of bytes of a page of a list. A larger entry is a page of its own. ``history_cache_bytes``: maximum number of bytes

@@ -48,7 +48,7 @@ _TRIGGER = re.compile(r"^CREATE OR REPLACE TRIGGER (\w+) ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file of ``migrations``. ``version``: the number before its name. ``name``: the name without number and suffix."""
+    """One file of ``migrations``, named ``<version>_<name>.sql``."""
 
     version: int
     name: str
@@ -63,7 +63,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class FunctionFile:
-    """One file of ``functions``. ``name``: its name without the suffix."""
+    """One file of ``functions``, named ``<name>.sql``."""
 
     name: str
     sql: str

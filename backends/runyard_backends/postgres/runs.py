@@ -93,7 +93,7 @@ class PostgresRunStore:
             ended = await self.fail(Write(attempt=claim.attempt), why)
         except RunyardError as refused:
             names = {"thread_id": row["thread_id"], "run_id": claim.ref.run_id}
-            log.warning("corrupted_run_not_failed", **names, error=str(refused), cause=error.message)
+            log.warning("corrupted_run_not_marked_failed", **names, error=str(refused), cause=error.message)
             return Claim(claim.ref, "ended", effects=claim.effects)
         data: JsonObject = {"status": str(ended.status), "error": why.model_dump(mode="json")}
         event = OutsideEvent(
@@ -255,7 +255,7 @@ class PostgresRunStore:
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that no later run sees."""
+        """Delete the content of an ended run whose messages no later run sees."""
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:

@@ -2582,7 +2582,7 @@ FUNCTION runyard.not_startable(
     t runyard.threads, r runyard.runs, OUT outcome text, OUT retry_in double precision, OUT effects jsonb
 );
 
--- Return true if a fork job must wait for the run of its cut, or for runs that it started.
+-- Return true if a fork job must wait for the run at its cut, or for runs that it started.
 FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean;
 
 -- functions/steps.sql ---------------------------------------------------------------------------------------------------------

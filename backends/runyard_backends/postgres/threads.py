@@ -167,7 +167,8 @@ class PostgresThreadStore:
         return [row["branch_id"] for row in await self.db.rows("branch_keys", self.tenant, thread_id)]
 
     async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]:
-        """Return the key of the branch at a place of :meth:`branch_keys`, or None, and the number of the branches."""
+        """Return the key at the index ``place`` of :meth:`branch_keys`, and the number of branches. The key is None if the
+        thread has no branch at this index."""
         row = await self.db.one("branch_at", self.tenant, thread_id, place)
         return row["branch_id"], row["branches"]
 
@@ -185,7 +186,7 @@ class PostgresThreadStore:
         return await PostgresImportLock.take(self.db, self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a label to the branch of a message, or to the head (B9)."""
+        """Give a label to the branch that stores a message, or to the head (B9)."""
         named = check_uuid(message_id, "message_id") if message_id is not None else None
         await self.db.row("set_label", self.tenant, thread_id, check_label(label), named, MAX_LABELS)
 

@@ -32,12 +32,14 @@ _PICKLE_PROTOCOLS: Final = range(2, 6)
 
 
 def packb(value: Any) -> bytes:
-    """Encode ``value`` with msgpack, as arq's ``job_serializer``. A lone surrogate becomes a question mark."""
+    """Encode ``value`` with msgpack. Pass this function to arq as ``job_serializer``. A lone surrogate becomes a question
+    mark."""
     return cast(bytes, msgpack.packb(value, unicode_errors="replace"))
 
 
 def unpackb(data: bytes) -> Any:
-    """Decode a job or a result, as arq's ``job_deserializer``. A failure becomes an exception, which arq's client raises.
+    """Decode a job or a result. Pass this function to arq as ``job_deserializer``. A failure becomes an exception, which arq's
+    client raises.
 
     The exception is the error of :mod:`runyard.errors`, or ``asyncio.CancelledError`` if the run was cancelled.
     """

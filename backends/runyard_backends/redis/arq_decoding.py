@@ -75,11 +75,9 @@ def decode_again(body: bytes) -> ArqJob:
 
 
 def expired(look: ArqLook) -> RunExpiredError:
-    """Return the error for a job whose time to start has passed."""
+    """Return the error for a job that was not accepted before its deadline (``_expires`` of arq)."""
     job_id = brief(look.id.decode(errors="replace"))
-    return RunExpiredError(
-        f"the time to start job {job_id} passed before the job was accepted; enqueue it with a longer _expires"
-    )
+    return RunExpiredError(f"job {job_id} was not accepted before its deadline; enqueue it with a longer _expires")
 
 
 def _decoded(look: ArqLook) -> DecodedJob:

@@ -105,7 +105,7 @@ class ArqLook:
 
     @property
     def expired(self) -> bool:
-        """True if the time to start the job has passed."""
+        """True if the deadline of the job (``_expires`` of arq) has passed."""
         return self.expires_ms is not None and self.expires_ms <= max(self.now_ms, self.score)
 
     @property

@@ -108,7 +108,7 @@ def fork(
     reset_usage: bool = True,
     webhook: str | None = None,
 ) -> AcceptRequest:
-    """Return the request for a fork that waits for the run of its cut (:meth:`.ForkCalls.enqueue_fork`)."""
+    """Return the request for a fork that waits for the run at its cut (:meth:`.ForkCalls.enqueue_fork`)."""
     cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
     new = forked_thread_id(check_id(src, "src"), terms.run_id) if new is None else new
     request = fork_request(src, new, cut, metadata, title, tags, agent, reset_usage)

@@ -117,8 +117,8 @@ class RedisCluster:
 
     @asynccontextmanager
     async def subscribe(self, channel: str, limit: int = 1000, silence: float | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe to ``channel`` at the server that holds its hash slot, because this server publishes its messages. When the
-        hash slot has moved to another server, the subscription ends with an error."""
+        """Subscribe to ``channel`` at the server that holds the channel's hash slot. This server publishes the messages of the
+        channel. When the hash slot has moved to another server, the subscription ends with an error."""
         with translated():
             server = await self._server(self.keys.shard_of(channel))
         with self._noticing_losses():

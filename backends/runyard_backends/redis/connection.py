@@ -1,4 +1,4 @@
-"""Connections to one Redis server: pipelined calls of scripts, blocking pops, channels.
+"""Connections to one Redis server. They send pipelined script calls and blocking pops, and subscribe to channels.
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds. If the server does not reply, the
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its

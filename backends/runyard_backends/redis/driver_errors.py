@@ -43,7 +43,7 @@ def refuses_writes(error: RedisError) -> bool:
 
 
 def has_moved(reply: object) -> bool:
-    """Return True if ``reply`` is the error that another server of the cluster holds the hash slot."""
+    """Return True if ``reply`` is the error MOVED: another server of the cluster holds the hash slot of the call."""
     return isinstance(reply, ResponseError) and str(reply).startswith(_MOVED)
 
 

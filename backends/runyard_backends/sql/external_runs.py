@@ -180,8 +180,8 @@ async def cancel(tx: Transaction, tenant: str, thread_id: str, run_id: str, keep
 
 
 async def delete(tx: Transaction, tenant: str, thread_id: str, run_id: str) -> None:
-    """Delete the content of an ended run that no later run sees. Keep the messages that a fork or a branch shows. Raises
-    RunInUseError."""
+    """Delete the content of an ended run whose messages no later run sees. Keep the messages that a fork or a branch shows.
+    Raises RunInUseError."""
     thread = await threads.locked(tx, tenant, thread_id)
     run = await known_run(tx, thread, run_id)
     details = {"thread_id": thread_id, "run_id": run_id, "status": run["status"]}

@@ -212,8 +212,9 @@ async def respond(
     answered_by: str | None,
     on_behalf_of: str | None = None,
 ) -> Responded:
-    """Store an answer once (I6). If an equal answer is stored already, return this answer. Raises HitlAlreadyAnsweredError,
-    HitlStaleAnswerError, HitlAmbiguousError, HitlNoPendingRequestError, HitlInvalidAnswerError, ThreadNotFoundError."""
+    """Store an answer once (I6). If an equal answer is stored already, return the stored answer. Raises
+    HitlAlreadyAnsweredError, HitlStaleAnswerError, HitlAmbiguousError, HitlNoPendingRequestError, HitlInvalidAnswerError,
+    ThreadNotFoundError."""
     check_value(answer, "answer")
     check_names(answered_by=answered_by, on_behalf_of=on_behalf_of)
     to_json(answer)

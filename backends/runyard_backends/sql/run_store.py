@@ -92,5 +92,5 @@ class SqlRunStore(Refusing):
         return Aborted(await self.db.write(lambda tx: requests.abort(tx, self.tenant, thread_id, run_id, words)))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of an ended run that no later run sees. Keep the messages that another branch or a fork shows."""
+        """Delete the content of an ended run whose messages no later run sees. Keep what another branch or a fork shows."""
         await self.db.write(lambda tx: external_runs.delete(tx, self.tenant, thread_id, run_id))

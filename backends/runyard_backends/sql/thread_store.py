@@ -119,7 +119,8 @@ class SqlThreadStore:
         return await self.db.read(read)
 
     async def branch_at(self, thread_id: str, place: int) -> tuple[int | None, int]:
-        """Return the key of the branch at a place of :meth:`branch_keys`, or None, and the number of the branches."""
+        """Return the key at the index ``place`` of :meth:`branch_keys`, and the number of branches. The key is None if the
+        thread has no branch at this index."""
         keys = await self.branch_keys(thread_id)
         return (keys[place] if place < len(keys) else None), len(keys)
 
@@ -145,7 +146,7 @@ class SqlThreadStore:
         return await self.db.lock_imports(self.tenant)
 
     async def set_label(self, thread_id: str, label: str, message_id: str | None = None) -> None:
-        """Give a label to the branch of a message, or to the head (B9)."""
+        """Give a label to the branch that stores a message, or to the head (B9)."""
         at = check_uuid(message_id, "message_id") if message_id is not None else None
         named = check_label(label)
         await self.db.write(lambda tx: tree.set_label(tx, self.tenant, thread_id, named, at))

@@ -26,8 +26,9 @@ ENDED_WITHOUT_COMPLETION: Final = frozenset({"failed", "cancelled", "dead"})
 
 @dataclass(slots=True)
 class RunFacts:
-    """The facts of a run that determine the order. ``place``: the place among the completed runs of the thread, or None.
-    ``deleted``: True if the run was deleted. ``first`` and the following fields describe the run's messages on the branch."""
+    """The facts about one run by which its lines are ordered in the file. ``place``: the place among the completed runs of the
+    thread, or None. ``deleted``: True if the run was deleted. ``first`` and the following fields describe the run's messages on
+    the branch."""
 
     run_id: str
     status: str

@@ -48,7 +48,7 @@ def to_block(part: MediaPart) -> dict[str, Any] | None:
 def from_block(block: Mapping[str, Any]) -> MediaPart | None:
     """Return the part for a block. Return None if the block is not a file.
 
-    Raises InvalidInputError for a file that has no URL, no data and no id.
+    Raises InvalidInputError for a file that has neither a URL nor data nor a file id.
     """
     kind = block.get("type")
     if kind not in TYPES:

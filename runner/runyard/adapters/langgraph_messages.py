@@ -75,7 +75,7 @@ def to_langchain(message: Message) -> list[BaseMessage]:
 def from_langchain(message: BaseMessage, state_id: str) -> Message:
     """Convert a message of a graph's state to a message of a thread. ``state_id``: the id of the message in the state.
 
-    Raises InvalidInputError for an image, a sound or a file that has no URL, no data and no id.
+    Raises InvalidInputError for an image, audio or file block that has neither a URL nor data nor a file id.
     """
     origin: dict[str, Any] = {"id": state_id}
     if message.name:

@@ -43,7 +43,7 @@ class Waits:
         return bool(self.interrupts or self.breakpoints)
 
     def questions(self) -> dict[str, Question]:
-        """Return the requests to humans."""
+        """Return the questions of interrupts and breakpoints that a human must answer, by key."""
         asked = {key: _question(waiting) for key, waiting in self.interrupts.items()}
         for key, nodes in self.breakpoints.items():
             asked[key] = ({"question": f"Continue with {', '.join(nodes)}?", "next": [*nodes]}, DECISION_SCHEMA)

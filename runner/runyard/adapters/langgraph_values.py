@@ -38,8 +38,8 @@ Item: TypeAlias = tuple[str, bytes]
 Stretch: TypeAlias = tuple[int | None, int, int]
 """Consecutive items of a list that is to be stored, as three numbers.
 
-The first number is the place of the first item in the known list, or None for new items. The second number is the place of the
-first item in the list to store. The third number is the place after the last item in the list to store.
+The first number is the index of the first item in the known list, or None for new items. The second number is the index of the
+first item in the list to store. The third number is the index after the last item in the list to store.
 """
 
 
@@ -128,7 +128,7 @@ def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
 
 
 def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
-    """Return the stretches of a list. An item that has changed or is not in the known list is a new item."""
+    """Divide the list ``items`` into stretches. An item that has changed or is not in the known list is a new item."""
     before = len(known.copies)
     if known.begins(items):
         stretches: list[Stretch] = [(0, 0, before), (None, before, len(items))]
@@ -144,7 +144,8 @@ def _name(item: object) -> object:
 
 
 def _joined(places: Sequence[int]) -> list[Stretch]:
-    """Return the stretches of a list. ``places``: for each item, its place in the known list, or -1 for a new item."""
+    """Join consecutive items of the list to store into stretches. ``places``: for each item, its index in the known list, or -1
+    for a new item."""
     stretches: list[Stretch] = []
     at, length = 0, len(places)
     while at < length:

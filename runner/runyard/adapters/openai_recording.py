@@ -96,7 +96,7 @@ class Copies:
         self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
 
     def of(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return the copy of an agent."""
+        """Return the copy of ``agent``. The calls of the copy's model and tools are recorded."""
         if (known := self._made.get(id(agent))) is not None:
             return known[1]
         made = copy.copy(agent)

@@ -43,8 +43,8 @@ async def requested(ctx: RunContext, model: Model, args: tuple[Any, ...], option
     """Send a request and stream its answer to the run. Return the answer.
 
     If ``stream`` is False or the model cannot stream, request the answer in one piece. Raises the errors of the provider.
-    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. If the provider failed although
-    the request was valid, ``temporary`` of this error is True.
+    Raises ModelBehaviorError if the answer failed or is incomplete, or if its stream breaks. The attribute ``temporary`` of a
+    ModelBehaviorError is True if the cause is a temporary fault of the provider, and not the request.
     """
     if not stream:
         return await _whole(ctx, model, args, options)

@@ -268,7 +268,7 @@ class Agent:
             return await local_thread.pending()
 
     async def abort_pending(self, reason: str = "aborted") -> None:
-        """End the run that waits for a human, without an answer and without a model call (H8).
+        """Cancel the run that waits for a human (H8). The human gives no answer, and no model is called.
 
         Each open tool call gets the error result "aborted: …". An assistant message then says that the run stopped. The
         conversation can continue. A second call does nothing."""

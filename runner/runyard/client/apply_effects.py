@@ -1,8 +1,8 @@
-"""Apply the effects of a client's commit to Redis.
+"""After a client's commit in Postgres, make the changes in Redis that the commit requires.
 
-A call commits in Postgres first. Then this module applies the :class:`~runyard.ports.scheduling.Effects` of the commit. A
-failure in this module does not undo the commit. If Redis does not answer, the reconciler submits the jobs later. A worker
-applies the effects of its commits in batches (:mod:`runyard.worker.effects_sender`).
+These changes are the :class:`~runyard.ports.scheduling.Effects` of the commit. A failure in this module does not undo the
+commit. If Redis does not answer, the reconciler submits the jobs later. In a worker, :mod:`runyard.worker.effects_sender`
+applies the effects of many commits with one call.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ForkCalls(RunCalls):
         open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may be nested one level less
         deep than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread.
         ``run_id``: the run id of this prompt. If ``run_id`` is None, the id is derived from the id of the new thread, so that a
-        repetition of the call finds the same run. ``wait``: if True, and the run of the cut has not ended, wait until this run
+        repetition of the call finds the same run. ``wait``: if True, and the run at the cut has not ended, wait until this run
         completes, then fork. ``title``, ``tags``, ``agent``: the values of the new thread. The default of ``agent`` is the
         agent of ``src``. ``reset_usage``: start the new thread's usage totals at zero. If False, the totals start at the usage
         of the runs that are completely part of the fork. The call is then slower, because it reads the usage of all these runs.
@@ -94,7 +94,7 @@ class ForkCalls(RunCalls):
         message: str | Message | None = None,
         prompt_run_id: str | None = None,
     ) -> RunHandle:
-        """Enqueue a fork job that waits until the run of the cut completes (F5). The completion of this run starts the job.
+        """Enqueue a fork job that waits until the run at the cut completes (F5). The completion of this run starts the job.
 
         ``run_id``: the job's id. Without ``new_thread_id``, the id of the new thread is derived from ``run_id``. ``webhook``:
         a URL that receives the job's end. ``message``: the first prompt of the new thread. The job enqueues this prompt.

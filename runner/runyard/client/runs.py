@@ -106,12 +106,12 @@ class RunCalls(ThreadCalls):
         The outcome is the handle of the run, or the error that :meth:`enqueue` would raise. A refused prompt does not affect
         the others. Prompts of one thread are accepted in their order. A prompt whose run id was accepted before, with the same
         content, has a handle with ``created=False``. The ``accepted`` of such a handle lacks the large values that lists leave
-        out (:attr:`runyard.models.Run.omitted`). The store accepts up to a thousand prompts in one call. If an outcome is
+        out (:attr:`runyard.models.Run.omitted`). The prompts are sent to the store in batches of 1,000. If an outcome is
         BackendUnavailableError, the prompt may have been accepted, and the later prompts were not sent. Repeat the call with
         the same run ids.
 
-        Over HTTP, raises an error that concerns the caller, such as UnauthenticatedError or ForbiddenError. Earlier prompts may
-        then have been accepted.
+        Over HTTP, raises an error that concerns the caller, such as UnauthenticatedError or ForbiddenError. The prompts of
+        earlier batches stay accepted.
         """
         return await accept_prompts(self, list(prompts))
 

@@ -58,7 +58,7 @@ def fork_span(backend: Backend, request: ForkRequest) -> AbstractContextManager[
 
 
 async def link_source(backend: Backend, span: Span, thread_id: str, run_id: str | None) -> None:
-    """Link ``span`` to the trace of the run of the cut. Do nothing if this run has no trace."""
+    """Link ``span`` to the trace of the run at the cut. Do nothing if this run has no trace."""
     if run_id is not None and span.is_recording():
         tracing.add_link(span, await _trace_of(backend, thread_id, run_id), "fork")
 

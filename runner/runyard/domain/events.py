@@ -43,7 +43,8 @@ class Event(StrictModel):
         return event
 
     def share(self) -> None:
-        """Cache the result of the next :meth:`to_json` for later calls. Call this method if several readers send the event."""
+        """Cache the result of the next :meth:`to_json` for later calls. Call this method if the event is sent to several
+        readers."""
         object.__setattr__(self, "_json", b"")
 
     def to_json(self) -> bytes:

@@ -38,7 +38,7 @@ class RunNotCompletedError(RunError):
 
 
 class CutRunNotFoundError(RunNotCompletedError):
-    """The source of a fork has no run with the id of the cut."""
+    """A fork names a run as its cut, and the source of the fork has no such run."""
 
     code = "cut_run_not_found"
     http_status = 404

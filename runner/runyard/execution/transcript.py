@@ -77,10 +77,10 @@ class Transcript:
         the end, by an estimate of one token per four characters. With a bound, only these messages are read from the store.
 
         With a bound, the method returns a window: the messages that were stored last, at least one. If the window has a tool
-        result, it also has the call and all messages that were stored after the call. The messages of a run are together. The
-        whole history has each run at the place of its first message, and a window has it at the place of its first message in
-        the window. If two runs stored messages in turn, a window can therefore have these runs in another order than the whole
-        history.
+        result, it also has the call and all messages that were stored after the call. The messages of a run are together. In
+        the whole history, a run is at the place of its first message. In a window, a run is at the place of its first message
+        in the window. If two runs stored messages in turn, a window can therefore have these runs in another order than the
+        whole history.
 
         Changes to the messages change neither the thread nor later attempts. Raises DataCorruptedError for a message that the
         store cannot decode. In a long history, the first use of the message raises the error.

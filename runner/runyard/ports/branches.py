@@ -22,8 +22,8 @@ class BranchStore(Protocol):
     """Optional methods of a thread store (R14). All these methods raise ThreadNotFoundError.
 
     ``branch_keys``: return the keys of the thread's branches, in the order in which the branches were opened. ``branch_at``:
-    return the key at the index ``place`` of ``branch_keys``, or None if the list is shorter, together with the number of the
-    branches. ``branch_messages``: return at most ``limit`` messages that are stored on the branch, in order, after the message
+    return the key at the index ``place`` of ``branch_keys``, and the number of branches. The key is None if the list is
+    shorter. ``branch_messages``: return at most ``limit`` messages that are stored on the branch, in order, after the message
     number ``after``. Messages of all runs are included, and inherited messages are not. The result has about PAGE_BYTES at
     most. An empty list means the end. ``set_head``: find the branch that ends at a message, and make this branch the head. If
     no branch ends at the message, open a branch there. ROOT_ID is the place before the first message. Raises

@@ -73,7 +73,7 @@ class Claim:
     - ``limited``: the run waits in the store for a permit of a limit.
     - ``skipped``: another transaction holds the row lock of the thread. Submit the job again.
     - ``busy``: a live worker executes the run.
-    - ``waiting``: a fork job waits for the run of its cut, or for some of the runs that it started.
+    - ``waiting``: a fork job waits for the run at its cut, or for some of the runs that it started.
     - ``other_version``: this worker leaves the run to the version of the app that began the run. ``requires`` is set. Submit
       the job later.
     - ``unserved``: this worker does not have the run's agent. ``requires`` is set. Submit the job later.

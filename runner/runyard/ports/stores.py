@@ -264,14 +264,16 @@ class Backend(Protocol):
     """The connected stores, scheduler and event log for a client or a worker. Stores are bound to ``tenant``.
 
     Every backend has every attribute. If a backend, for example HTTP, cannot implement an attribute, the calls of this
-    attribute raise CapabilityMissingError. Without Redis, ``end_wait`` and ``hint_cancel`` of the scheduler and the appends of
-    the event log do nothing. All other calls of the scheduler and the event log raise BackendUnavailableError.
+    attribute raise CapabilityMissingError. Without Redis, ``scheduler.end_wait``, ``scheduler.hint_cancel``, ``events.append``,
+    ``events.append_many`` and ``events.forget`` do nothing. All other calls of ``scheduler`` and ``events`` raise
+    BackendUnavailableError.
 
     ``remote``: whether another process (the API) executes the calls.
 
-    ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError, or
-    SchemaError if this code cannot run on the store's schema. ``notifications``: yield the effects of calls that do not return
-    their effects. Yield empty effects at the start, and whenever another program has possibly accepted a run.
+    ``for_tenant``: return a backend with the same connections for another tenant. ``check``: raise BackendUnavailableError if
+    the store does not answer. Raise SchemaError if this code cannot run on the store's schema. ``notifications``: yield the
+    effects of calls that do not return their effects. Yield empty effects at the start, and whenever another program has
+    possibly accepted a run.
     """
 
     tenant: str

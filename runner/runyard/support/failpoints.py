@@ -50,7 +50,7 @@ PORTS: Final[Mapping[str, Sequence[type]]] = {
     "fan_outs": (fan_outs.FanOutStore,),
     "graphs": (graph_checkpoints.GraphCheckpointStore,),
 }
-"""The parts of a backend and their protocols."""
+"""The attributes of a backend that can have failpoints, and the protocols of these attributes."""
 
 MOMENTS: Final = ("before", "after")
 
@@ -129,9 +129,10 @@ def of_process(text: str) -> Sequence[Rule]:
 
 
 def armed(backend: T, rules: Sequence[Rule]) -> T:
-    """Put ``rules`` around the parts of ``backend`` and of its backends for other tenants. Return ``backend``.
+    """Replace each port of ``backend`` by a proxy that applies ``rules``. Do the same for the backends that its ``for_tenant``
+    returns. Return ``backend``.
 
-    The parts are replaced in place. Objects that the backend makes from its parts, such as its streams, therefore also have
+    The ports are replaced in place. Objects that the backend makes from its ports, such as its streams, therefore also have
     the failpoints. A backend that already has rules stays unchanged, because ``for_tenant`` may return the same backend again.
     """
     part: Any = backend
@@ -145,7 +146,7 @@ def armed(backend: T, rules: Sequence[Rule]) -> T:
 
 
 class _Port:
-    """A proxy of one part of a backend. Its verbs apply the rules."""
+    """A proxy of one port of a backend. The calls of its verbs apply the rules."""
 
     def __init__(self, name: str, inner: Any, rules: Sequence[Rule]) -> None:
         self._name, self._inner, self._rules = name, inner, rules

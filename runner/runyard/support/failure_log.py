@@ -17,7 +17,7 @@ class FailureLog:
 
     The first failure is logged at once. Later failures are logged at most once in REPEAT_SECONDS. The field ``failures`` is
     the number of failures since the last line or success. After a logged failure, the first success is logged as
-    ``<event>_over``.
+    ``<event>_resolved``.
 
     ``log``: a logger of structlog. ``clock``: a function that returns the seconds of a monotonic clock.
     """
@@ -44,5 +44,5 @@ class FailureLog:
     def worked(self, **fields: Any) -> None:
         """Record a success."""
         if self._told:
-            self._log.info(f"{self._event}_over", **fields)
+            self._log.info(f"{self._event}_resolved", **fields)
         self._failures, self._told = 0, False

@@ -80,13 +80,13 @@ class ScriptedModel(FunctionModel):
     - a text, a :func:`call` of a tool, or a list of texts and calls for one message
     - an exception to raise
     - a ``ModelResponse``
-    - a function of the :class:`ModelRequested` that returns one of these
+    - a function that takes a :class:`ModelRequested` and returns one of these
 
     A function in place of ``script`` answers every request.
 
-    **The place in the script belongs to the conversation.** The number of answers in the history selects the next reply. If a
-    request is repeated after a crash, it therefore gets the same reply. Each new thread begins at the first reply. A fork
-    continues at the place of its cut. An exception in the script is raised once in each harness or deployment, and then
+    **Each conversation has its own position in the script.** The position is the number of answers of the model in the history.
+    If a request is repeated after a crash, it therefore gets the same reply. Each new thread begins at the first reply. A fork
+    continues at the position of its cut. An exception in the script is raised once in each harness or deployment, and then
     skipped.
 
     Calls get the ids ``<tool>-<n>``. ``n`` counts the calls of the conversation. ``delay``: seconds between two streamed

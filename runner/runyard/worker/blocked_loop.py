@@ -84,7 +84,8 @@ class BlockedLoopWatch:
         if due != self._logged:
             self._logged = due
             self._block = worker_id, self._state.turned, found.place
-            log.warning("main_loop_blocked", worker_id=worker_id, seconds=round(silence, 1), at=found.place, stack=found.stack)
+            names = {"worker_id": worker_id, "blocked_seconds": round(silence, 1), "code_line": found.place}
+            log.warning("main_loop_blocked", **names, stack=found.stack)
         await backend.workers.report_block(worker_id, found)
         self._reported = due
 
@@ -93,7 +94,8 @@ class BlockedLoopWatch:
         if self._block is None or self._state.turned <= self._block[1]:
             return
         (worker_id, began, place), self._block = self._block, None
-        log.warning("main_loop_resumed", worker_id=worker_id, seconds=round(self._state.turned - began, 1), at=place)
+        seconds = round(self._state.turned - began, 1)
+        log.warning("main_loop_resumed", worker_id=worker_id, blocked_seconds=seconds, code_line=place)
 
 
 def blocked(thread: int, seconds: float, keep: TracebackFilter | None) -> BlockedLoop | None:

@@ -327,7 +327,7 @@ class ClaimLoop:
             try:
                 await self._claim(slot.worker_id, [slot.again])
             except BackendUnavailableError as error:  # the reconciler submits the run again
-                log.warning("redelivery_dropped", worker_id=slot.worker_id, **names, error=str(error))
+                log.warning("second_delivery_not_claimed", worker_id=slot.worker_id, **names, error=str(error))
 
     def _leave(self, ref: RunRef, ended: Ended | None) -> Slot | None:
         """Free the slot of an attempt that has ended, and return the slot. Return None if the lane's next run has the slot."""

@@ -172,7 +172,7 @@ class Child:
             silent = f"the run's process sent no sign of life for {bound:g} s"
             if block is None:
                 raise ChildDied(silent) from None
-            log.warning("run_process_blocked", at=block.place, stack=block.stack)
+            log.warning("run_process_blocked", code_line=block.place, stack=block.stack)
             raise ChildDied(f"{silent}; its main loop was blocked at {block.place}") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._exit

@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:
-    """Guard the tasks of agents in ``loop``, and the tasks that these tasks start.
+    """Let a SystemExit or KeyboardInterrupt of an agent's task end only this task.
 
-    The loop must handle the signals of its process itself, so that Ctrl-C never raises KeyboardInterrupt in a task.
+    The guarded tasks are the tasks of agents in ``loop``, and the tasks that these tasks start. The caller must install
+    handlers for SIGINT and SIGTERM in ``loop``. Otherwise Ctrl-C could end a guarded task and not the worker.
     """
 
     def task_of(

@@ -46,7 +46,7 @@ async def test_a_blocked_loop_names_its_line_while_it_lasts_and_in_the_attempt_t
     worker.kill()
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     blocked = [line for line in lines if line["event"] == "main_loop_blocked"]
-    assert [line["at"] for line in blocked] == [PLACE] * 2, "once when it is blocked, and once before the heartbeats end"
+    assert [line["code_line"] for line in blocked] == [PLACE] * 2, "once when it is blocked, and once before the heartbeats end"
 
 
 async def test_a_loop_that_turns_again_is_blocked_no_longer(fleet: Fleet) -> None:

@@ -21,7 +21,7 @@ def test_a_call_that_fails_each_second_has_one_line_per_minute_and_one_at_its_en
     assert [(line["event"], line.get("failures"), line["log_level"]) for line in logs] == [
         ("call_failed", 1, "warning"),
         ("call_failed", REPEAT_SECONDS, "warning"),
-        ("call_failed_over", None, "info"),
+        ("call_failed_resolved", None, "info"),
     ]
 
 
@@ -33,7 +33,7 @@ def test_a_server_that_fails_every_other_call_has_two_lines_per_minute() -> None
             failures.failed(BackendUnavailableError("away"))
             failures.worked()
             now += 1.0
-    assert [line["event"] for line in logs] == ["call_failed", "call_failed_over"]
+    assert [line["event"] for line in logs] == ["call_failed", "call_failed_resolved"]
 
 
 def test_a_success_ends_the_count() -> None:
@@ -48,7 +48,7 @@ def test_a_success_ends_the_count() -> None:
         failures.failed(BackendUnavailableError("away"))
     assert [(line["event"], line.get("failures")) for line in logs] == [
         ("call_failed", 1),
-        ("call_failed_over", None),
+        ("call_failed_resolved", None),
         ("call_failed", 1),
     ]
 

@@ -110,8 +110,8 @@ async def test_the_end_of_a_block_is_logged_with_its_length_and_its_place(bench:
     bench.now += 0.3
     bench.state.turn()
     [ended] = await bench.look(0.1)
-    assert (ended["event"], ended["seconds"], ended["at"]) == ("main_loop_resumed", 12.3, begun["at"])
-    assert ended["worker_id"] == "w" and await bench.look(0.2) == []
+    assert (ended["event"], ended["blocked_seconds"]) == ("main_loop_resumed", 12.3)
+    assert (ended["worker_id"], ended["code_line"]) == ("w", begun["code_line"]) and await bench.look(0.2) == []
 
 
 async def test_the_stack_is_filtered_in_the_log_the_report_and_the_attempt_that_the_block_costs(bench: Bench) -> None:

@@ -39,7 +39,7 @@ def enqueue(
     ],
     as_json: options.Json = False,
 ) -> int:
-    """Send the prompts of a file, a thousand at once. A line has the fields of `POST /v1/runs`. If each line has a run_id, you
+    """Send the prompts of a file in batches of 1,000. A line has the fields of `POST /v1/runs`. If each line has a run_id, you
     can repeat the command. If a line is refused, the other lines are still sent. If the store cannot be reached, the later
     lines are not sent."""
     with _opened(file) as lines:

@@ -36,7 +36,7 @@ def fork(
     agent: options.Agent = None,
     message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Id of the run of the first prompt.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the run of the cut has completed.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="If the run at the cut has not ended, wait until it completes.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Fork a thread after a completed run and print the id of the new thread. No message is copied."""

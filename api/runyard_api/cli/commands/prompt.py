@@ -172,7 +172,7 @@ def abort(
     run: Annotated[str | None, typer.Option(help="Id of the run, if several wait.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """End the run that waits for an answer. Its messages stay in the conversation, with the reason."""
+    """Cancel the run that waits for an answer. The messages of the run stay in the conversation, with the reason."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -1,1 +1,1 @@
-"""The tour of `runyard demo`."""
+"""The chapters and agents of `runyard demo`."""

@@ -1,4 +1,4 @@
-"""The page that ``runyard dev`` opens in the browser of the person who has started it."""
+"""Opens the page of ``runyard dev`` in the browser of the user who started the command."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class OwnedProcess:
         return self._process.poll()
 
     def restart(self) -> None:
-        """Start the process again after it has ended."""
+        """Start the command again. Call this method only after the process has ended."""
         self._process = self._spawn()
 
     def terminate(self) -> None:

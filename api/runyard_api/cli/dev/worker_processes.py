@@ -24,7 +24,8 @@ START_SECONDS: Final = 30.0
 
 
 class WorkerProcesses:
-    """Worker processes. Dead workers are replaced. At the end, all workers are stopped gracefully.
+    """The ``count`` worker processes of one command. The end of the ``with`` block stops all of them gracefully. To replace
+    workers that have ended, call :meth:`dead` and then :meth:`start`.
 
     ``arq_queues``: the queues of arq that the workers serve. By default, the environment names them.
     """

@@ -62,7 +62,7 @@ JOB: Final = (
         MessageNotFoundError,
         s200=(ForkMade, "The fork that an earlier request with the same content created.", "Location"),
         s201=(ForkMade, "The new thread. `Location` is its path.", "Location"),
-        s202=(Run, "With `wait`: the fork job. It makes the fork when the run of the cut has completed.", "Location"),
+        s202=(Run, "With `wait`: the fork job. It makes the fork when the run at the cut has completed.", "Location"),
     ),
 )
 async def fork_thread(caller: Writes, thread_id: ThreadId, body: Fork, key: Idempotency) -> Response:

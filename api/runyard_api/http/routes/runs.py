@@ -279,8 +279,8 @@ async def get_run(caller: Reads, thread_id: ThreadId, run_id: RunId) -> Response
     **operation(RunNotFoundError, ThreadNotFoundError, RunInUseError, s204=(None, "The content of the run is deleted.")),
 )
 async def delete_run(caller: Writes, thread_id: ThreadId, run_id: RunId) -> Response:
-    """Delete the content of an ended run that no later run sees. Such a run failed, died, or was cancelled without `keep`. A
-    fork job that ended can also be deleted.
+    """Delete the content of an ended run whose messages no later run sees. Such a run failed, died, or was cancelled without
+    `keep`. A fork job that ended can also be deleted.
 
     An empty record of the run, with `deleted_at`, stays. Lists do not contain this record.
     """

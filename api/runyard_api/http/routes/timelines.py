@@ -23,7 +23,7 @@ router = APIRouter(tags=["runs"], route_class=Route)
     ),
 )
 async def read_timeline(caller: Reads, thread_id: ThreadId, run_id: RunId, paging: Paging) -> Response:
-    """Read the timeline of a run: its attempts, model requests, tools, steps, requests to humans and waits, in order.
+    """Read the timeline of a run: its attempts, model requests, tools, steps, HITL requests and waits, in order.
 
     Inputs and results are shortened to a few hundred characters.
     """

@@ -68,7 +68,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return true if a fork job must wait for the run of its cut, or for runs that it started.
+-- Return true if a fork job must wait for the run at its cut, or for runs that it started.
 CREATE OR REPLACE FUNCTION runyard.must_wait(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -74,7 +74,8 @@ class _Pieces:
 
 
 async def _with_files(form: FormData) -> JsonObject:
-    """Return the JSON of a form, with each file as data of the part that names it. Raises a Refusal."""
+    """Return the JSON of a form's ``payload``. The data of each file is put into the message part whose ``file_field`` names
+    the file. Raises Refusal."""
     files: dict[str, UploadFile] = {}
     for field, value in form.multi_items():
         if field in files:

@@ -123,7 +123,7 @@ class ConversationInfo(BaseModel):
 
     @classmethod
     def of(cls, fork: Thread, from_event_id: str | None) -> ConversationInfo:
-        """Return ``fork`` as a conversation. ``from_event_id``: the message of the cut, or None if the request named no
+        """Return ``fork`` as a conversation. ``from_event_id``: the message at the cut, or None if the request named no
         message."""
         metrics = Metrics.of(fork.usage)
         return cls(
