@@ -5,7 +5,7 @@ import { at, get } from "../api";
 import { brief, moment, now } from "../format";
 import { href, place, setQuery, staying } from "../router";
 import type { HitlRequest } from "../types";
-import { AnswerForm, callOf, Given, question } from "../ui/answer_form";
+import { AnswerForm, callOf, question } from "../ui/answer_form";
 import { Age, Empty, Id, Problem } from "../ui/bits";
 import { note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
@@ -133,18 +133,7 @@ export function RequestDetail({ request, onDone }: { request: HitlRequest; onDon
           <Code value={call.arguments} label="Arguments" />
         </div>
       )}
-      {request.answered_at !== null && <Given request={request} />}
-      {request.answered_at !== null ? (
-        <div class="answered">
-          <p>
-            Answered by {request.answered_by ?? "somebody"}
-            {request.on_behalf_of && ` for ${request.on_behalf_of}`}, <Age at={request.answered_at} /> ago
-          </p>
-          <Code value={request.answer} label="Answer" />
-        </div>
-      ) : (
-        <AnswerForm request={request} onDone={() => onDone?.()} />
-      )}
+      <AnswerForm request={request} onDone={() => onDone?.()} />
       <p class="request-links">
         <a href={href(["threads", request.thread_id], thread)}>
           <Icon name="threads" size={14} /> {request.thread_id}

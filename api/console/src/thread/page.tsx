@@ -44,8 +44,8 @@ export function ThreadPage({ id }: { id: string }) {
   const [pane, setPane] = useState<"tree" | "path" | "details">("path");
   const { leaf, message, run } = targetOf(place.value.query);
   useEffect(() => {
-    void model.open(leaf).then(() => {
-      void model.visit(targetOf(place.value.query)); // the person may have gone to another path while it was read
+    void model.open(leaf).then((undisturbed) => {
+      if (undisturbed) void model.visit(targetOf(place.value.query));
       void leadToEvent(model);
     });
     return () => model.close();
@@ -104,15 +104,28 @@ function targetOf(query: URLSearchParams): Target {
   return { leaf: query.get("leaf"), message: query.get("message"), run: query.get("run") };
 }
 
-/** Lead a link that names only an event to its run, or say that the run is not known. */
+/** Lead a link that names only an event to its run, or say that the run is not known. Another choice ends this. */
 async function leadToEvent(model: ThreadModel): Promise<void> {
   const { query } = place.value;
   const event = query.get("event");
   if (event === null || query.has("run") || model.error.value !== null) return;
-  const run = await runOfEvent(event, [...model.runs.value.values()]).catch(() => null);
-  if (place.value.query !== query) return;
-  if (run !== null) setQuery({ run, message: null, request: null });
-  else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
+  const over = new AbortController();
+  const end = place.subscribe((now) => now.query !== query && over.abort());
+  try {
+    const run = await runOfEvent(event, [...model.runs.value.values()], over.signal);
+    if (over.signal.aborted) return;
+    if (run !== null) setQuery({ run, message: null, request: null });
+    else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
+  } catch (error) {
+    if (over.signal.aborted) return;
+    const again = (): void => {
+      model.lost.value = null;
+      void leadToEvent(model);
+    };
+    model.lost.value = { says: `The run of the event could not be read: ${(error as Error).message}`, again };
+  } finally {
+    end();
+  }
 }
 
 function step(model: ThreadModel, by: number): void {
