@@ -13,6 +13,7 @@ import { useKeys } from "../ui/keys";
 import { useLive } from "../ui/live";
 import { Code, LongText } from "../ui/long";
 import { usePaged } from "../ui/paged";
+import { useTitle } from "../ui/title";
 import { VirtualList } from "../ui/virtual";
 
 const HEIGHT = 84;
@@ -23,6 +24,8 @@ export function Inbox() {
   const list = usePaged<HitlRequest>("v1/requests", {}, idOf, 3000);
   const [answered, setAnswered] = useState<ReadonlySet<string>>(new Set());
   const items = list.items.filter((each) => !answered.has(each.request_id));
+  const waiting = `${items.length}${list.ended ? "" : "+"}`;
+  useTitle(items.length > 0 ? `Inbox (${waiting})` : "Inbox");
   const chosen = place.value.query.get("request");
   const index = items.findIndex((each) => each.request_id === chosen);
   const oldest = items[0]?.request_id;
@@ -50,7 +53,7 @@ export function Inbox() {
     <section class="page split">
       <header class="bar">
         <h1>Inbox</h1>
-        <span class="dim">{items.length === 0 ? "" : `${items.length}${list.ended ? "" : "+"} waiting`}</span>
+        <span class="dim">{items.length === 0 ? "" : `${waiting} waiting`}</span>
       </header>
       {list.error !== null && <Problem error={list.error} />}
       <div class="split-body">

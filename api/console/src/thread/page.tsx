@@ -12,6 +12,7 @@ import { ask, note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { useWhileActive } from "../ui/live";
+import { useTitle } from "../ui/title";
 import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
@@ -41,8 +42,16 @@ export function select(selection: Selection | null): void {
 export function ThreadPage({ id }: { id: string }) {
   const model = useMemo(() => new ThreadModel(id), [id]);
   const filter = useRef<HTMLInputElement>(null);
-  const [pane, setPane] = useState<"tree" | "path" | "details">("path");
   const { leaf, message, run } = targetOf(place.value.query);
+  const inspected = inspectedBy(place.value.query);
+  const [pane, setPane] = useState<"tree" | "path" | "details">(inspected === null ? "path" : "details");
+  useTitle(model.thread.value?.title ?? id);
+  useEffect(() => {
+    if (inspected !== null) setPane("details");
+  }, [inspected]);
+  useEffect(() => {
+    if (message !== null) setPane("path");
+  }, [message]);
   useEffect(() => {
     void model.open(leaf).then((undisturbed) => {
       if (undisturbed) void model.visit(targetOf(place.value.query));
@@ -91,13 +100,19 @@ export function ThreadPage({ id }: { id: string }) {
             <Transcript />
             {can("write") && <Composer />}
           </div>
-          <aside class="details-pane" aria-label="Inspector">
+          <aside class="details-pane" aria-label="Inspector" tabIndex={-1}>
             <Inspector />
           </aside>
         </div>
       </section>
     </Model.Provider>
   );
+}
+
+/** What the inspector shows for its own sake. A link to an event leads to its run, too. */
+function inspectedBy(query: URLSearchParams): string | null {
+  const name = ["request", "event", "run"].find((each) => query.has(each));
+  return name === undefined ? null : `${name} ${query.get(name)}`;
 }
 
 function targetOf(query: URLSearchParams): Target {
