@@ -14,6 +14,7 @@ import { useLive } from "../ui/live";
 import { Code } from "../ui/long";
 import { cancel, redrive } from "./actions";
 import { readAttempts } from "./attempts";
+import { Budgets } from "./budgets";
 import { Events } from "./events";
 import { select, useModel } from "./page";
 import { runOf } from "./waterfall";
@@ -93,7 +94,6 @@ function RunInspector({ id }: { id: string }) {
 function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; requests: HitlRequest[] }) {
   const model = useModel();
   const trace = traceLink(run.trace_context);
-  const budget = budgetOf(run, requests);
   const history = historyOf(run, attempts);
   return (
     <>
@@ -142,14 +142,7 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
         ) : (
           <Field name="Usage"><span class="dim">no model requests</span></Field>
         )}
-        {budget && (
-          <Field name="Budget">
-            <span class="budget">
-              {budget.used.toLocaleString("en")} of {budget.limit.toLocaleString("en")} {budget.name}
-              <meter min={0} max={budget.limit} high={budget.limit * 0.8} value={budget.used} aria-label="Used part of the budget" />
-            </span>
-          </Field>
-        )}
+        <Budgets run={run} requests={requests} />
         {trace && (
           <Field name="Trace">
             {trace.url ? (
@@ -205,20 +198,6 @@ function placeInLane(run: Run, live: Run[]): string {
   const lane = live.filter((each) => each.thread_id === run.thread_id && each.lane === run.lane && each.kind === "prompt");
   const before = lane.filter((each) => each.accepted_at < run.accepted_at).length;
   return lane.length > 1 && lane.some((each) => each.run_id === run.run_id) ? `${before + 1} of ${lane.length}` : "";
-}
-
-interface Budget {
-  name: string;
-  limit: number;
-  used: number;
-}
-
-/** The budget that a run has reached. Agents know their budgets; the API knows of one when it fails the run, or asks to raise it. */
-function budgetOf(run: Run, requests: HitlRequest[]): Budget | null {
-  const asked = requests.map((each) => each.payload.budget).find((each) => typeof each === "object" && each !== null && !Array.isArray(each));
-  const details = run.error?.details;
-  const { name, limit, used } = (asked ?? (details?.budget ? { ...details, name: details.budget } : {})) as Partial<Budget>;
-  return typeof name === "string" && typeof limit === "number" && typeof used === "number" ? { name, limit, used } : null;
 }
 
 function Attempts({ attempts }: { attempts: Attempt[] }) {
