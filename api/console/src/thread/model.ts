@@ -111,7 +111,7 @@ export class ThreadModel extends ThreadRuns {
 
   /** Change the place so that it names a path. */
   to(leaf: string | null, replace = false): void {
-    setQuery({ [this.parameter]: leaf, message: null, run: null, request: null }, replace);
+    setQuery({ [this.parameter]: leaf, message: null, run: null, request: null, event: null }, replace);
   }
 
   /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. Returns whether nobody chose another path meanwhile. */

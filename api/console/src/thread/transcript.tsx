@@ -50,7 +50,9 @@ export function Transcript() {
   const ended = model.forks.value.filter((fork) => fork.seq >= (last?.seq ?? 0));
   const live = [...writing.messages.values()].filter((each) => onPath.has(each.run_id));
   const tools = [...writing.tools.values()].filter((each) => onPath.has(each.run_id));
-  const waiting = model.live.value.filter((run) => run.kind === "prompt" && (run.status === "queued" || !onPath.has(run.run_id)));
+  // which runs have no messages on the path is known when the path was read
+  const unanswered = model.loading.value ? [] : model.unanswered.value;
+  const waiting = model.loading.value ? [] : model.live.value.filter((run) => run.kind === "prompt" && (run.status === "queued" || !onPath.has(run.run_id)));
   return (
     <div class="transcript" ref={box} onScroll={scroll} tabIndex={0} aria-label="Transcript" role="log" aria-live="off">
       {model.older.value !== null && (
@@ -85,15 +87,15 @@ export function Transcript() {
       ))}
       {model.gaps.value > 0 && <p class="mark gap">Events were lost here. The messages were read again.</p>}
       <Requests />
-      {model.unanswered.value.length > MOST_UNANSWERED && (
+      {unanswered.length > MOST_UNANSWERED && (
         <p class="mark">
-          {count(model.unanswered.value.length - MOST_UNANSWERED, "earlier prompt")} ended without an answer.
+          {count(unanswered.length - MOST_UNANSWERED, "earlier prompt")} ended without an answer.
           <a class="link" href={href(["runs"], { thread: model.id })}>
             all runs
           </a>
         </p>
       )}
-      {model.unanswered.value.slice(0, MOST_UNANSWERED).reverse().map((run) => (
+      {unanswered.slice(0, MOST_UNANSWERED).reverse().map((run) => (
         <RunBeside key={run.run_id} run={run} />
       ))}
       {waiting.map((run) => (
@@ -110,7 +112,7 @@ export function Transcript() {
       {ended.map((fork) => (
         <Continuations key={fork.seq} fork={fork} />
       ))}
-      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && model.unanswered.value.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
+      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && unanswered.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
     </div>
   );
 }
