@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.conftest import SOURCES, Site
+from tests.support.fleet import until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("workers")]
 
@@ -78,6 +80,87 @@ async def test_the_tree_is_walked_with_arrows(site: Site) -> None:
     await expect(page.get_by_role("dialog")).to_contain_text("Fork here")
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_what_the_tree_opens_has_the_focus(site: Site) -> None:
+    """Also on a small screen, where the tree gives way to the transcript."""
+    await site.say("t", "say one", "r1")
+    await site.client.fork("t", "fork", title="A fork")
+    for width in (1440, 380):
+        page = await site.person("threads/t", viewport={"width": width, "height": 780})
+        tree = page.get_by_role("tree", name="Branches and forks")
+        for key, title in (("End", "A fork"), ("Home", "t")):
+            if width == 380:
+                await page.get_by_role("tab", name="Tree").click()
+            await expect(page.get_by_role("treeitem")).to_have_count(2)
+            await tree.focus()
+            await page.keyboard.press(key)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("heading", level=1)).to_have_text(title)
+            await expect(page.get_by_label("Transcript")).to_be_focused()
+
+
+async def test_the_cursor_of_the_tree_stays_while_its_branch_grows(site: Site) -> None:
+    await site.say("t", "say one", "r1")
+    await site.client.fork("t", "fork", title="A fork")
+    page = await site.person("threads/t")
+    tree = page.get_by_role("tree", name="Branches and forks")
+    fork = page.get_by_role("treeitem").filter(has_text="A fork")
+    await expect(fork).to_contain_text("2")
+    await tree.focus()
+    await page.keyboard.press("End")
+    await expect(fork).to_have_class(re.compile("cursor"))
+    await site.say("fork", "say two", "r2")
+    await expect(fork).to_contain_text("4", timeout=60_000)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("A fork")
+
+
+async def test_the_title_of_the_tab_says_the_page(site: Site) -> None:
+    await site.say("t", "say one", "r1")
+    await site.client.fork("t", "fork", title="A fork")
+    page = await site.person("threads/fork")
+    await expect(page).to_have_title("A fork · runyard")
+    pages = page.get_by_role("navigation", name="Pages")
+    await pages.get_by_role("link", name="Inbox").click()
+    await expect(page).to_have_title("Inbox · runyard")
+    await site.client.enqueue("t", "approve refund 1", "ask")
+    await expect(page).to_have_title("Inbox (1) · runyard")
+    for name in ("Threads", "Runs", "Playground", "Operate"):
+        await pages.get_by_role("link", name=name).click()
+        await expect(page).to_have_title(re.compile(f"{name}.* · runyard"))
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page).to_have_title("Log in · runyard")
+
+
+async def test_a_link_opens_its_part_of_a_small_page(site: Site) -> None:
+    """The part that somebody chooses stays when data arrives."""
+    await site.say("t", "say one", "r1")
+    await site.client.enqueue("t", "approve refund 1", "ask")
+    await until(lambda: asks(site))
+    [request] = (await site.client.requests()).items
+    event = (await site.client.run("t", "r1")).event_id
+    message = (await site.client.messages("t")).items[0].id
+    inspector, transcript = "Inspector", "Transcript"
+    for width in (1080, 380):
+        page = await site.person("threads", viewport={"width": width, "height": 780})
+        for query, part in (
+            ("run=r1", inspector),
+            (f"request={request.request_id}", inspector),
+            (f"event={event}", inspector),
+            (f"message={message}", transcript),
+        ):
+            await site.open(page, f"threads/t?{query}")
+            await expect(page.get_by_role("tab", name=part, selected=True)).to_be_visible()
+            await expect(page.get_by_label(part, exact=True)).to_be_visible()
+        await page.get_by_role("tab", name="Tree").click()
+        await site.client.enqueue("t", "say more", f"more{width}", queue="idle", parallel=True)
+        await expect(page.get_by_label("Transcript").get_by_text("say more")).to_have_count(1 if width == 1080 else 2)
+        await expect(page.get_by_role("tab", name="Tree", selected=True)).to_be_visible()
+
+
+async def asks(site: Site) -> bool:
+    return len((await site.client.requests()).items) == 1
 
 
 async def test_nothing_is_wider_than_a_small_screen(site: Site) -> None:

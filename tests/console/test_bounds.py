@@ -12,6 +12,7 @@ from playwright.async_api import Error, Page, Route, expect
 
 from runyard import Prompt
 from tests.console.conftest import Site
+from tests.support.fleet import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -99,3 +100,36 @@ async def test_tags_that_have_no_place_are_counted(site: Site) -> None:
     await expect(page.get_by_role("list", name="Threads")).to_contain_text("k3:v+2")
     await site.open(page, "threads/t")
     await expect(page.get_by_role("treeitem")).to_contain_text("k1:v+4")
+
+
+@pytest.mark.usefixtures("workers")
+async def test_the_requests_of_a_run_are_read_page_by_page(site: Site) -> None:
+    """The API is asked for 50. The transcript shows these, and the inspector those that somebody asks for."""
+    await site.client.enqueue("t", "approve refund 1", "r")
+
+    async def asks() -> bool:
+        return (await site.client.run("t", "r")).waiting_for == "answer"
+
+    await until(asks)
+    page = await site.person("threads")
+
+    async def answer(route: Route) -> None:
+        """Many copies of the request, in pages."""
+        query = dict(parse_qsl(urlsplit(route.request.url).query))
+        [request] = (await (await route.fetch(url=route.request.url.partition("&cursor")[0])).json())["items"]
+        first = int(query.get("cursor", 0))
+        ids = range(first, min(first + 50, 120))
+        next_one = str(first + 50) if first + 50 < 120 else None
+        await route.fulfill(json={"items": [{**request, "request_id": f"q{n}"} for n in ids], "next": next_one})
+
+    await page.route("**/v1/requests?*thread_id=t*", answer)
+    await site.open(page, "threads/t?run=r")
+    inspector = page.get_by_label("Inspector")
+    more = inspector.get_by_role("button", name="More requests")
+    for shown in (50, 100, 120):
+        await expect(inspector.get_by_text("waits for an approval")).to_have_count(shown)
+        if shown < 120:
+            await more.click()
+    await expect(more).to_have_count(0)
+    await expect(page.get_by_role("region", name="Request")).to_have_count(50)
+    await says(page, "Only the first 50 requests are shown.")

@@ -12,6 +12,7 @@ from runyard.domain.messages import DocumentPart, Part, TextPart
 from runyard.domain.requests import HitlRequest
 from runyard.domain.size_limits import JsonObject
 from tests.console.conftest import Site
+from tests.support.fleet import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -121,6 +122,51 @@ async def test_a_late_answer_leaves_the_next_form_alone(site: Site) -> None:
     await expect(page.get_by_text("Answered")).to_be_visible()
     await expect(page.get_by_role("button", name="Who in t1?")).to_have_count(0)
     await expect(page.get_by_label("Answer", exact=True)).to_have_value("Bob")
+
+
+async def test_what_was_typed_stays_after_the_answer_of_somebody_else(site: Site) -> None:
+    """In the inbox. Nothing is said if nothing was typed."""
+    page = await asked(site, "question", {"question": "Who?"})
+    idle = await site.person("inbox")
+    await page.get_by_label("Answer", exact=True).fill("Ann")
+    await expect(idle.get_by_label("Answer", exact=True)).to_be_visible()
+    await site.client.respond("t", "Bob", answered_by="bert")
+    for each in (page, idle):
+        await expect(each.get_by_text("Answered by bert, ")).to_be_visible()
+    await expect(page.get_by_text("answered by bert while you typed")).to_be_visible()
+    await expect(page.get_by_label("What you typed")).to_have_text("Ann")
+    await expect(idle.get_by_label("What you typed")).to_have_count(0)
+    await page.get_by_role("button", name="Discard what you typed").click()
+    await expect(page.get_by_label("What you typed")).to_have_count(0)
+    await expect(page.get_by_label("Answer", exact=True)).to_have_text("Bob")
+
+
+@pytest.mark.usefixtures("workers")
+async def test_a_failing_refresh_leaves_the_form_of_a_thread(site: Site) -> None:
+    """In the transcript and in the inspector. Each says who answered, as soon as the page can read it."""
+    await site.client.enqueue("t", "approve refund 1", "q")
+    await until(lambda: waiting(site))
+    [request] = (await site.client.requests()).items
+    page = await site.person(f"threads/t?request={request.request_id}")
+    places = [page.get_by_role("region", name="Request"), page.get_by_label("Inspector")]
+    for place in places:
+        await place.get_by_role("button", name="Deny…").click()
+        await place.get_by_label("Reason").fill("too much")
+    pattern = f"**/v1/requests/{request.request_id}"
+    await page.route(pattern, lambda route: route.abort())
+    await site.client.respond("t", True, answered_by="bert")
+    await expect(places[1].get_by_role("alert")).to_be_visible()
+    for place in places:
+        await expect(place.get_by_label("Reason")).to_have_value("too much")
+    await page.unroute(pattern)
+    await places[1].get_by_role("button", name="Deny").click()
+    for place in places:
+        await expect(place.get_by_text("answered by bert while you typed")).to_be_visible()
+        await expect(place.get_by_label("What you typed")).to_have_text("too much")
+
+
+async def waiting(site: Site) -> bool:
+    return len((await site.client.requests()).items) == 1
 
 
 @pytest.mark.usefixtures("workers")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, Route, expect
 
 from tests.console.conftest import Site
+from tests.support.fleet import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,14 +20,11 @@ async def test_what_is_in_sight_stays_current(site: Site) -> None:
     for n in range(25):
         await site.client.enqueue("t", f"say old {n}", f"r{n}", queue="idle")
     page = await site.person(viewport={"width": 1400, "height": 500})
-    await page.route("**/v1/runs?limit=100&**", lambda route: route.continue_(url=route.request.url.replace("=100", "=10")))
+    await small(page)
     await site.open(page, "runs")
     oldest = page.get_by_role("listitem").filter(has=page.get_by_label("Select run r0", exact=True))
-    box = page.get_by_role("list", name="Runs")
     await page.get_by_label("Select run r24", exact=True).wait_for()
-    while await oldest.count() == 0:
-        await box.evaluate("(box) => { box.scrollTop += 300; }")
-        await page.wait_for_timeout(100)
+    await scroll_to(page, "r0")
     await page.get_by_label("Select run r0", exact=True).check()
     top = await oldest.evaluate(TOP)
     await site.client.cancel("t", "r0")
@@ -37,3 +37,57 @@ async def test_what_is_in_sight_stays_current(site: Site) -> None:
     await page.get_by_role("button", name="Cancel", exact=True).click()
     await expect(page.get_by_role("dialog")).to_contain_text("Cancel 1 run?")
     await expect(page.get_by_role("dialog").get_by_role("listitem")).to_contain_text("say old 1")
+
+
+REFUSAL = {"type": "about:blank", "code": "invalid_cursor", "title": "Bad Request", "status": 400, "detail": "an old cursor"}
+
+
+async def small(page: Page) -> None:
+    """Let each page of the runs have 10."""
+    await page.route(
+        re.compile("/v1/runs[?]limit=100"), lambda route: route.continue_(url=route.request.url.replace("=100", "=10"))
+    )
+
+
+async def scroll_to(page: Page, name: str) -> None:
+    """Scroll the list of runs until it shows the run, and let it read what that takes."""
+    box = page.get_by_role("list", name="Runs")
+    row = page.get_by_label(f"Select run {name}", exact=True)
+
+    async def shown() -> bool:
+        await box.evaluate("(box) => { box.scrollTop += 300; }")
+        return await row.count() > 0
+
+    await until(shown)
+
+
+async def test_a_list_whose_cursor_is_refused_begins_again(site: Site) -> None:
+    """Without a word: as somebody scrolls, and as it reads again what is in sight. Refused again and again, it says so."""
+    for n in range(25):
+        await site.client.enqueue("t", f"say {n}", f"r{n}", queue="idle")
+    page = await site.person(viewport={"width": 1400, "height": 500})
+    await small(page)
+    refused: list[str] = []
+    most = 1
+
+    async def refuse(route: Route) -> None:
+        if len(refused) >= most:
+            await route.fallback()
+        else:
+            refused.append(route.request.url)
+            await route.fulfill(status=400, json=REFUSAL, content_type="application/problem+json")
+
+    await page.route("**/v1/runs?*cursor=*", refuse)
+    await site.open(page, "runs")
+    await scroll_to(page, "r0")
+    assert len(refused) == 1
+    most = 2
+    await page.get_by_label("Select run r24", exact=True).wait_for()
+    await scroll_to(page, "r0")
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await expect(page.locator(".note.bad")).to_have_count(0)
+    most = 10**6
+    await page.reload()
+    await page.get_by_label("Select run r24", exact=True).wait_for()
+    await expect(page.locator(".note.bad").first).to_contain_text("an old cursor")
+    assert len(refused) < 20

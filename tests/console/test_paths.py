@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Error, Page, Route, expect
 
 from runyard import App, Client, Message, RunContext
 from tests.console.conftest import Site, prompt, working
@@ -75,19 +77,76 @@ async def test_a_slow_link_does_not_replace_a_branch_chosen_meanwhile(site: Site
     async def hold(route: Route) -> None:
         asked.set()
         await chosen.wait()
-        await route.continue_()
+        with suppress(Error):  # the page does not wait for it any more
+            await route.continue_()
 
     await page.route(f"**/v1/threads/t/messages/{red[2].id}", hold)
     await site.open(page, f"threads/t?message={red[2].id}")
     await asked.wait()
     await expect(page.get_by_role("article").last).to_contain_text("blue 79.")
-    await page.get_by_role("tree").get_by_text("branch-red").click()
+    async with page.expect_event("requestfailed", lambda request: request.url.endswith(red[2].id)):
+        await page.get_by_role("tree").get_by_text("branch-red").click()
     await expect(page.get_by_role("article").last).to_contain_text("red 79.")
     await page.get_by_role("tree").get_by_text("branch-blue").click()
-    async with page.expect_response(f"**/messages/{red[2].id}"):
-        chosen.set()
+    chosen.set()
     await expect(page.get_by_role("article").last).to_contain_text("blue 79.")
     assert leaf_of(page) is None
+
+
+async def test_another_choice_ends_the_search_for_the_end_of_a_path(site: Site) -> None:
+    """Nothing is read for it any more. A failed search says that it failed, and begins again when somebody asks for it."""
+    first = await site.client.store_message("t", "the first")
+    red = await branch(site.client, "red", 150, first.id)
+    await branch(site.client, "blue", 80, first.id)
+    page = await site.person(f"threads/t?leaf={red[2].id}")
+    articles = page.get_by_role("article")
+    await expect(articles.last).to_contain_text("red 2.")
+    pattern = f"**/v1/threads/t/messages/{red[2].id}"
+    await page.route(pattern, lambda route: route.abort())
+    await page.get_by_role("button", name="Show its end").click()
+    lost = page.get_by_label("Transcript").get_by_role("alert")
+    await expect(lost).to_contain_text("The end of the path could not be read")
+    await expect(page.get_by_text("far from here")).to_have_count(0)
+    await page.unroute(pattern)
+    asked, chosen = asyncio.Event(), asyncio.Event()
+    read: list[str] = []
+
+    async def hold(route: Route) -> None:
+        read.append(route.request.url)
+        asked.set()
+        await chosen.wait()
+        with suppress(Error):  # the page does not wait for it any more
+            await route.continue_()
+
+    later = f"**/v1/threads/t/messages?*leaf_id={red[-1].id}*"
+    await page.route(later, hold)
+    await page.get_by_role("button", name="Try again").click()
+    await asked.wait()
+    await expect(lost).to_have_count(0)
+    async with page.expect_event("requestfailed", lambda request: red[-1].id in request.url):
+        await page.get_by_role("tree").get_by_text("branch-blue").click()
+    chosen.set()
+    await expect(articles.last).to_contain_text("blue 79.")
+    assert len(read) == 1
+    await page.unroute(later)
+    await site.open(page, f"threads/t?leaf={red[2].id}")
+    await page.get_by_role("button", name="Show its end").click()
+    await ends_with(page, "red 149.")
+
+
+async def test_a_link_that_could_not_be_followed_is_followed_when_somebody_asks(site: Site) -> None:
+    first = await site.client.store_message("t", "the first")
+    red = await branch(site.client, "red", 80, first.id)
+    await branch(site.client, "blue", 3, first.id)
+    page = await site.person("threads")
+    pattern = f"**/v1/threads/t/messages/{red[2].id}"
+    await page.route(pattern, lambda route: route.abort())
+    await site.open(page, f"threads/t?message={red[2].id}")
+    transcript = page.get_by_label("Transcript")
+    await expect(transcript.get_by_role("alert")).to_contain_text("What the link names could not be read")
+    await page.unroute(pattern)
+    await transcript.get_by_role("button", name="Try again").click()
+    await expect(page.locator(f"#m-{red[2].id}.selected")).to_be_in_viewport()
 
 
 async def test_keys_act_on_the_selected_message_also_if_it_is_not_shown(site: Site) -> None:
@@ -169,10 +228,12 @@ async def test_a_failed_reading_is_repeated(site: Site) -> None:
         await site.client.enqueue("t", "hello", "r", agent="speaker")
         others = [await site.client.enqueue("t", "other", f"other{n}", queue="idle", parallel=True) for n in range(2)]
         await site.running("t", "r", messages=1)
-        page = await site.person("threads/t")
+        page = await site.person("threads")
+        read: list[str] = []
+        page.on("requestfinished", lambda request: read.append(request.url) if "/messages?" in request.url else None)
+        await site.open(page, "threads/t")
         await expect(page.get_by_label("user message")).to_contain_text("hello")
-        await expect(page.get_by_title("live")).to_be_visible()
-        await page.wait_for_timeout(500)
+        await until(lambda: twice(read))
         await page.route(pattern, answer)
         await others[0].cancel()
         await held.wait()
@@ -185,6 +246,11 @@ async def test_a_failed_reading_is_repeated(site: Site) -> None:
         async with page.expect_request(lambda request: "/messages?" in request.url, timeout=10_000):
             assert await spoken.count() == 1
         await site.client.handle("t", "r").cancel()
+
+
+async def twice(read: list[str]) -> bool:
+    """Whether a page was read as it opened, and again as its stream opened."""
+    return len(read) >= 2
 
 
 async def test_the_head_of_very_many_branches_is_in_the_tree(site: Site) -> None:
@@ -214,7 +280,7 @@ async def test_the_head_of_very_many_branches_is_in_the_tree(site: Site) -> None
     began = time.monotonic()
     for n in range(4):
         await site.client.enqueue("t", f"say {n}", f"r{n}", queue="idle")
-        await page.wait_for_timeout(250)
+        await expect(page.get_by_label("Transcript").get_by_text(f"say {n}")).to_be_visible()
     assert len(asked) <= 2 * (1 + time.monotonic() - began)  # two pages each
     await expect(page.locator(".tree-row.current")).to_be_visible()
 
@@ -239,3 +305,58 @@ async def test_runs_beyond_the_newest_are_read_when_somebody_looks(site: Site) -
     await expect(transcript.locator(".run-beside").filter(has_text="say waiting")).to_contain_text("queued")
     await site.client.handle("t", "waiting").cancel()
     await expect(transcript.locator(".run-beside").filter(has_text="say waiting")).to_contain_text("cancelled", timeout=15_000)
+
+
+async def newest_without(page: Page, thread: str) -> None:
+    """Answer the newest runs of a thread as if they were others than those that it has."""
+
+    async def answer(route: Route) -> None:
+        if re.search("(status|before)=", route.request.url):
+            await route.fallback()
+        else:
+            await route.fulfill(json={"items": [], "next": "more"})
+
+    await page.route(f"**/v1/threads/{thread}/runs?**", answer)
+
+
+async def test_runs_in_sight_are_read_in_pages(site: Site) -> None:
+    """Those that no page has, as the runs of an ancestor, are read a few at a time. Attempts are read once."""
+    await site.say("t", "say before | fail transient | say after", "r0", max_attempts=2)
+    for n in range(1, 12):
+        await site.say("t", f"say {n}", f"r{n}")
+    fork = await site.client.fork("t", "fork")
+    page = await site.person("threads")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path.removeprefix("/v1/threads/")))
+    single = re.compile("/v1/threads/fork/runs/r[0-9]+$")
+    for thread in ("t", fork.thread_id):
+        await newest_without(page, thread)
+    await site.open(page, "threads/t")
+    heads = page.get_by_label("Transcript").locator(".run-head")
+    await expect(heads.first).to_contain_text("attempt 2")
+    await expect(page.get_by_text(re.compile("Retried after"))).to_be_visible()
+    inspected = "t/runs/r11"
+    assert {path for path in asked if re.fullmatch("t/runs/r[0-9]+", path)} == {inspected}
+    full, released = asyncio.Event(), asyncio.Event()
+    waiting: set[str] = set()
+
+    async def hold(route: Route) -> None:
+        waiting.add(route.request.url)
+        if len(waiting) == 5:
+            full.set()
+        await released.wait()
+        await route.continue_()
+
+    await page.route(single, hold)
+    await site.open(page, "threads/fork")
+    await full.wait()
+    for n in range(3):  # each is shown after another reading
+        await site.client.enqueue("fork", f"say later {n}", f"later{n}", queue="idle")
+        await expect(page.get_by_label("Transcript").get_by_text(f"say later {n}")).to_be_visible()
+    assert len(waiting) == 5
+    released.set()
+    await expect(heads.first).to_contain_text("attempt 2")
+    await expect(page.get_by_text(re.compile("Retried after"))).to_be_visible()
+    await site.client.enqueue("fork", "say last", "last", queue="idle")
+    await expect(page.get_by_label("Transcript").get_by_text("say last")).to_be_visible()
+    assert asked.count("fork/runs/r0/attempts") == 1

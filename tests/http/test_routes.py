@@ -557,6 +557,7 @@ class TestDeployment:
         [agent] = (await get(http, "/v1/agents"))["items"]
         assert (agent["name"], agent["queues"], agent["workers"]) == ("scripted", ["default"], 1)
         assert await get(http, "/v1/agents/scripted") == agent
+        assert agent["budgets"] == []
         assert (await get(http, "/v1/agents/none", 404))["code"] == "agent_not_found"
         [shown] = (await get(http, "/v1/workers"))["items"]
         assert shown["worker_id"] == worker.worker_id

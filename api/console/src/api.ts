@@ -22,6 +22,17 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether the API refused a cursor: another version or order made it. */
+export function refusesCursor(error: unknown): boolean {
+  return error instanceof ApiError && error.code === "invalid_cursor";
+}
+
+/** Null in place of what the API says it does not have. Another error is raised. */
+export function ifRefused(error: unknown): null {
+  if (error instanceof ApiError && [400, 404, 410, 422].includes(error.status)) return null;
+  throw error;
+}
+
 let refused: () => void = () => undefined;
 
 /** Call `then` whenever the API does not accept the key. */
@@ -161,6 +172,7 @@ export function segment(text: string): string {
 export const at = {
   thread: (thread: string, ...rest: string[]): string => ["v1/threads", ...[thread, ...rest].map((each) => segment(each))].join("/"),
   run: (thread: string, run: string, ...rest: string[]): string => at.thread(thread, "runs", run, ...rest),
+  agent: (agent: string): string => `v1/agents/${segment(agent)}`,
   request: (request: string, ...rest: string[]): string => ["v1/requests", segment(request), ...rest].join("/"),
   queue: (queue: string, verb: string): string => `v1/queues/${segment(queue)}/${verb}`,
   worker: (worker: string, verb: string): string => `v1/workers/${segment(worker)}/${verb}`,

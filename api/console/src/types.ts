@@ -236,6 +236,14 @@ export interface Agent {
   queues: string[];
   workers: number;
   versions: string[];
+  /** Limits of `tokens`, `cost`, `steps` and `seconds`, by name. */
+  budgets: AgentBudget[];
+}
+
+export interface AgentBudget {
+  per: "run" | "thread";
+  on_exceeded: "fail" | "ask";
+  limits: Record<string, number>;
 }
 
 export interface Worker {

@@ -198,6 +198,14 @@ class AttemptPage(BaseModel):
     next: str | None = None
 
 
+class AgentBudget(BaseModel):
+    """A budget of an agent: limits on the usage of a run or of its thread."""
+
+    per: Literal["run", "thread"]
+    on_exceeded: Literal["fail", "ask"]
+    limits: dict[str, float] = Field(description="Limits of `tokens`, `cost` (US dollars), `steps` and `seconds`, by name.")
+
+
 class Agent(BaseModel):
     """An agent that live workers serve."""
 
@@ -205,6 +213,7 @@ class Agent(BaseModel):
     queues: list[str]
     workers: int = Field(description="Number of live workers that serve the agent and are not draining.")
     versions: list[str]
+    budgets: list[AgentBudget] = Field(description="Budgets in the definition of the agent, on the worker that started last.")
 
 
 class Agents(BaseModel):

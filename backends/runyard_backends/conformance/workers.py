@@ -25,9 +25,11 @@ ZERO = timedelta(0)
 
 class TestWorkers:
     async def test_register_beat_leave(self, world: World) -> None:
-        info = WorkerInfo(worker_id="w", queues=["a", "b"], agents={"x": "a"}, app_version="1", slots=4, address="h:1")
-        await world.workers.register(info)
+        budgets = {"x": [{"per": "run", "on_exceeded": "fail", "limits": {"tokens": 10}}]}
+        of_app: dict[str, Any] = {"agents": {"x": "a"}, "budgets": budgets, "app_version": "1"}
+        await world.workers.register(WorkerInfo(worker_id="w", queues=["a", "b"], slots=4, address="h:1", **of_app))
         (worker,) = await world.workers.workers()
+        assert worker.budgets == budgets
         assert (worker.worker_id, list(worker.queues), dict(worker.agents), worker.slots) == ("w", ["a", "b"], {"x": "a"}, 4)
         assert worker.heartbeat_at is not None and worker.dead_at is None and not worker.draining
         assert worker.address == "h:1" and worker.silent_for is not None and 0 <= worker.silent_for < 60

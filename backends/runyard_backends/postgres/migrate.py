@@ -34,7 +34,7 @@ from .rights import revoke_public_rights
 
 CODE_VERSION: Final = 1
 """The version of this code. A contraction names the lowest code version that runs after it."""
-OLDEST_SCHEMA: Final = 27
+OLDEST_SCHEMA: Final = 28
 """The first schema version with all tables and columns that this code uses. A later schema version raises this number only if
 this code uses a table or a column of that version."""
 

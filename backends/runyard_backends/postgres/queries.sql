@@ -480,6 +480,10 @@ SELECT runyard.complete_external($1, $2, $3)
 -- Register a worker and its agents.
 SELECT runyard.register_v2($1, $2, $3::jsonb, $4, $5, $6, $7, $8, $9)
 
+-- name: announce_budgets
+-- Record the budgets of the agents of a worker.
+UPDATE runyard.workers SET budgets = $2::jsonb WHERE worker_id = $1
+
 -- name: beat
 -- Record a worker's heartbeat. Return `draining` (true if the worker drains), the paused queues, and the oldest code that can
 -- run on the schema.

@@ -515,6 +515,7 @@ CREATE TABLE runyard.workers (
     redis_lost_at timestamptz,
     redis_error text,
     default_agent text,
+    budgets jsonb,
     CONSTRAINT workers_pkey PRIMARY KEY (worker_id)
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='1000');

@@ -53,6 +53,8 @@ class PostgresWorkerStore:
             worker.address,
             list(worker.asking),
         )
+        if worker.budgets:
+            await self.db.row("announce_budgets", worker.worker_id, codec.to_json(dict(worker.budgets)))
 
     async def beat(self, worker_id: str) -> HeartbeatReply:
         """Record a heartbeat. Return the state to which the worker must react. Raises WorkerDeadError."""
@@ -85,6 +87,7 @@ class PostgresWorkerStore:
                 queues=row["queues"],
                 agents=codec.from_json(row["agents"]),
                 default_agent=row["default_agent"],
+                budgets=codec.from_json(row["budgets"]) if row["budgets"] is not None else {},
                 app_version=row["app_version"],
                 on_version_mismatch=row["on_version_mismatch"],
                 slots=row["slots"],

@@ -336,11 +336,11 @@ class Agent:
     @property
     def asks_humans(self) -> bool:
         """Whether any part of the agent can ask a human: a tool, a toolset, the middleware, a channel, a budget."""
-        from .budgets import Budget
+        from .budgets import as_budgets
         from .durable_tools import asks_humans
 
-        budgets = [self.budget] if isinstance(self.budget, Budget) else self.budget or []
-        return bool(self._channels) or any(budget.on_exceeded == "ask" for budget in budgets) or asks_humans(self.engine)
+        asking = any(budget.on_exceeded == "ask" for budget in as_budgets(self.budget))
+        return bool(self._channels) or asking or asks_humans(self.engine)
 
     @property
     def _bound(self) -> Iterator[CheckpointedChannel]:

@@ -53,11 +53,30 @@ class Budget:
                 field="budget",
             )
 
+    def describe(self) -> JsonObject:
+        """Return the budget as JSON: ``per``, ``on_exceeded``, and ``limits``, a map from names to numbers."""
+        return {"per": self.per, "on_exceeded": self.on_exceeded, "limits": dict(self.limits())}
+
     def limits(self) -> Iterator[tuple[str, float]]:
         """Yield the name and the value of each limit that is set."""
         for name in ("tokens", "cost", "steps", "seconds"):
             if (limit := getattr(self, name)) is not None:
                 yield name, limit
+
+
+def as_budgets(given: Budget | Sequence[Budget] | None) -> tuple[Budget, ...]:
+    """Return the budgets that an agent was given, as a tuple."""
+    return () if given is None else (given,) if isinstance(given, Budget) else tuple(given)
+
+
+def budgets_of(function: object) -> list[JsonObject]:
+    """Return the budgets that the definition of an agent shows, as JSON: those of ``serve`` and of :class:`~runyard.Agent`.
+
+    A function that gives its budgets to :func:`.engine.drive` does not show them.
+    """
+    given: object = getattr(function, "budget", None)
+    shown = given if isinstance(given, Sequence) else (given,)
+    return [budget.describe() for budget in shown if isinstance(budget, Budget)]
 
 
 def amounts(used: Usage) -> dict[str, float]:

@@ -40,7 +40,7 @@ from ..execution.context import RunContext
 from ..execution.usage import less
 from . import message_codec
 from .attempt_spans import spans_of
-from .budgets import Budget, BudgetGuard
+from .budgets import Budget, BudgetGuard, as_budgets
 from .durable_tools import Humans, Recorded, Result, asks_humans, results_in
 from .model_errors import judged
 from .models import model_of
@@ -110,9 +110,8 @@ async def drive(
     Raises BudgetExceededError, and the agent's errors. If another attempt would raise the same error, ``retryable`` of the
     error is False.
     """
-    budgets = () if budget is None else (budget,) if isinstance(budget, Budget) else tuple(budget)
     with judged():
-        await _Drive(ctx, agent, deps, BudgetGuard(ctx, budgets)).run(usage_limits)
+        await _Drive(ctx, agent, deps, BudgetGuard(ctx, as_budgets(budget))).run(usage_limits)
 
 
 @dataclass(frozen=True, slots=True)

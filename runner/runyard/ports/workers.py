@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from ..domain.agent_names import is_agent, namespace_of
 from ..domain.runs import Run, VersionPolicy
-from ..domain.size_limits import bounded_trace
+from ..domain.size_limits import JsonObject, bounded_trace
 from ..domain.waits import WaitsFor
 from .scheduling import Job
 
@@ -88,7 +88,8 @@ class WorkerInfo:
 
     ``agents``: a map from agent name to queue. ``default_agent``: the agent for runs that name no agent, in the app's
     namespace, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these
-    names when it registers. In a list of workers, ``asking`` can be empty. ``on_version_mismatch``: the setting of the
+    names when it registers. In a list of workers, ``asking`` can be empty. ``budgets``: the budgets of each agent whose
+    definition shows budgets, as :meth:`runyard.Budget.describe` returns them. ``on_version_mismatch``: the setting of the
     worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
     since the last heartbeat, by the store's clock. ``blocked``: where user code blocks the main loop, or None.
     ``redis_outage``: the outage of Redis, or None. A dead worker has the values of the time when it was declared dead.
@@ -99,6 +100,7 @@ class WorkerInfo:
     agents: Mapping[str, str] = field(default_factory=dict)
     default_agent: str | None = None
     asking: Sequence[str] = ()
+    budgets: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
     app_version: str | None = None
     on_version_mismatch: VersionPolicy = "run"
     slots: int = 0

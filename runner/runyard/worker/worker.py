@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from ..agents.budgets import budgets_of
 from ..app import App, check_app
 from ..domain.webhooks import WebhookPolicy
 from ..errors import BackendUnavailableError, WorkerDeadError
@@ -225,6 +226,7 @@ class Worker:
             asking=[spec.name for spec in self.app.agents.values() if spec.hitl],
             app_version=self.app.version,
             on_version_mismatch=self.app.on_version_mismatch,
+            budgets={name: shown for name, spec in self.app.agents.items() if (shown := budgets_of(spec.function))},
             slots=self.slots.size,
             address=self._address,
         )

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent
 
+import runyard
 from runyard import Budget, serve
+from runyard.agents.budgets import budgets_of
 from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError
 from tests.support.model_lab import Lab, Script, call, status
@@ -22,6 +24,15 @@ def spender(rounds: int, **limits: Any) -> tuple[Script, Any]:
     agent: Agent[Any, Any] = Agent(script.model)
     agent.tool_plain(lambda: "spent", name="spend")
     return script, serve(agent, budget=Budget(**limits))
+
+
+def test_the_definition_of_an_agent_shows_its_budgets() -> None:
+    engine: Agent[Any, Any] = Agent("test")
+    budget = Budget(tokens=10, cost=0.5, per="thread", on_exceeded="ask")
+    shown = {"per": "thread", "on_exceeded": "ask", "limits": {"tokens": 10, "cost": 0.5}}
+    assert budgets_of(serve(engine, budget=budget)) == [shown]
+    assert budgets_of(runyard.Agent(engine=engine, budget=[budget, budget])) == [shown, shown]
+    assert [budgets_of(other) for other in (serve(engine), print, object())] == [[], [], []]
 
 
 async def test_a_run_within_its_budget_completes(lab: Lab) -> None:

@@ -5,7 +5,7 @@ import { at, get } from "../api";
 import { brief, moment, now } from "../format";
 import { href, place, setQuery, staying } from "../router";
 import type { HitlRequest } from "../types";
-import { AnswerForm, callOf, Given, question } from "../ui/answer_form";
+import { AnswerForm, callOf, question } from "../ui/answer_form";
 import { Age, Empty, Id, Problem } from "../ui/bits";
 import { note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
@@ -13,6 +13,7 @@ import { useKeys } from "../ui/keys";
 import { useLive } from "../ui/live";
 import { Code, LongText } from "../ui/long";
 import { usePaged } from "../ui/paged";
+import { useTitle } from "../ui/title";
 import { VirtualList } from "../ui/virtual";
 
 const HEIGHT = 84;
@@ -23,6 +24,8 @@ export function Inbox() {
   const list = usePaged<HitlRequest>("v1/requests", {}, idOf, 3000);
   const [answered, setAnswered] = useState<ReadonlySet<string>>(new Set());
   const items = list.items.filter((each) => !answered.has(each.request_id));
+  const waiting = `${items.length}${list.ended ? "" : "+"}`;
+  useTitle(items.length > 0 ? `Inbox (${waiting})` : "Inbox");
   const chosen = place.value.query.get("request");
   const index = items.findIndex((each) => each.request_id === chosen);
   const oldest = items[0]?.request_id;
@@ -50,7 +53,7 @@ export function Inbox() {
     <section class="page split">
       <header class="bar">
         <h1>Inbox</h1>
-        <span class="dim">{items.length === 0 ? "" : `${items.length}${list.ended ? "" : "+"} waiting`}</span>
+        <span class="dim">{items.length === 0 ? "" : `${waiting} waiting`}</span>
       </header>
       {list.error !== null && <Problem error={list.error} />}
       <div class="split-body">
@@ -133,18 +136,7 @@ export function RequestDetail({ request, onDone }: { request: HitlRequest; onDon
           <Code value={call.arguments} label="Arguments" />
         </div>
       )}
-      {request.answered_at !== null && <Given request={request} />}
-      {request.answered_at !== null ? (
-        <div class="answered">
-          <p>
-            Answered by {request.answered_by ?? "somebody"}
-            {request.on_behalf_of && ` for ${request.on_behalf_of}`}, <Age at={request.answered_at} /> ago
-          </p>
-          <Code value={request.answer} label="Answer" />
-        </div>
-      ) : (
-        <AnswerForm request={request} onDone={() => onDone?.()} />
-      )}
+      <AnswerForm request={request} onDone={() => onDone?.()} />
       <p class="request-links">
         <a href={href(["threads", request.thread_id], thread)}>
           <Icon name="threads" size={14} /> {request.thread_id}

@@ -4,8 +4,10 @@ import { useState } from "preact/hooks";
 import { logIn, refusal } from "../session";
 import { Button, Problem } from "../ui/bits";
 import { Mark } from "../ui/icons";
+import { useTitle } from "../ui/title";
 
 export function Login() {
+  useTitle("Log in");
   const [key, setKey] = useState("");
   return (
     <main class="login">

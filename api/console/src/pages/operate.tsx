@@ -12,6 +12,7 @@ import { ask, attempt } from "../ui/dialog";
 import { useLive } from "../ui/live";
 import { Code } from "../ui/long";
 import { usePaged } from "../ui/paged";
+import { useTitle } from "../ui/title";
 
 const PARTS = [
   ["queues", "Queues"],
@@ -30,6 +31,7 @@ export function Operate() {
   const asked = (place.value.path[1] ?? "queues") as PartName;
   const parts = PARTS.filter(([name]) => operator.value || (name !== "limits" && name !== "doctor"));
   const part = parts.some(([name]) => name === asked) ? asked : "queues";
+  useTitle(`Operate ${part}`);
   return (
     <section class="page">
       <header class="bar">

@@ -12,6 +12,7 @@ import { attempt } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useLive } from "../ui/live";
 import { json } from "../ui/long";
+import { useTitle } from "../ui/title";
 import { Composer } from "../thread/composer";
 import { ThreadModel } from "../thread/model";
 import { Model } from "../thread/page";
@@ -19,6 +20,7 @@ import { Transcript } from "../thread/transcript";
 import { diffWords } from "../worddiff";
 
 export function Playground() {
+  useTitle("Playground");
   const query = place.value.query;
   const thread = query.get("thread");
   const other = query.get("other");

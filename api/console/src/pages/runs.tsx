@@ -11,6 +11,7 @@ import { Age, Empty, Id, Problem, SearchEnd, Status } from "../ui/bits";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { usePaged } from "../ui/paged";
+import { useTitle } from "../ui/title";
 import { VirtualList } from "../ui/virtual";
 import { promptOf, runTime } from "../runs";
 import { Bulk, keyOf } from "./bulk";
@@ -27,6 +28,7 @@ const FILTERS = ["status", "agent", "queue", "thread", "error", "text", "age"];
 const TYPING = 250;
 
 export function Runs() {
+  useTitle("Runs");
   const query = place.value.query;
   const filter = (name: string): string | null => query.get(name);
   const within = AGES.find(([name]) => name === filter("age"))?.[2];

@@ -10,12 +10,14 @@ import { Age, Empty, Id, MoreTags, Problem, SearchEnd } from "../ui/bits";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { usePaged } from "../ui/paged";
+import { useTitle } from "../ui/title";
 import { VirtualList } from "../ui/virtual";
 
 const MOST_TAGS = 4;
 const idOf = (thread: Thread): string => thread.thread_id;
 
 export function Threads() {
+  useTitle("Threads");
   const query = place.value.query;
   const agent = query.get("agent");
   const tag = query.get("tag");

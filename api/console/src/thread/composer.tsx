@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { AgentSelect } from "../agents";
 import { at, post } from "../api";
-import { setQuery, staying } from "../router";
+import { staying } from "../router";
 import type { Run } from "../types";
 import { Button } from "../ui/bits";
 import { attempt } from "../ui/dialog";
@@ -33,7 +33,7 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
     setText("");
     if (!stays()) return;
     if (onSent !== undefined) onSent();
-    else if (leaf !== null) setQuery({ leaf: null });
+    else if (leaf !== null) model.to(null, true); // what was selected would lead back to its branch
     model.reloadSoon(0);
   };
   return (

@@ -1,6 +1,6 @@
 /** What is known of the selected run, message or request. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { at, get } from "../api";
 import { clock, count, money, moment, seconds, tokens } from "../format";
 import { href, place } from "../router";
@@ -9,10 +9,12 @@ import { isLive } from "../runs";
 import { can } from "../session";
 import type { Attempt, HitlRequest, Message, Run } from "../types";
 import { Age, Bound, Button, Empty, Field, Fold, Id, Problem, Status, Tabs } from "../ui/bits";
+import { attempt } from "../ui/dialog";
 import { useLive } from "../ui/live";
 import { Code } from "../ui/long";
 import { cancel, redrive } from "./actions";
 import { readAttempts } from "./attempts";
+import { Budgets } from "./budgets";
 import { Events } from "./events";
 import { select, useModel } from "./page";
 import { runOf } from "./waterfall";
@@ -33,7 +35,6 @@ interface Told {
   attempts: Attempt[];
   /** Whether the run has more attempts. */
   more: boolean;
-  requests: HitlRequest[];
 }
 
 function RunInspector({ id }: { id: string }) {
@@ -51,14 +52,14 @@ function RunInspector({ id }: { id: string }) {
       get<{ explanation: string }>(at.run(model.id, id, "explain"), {}, signal),
       readAttempts(model.id, id, signal),
     ]);
-    return { run, explanation: explained.explanation, attempts: attempts.items, more: attempts.next !== null, requests: model.requests.value.filter((each) => each.run_id === id) };
+    return { run, explanation: explained.explanation, attempts: attempts.items, more: attempts.next !== null };
   };
   const told = useLive<Told>(`${model.id} ${id} ${state}`, read, known && isLive(known) ? 3000 : 0);
-  if (told.error !== null) return <Problem error={told.error} />;
-  if (!told.value) return <div class="inspector" aria-busy="true" />;
+  if (!told.value) return told.error !== null ? <Problem error={told.error} /> : <div class="inspector" aria-busy="true" />;
   const { run, attempts, more } = told.value;
   return (
     <div class="inspector">
+      {told.error !== null && <Problem error={told.error} />}
       <header class="inspector-head">
         <h2>Run</h2>
         <Status status={run.status} />
@@ -82,7 +83,7 @@ function RunInspector({ id }: { id: string }) {
         names={[["state", "State"], ["attempts", `Attempts ${attempts.length}${more ? "+" : ""}`], ["events", "Events"], ["json", "JSON"]]}
       />
       {(tab === "state" || tab === "attempts") && <Bound shown={attempts.length} one="attempt" more={more} />}
-      {tab === "state" && <RunState run={run} attempts={attempts} requests={told.value.requests} />}
+      {tab === "state" && <RunState run={run} attempts={attempts} requests={model.requests.value.filter((each) => each.run_id === id)} />}
       {tab === "attempts" && <Attempts attempts={attempts} />}
       {tab === "events" && <Events run={run} />}
       {tab === "json" && <Code value={run} />}
@@ -93,7 +94,6 @@ function RunInspector({ id }: { id: string }) {
 function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; requests: HitlRequest[] }) {
   const model = useModel();
   const trace = traceLink(run.trace_context);
-  const budget = budgetOf(run, requests);
   const history = historyOf(run, attempts);
   return (
     <>
@@ -114,6 +114,11 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
           waits for {each.kind === "approval" ? "an approval" : "an answer"}
         </button>
       ))}
+      {run.waiting_for === "answer" && model.moreRequests.value && (
+        <Button kind="quiet" onClick={() => attempt(() => model.readMoreRequests())}>
+          More requests
+        </Button>
+      )}
       <dl class="fields">
         <Field name="Id"><Id value={run.run_id} /></Field>
         <Field name="Agent">{run.agent ?? "default"}</Field>
@@ -137,14 +142,7 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
         ) : (
           <Field name="Usage"><span class="dim">no model requests</span></Field>
         )}
-        {budget && (
-          <Field name="Budget">
-            <span class="budget">
-              {budget.used.toLocaleString("en")} of {budget.limit.toLocaleString("en")} {budget.name}
-              <meter min={0} max={budget.limit} high={budget.limit * 0.8} value={budget.used} aria-label="Used part of the budget" />
-            </span>
-          </Field>
-        )}
+        <Budgets run={run} requests={requests} />
         {trace && (
           <Field name="Trace">
             {trace.url ? (
@@ -200,20 +198,6 @@ function placeInLane(run: Run, live: Run[]): string {
   const lane = live.filter((each) => each.thread_id === run.thread_id && each.lane === run.lane && each.kind === "prompt");
   const before = lane.filter((each) => each.accepted_at < run.accepted_at).length;
   return lane.length > 1 && lane.some((each) => each.run_id === run.run_id) ? `${before + 1} of ${lane.length}` : "";
-}
-
-interface Budget {
-  name: string;
-  limit: number;
-  used: number;
-}
-
-/** The budget that a run has reached. Agents know their budgets; the API knows of one when it fails the run, or asks to raise it. */
-function budgetOf(run: Run, requests: HitlRequest[]): Budget | null {
-  const asked = requests.map((each) => each.payload.budget).find((each) => typeof each === "object" && each !== null && !Array.isArray(each));
-  const details = run.error?.details;
-  const { name, limit, used } = (asked ?? (details?.budget ? { ...details, name: details.budget } : {})) as Partial<Budget>;
-  return typeof name === "string" && typeof limit === "number" && typeof used === "number" ? { name, limit, used } : null;
 }
 
 function Attempts({ attempts }: { attempts: Attempt[] }) {
@@ -273,11 +257,16 @@ function MessageInspector({ id }: { id: string }) {
 function RequestInspector({ id }: { id: string }) {
   const model = useModel();
   const pending = model.requests.value.some((each) => each.request_id === id);
-  const found = useLive<HitlRequest>(`${id} ${pending}`, (signal) => get<HitlRequest>(at.request(id), {}, signal), 0);
-  if (found.error !== null) return <Problem error={found.error} />;
-  if (!found.value) return <div class="inspector" aria-busy="true" />;
+  const found = useLive<HitlRequest>(id, (signal) => get<HitlRequest>(at.request(id), {}, signal), 0);
+  const first = useRef(true);
+  useEffect(() => {
+    if (first.current) first.current = false;
+    else void found.refresh();
+  }, [pending]);
+  if (!found.value) return found.error !== null ? <Problem error={found.error} /> : <div class="inspector" aria-busy="true" />;
   return (
     <div class="inspector">
+      {found.error !== null && <Problem error={found.error} />}
       <RequestDetail request={found.value} onDone={() => (model.reloadSoon(0), void found.refresh())} />
       <Fold title="Schema of the answer">
         <Code value={found.value.answer_schema ?? "any text"} label="Schema" />

@@ -1,7 +1,7 @@
 /** What the page of a thread shows: the family, the chosen path as far as it was read, the runs, and what streams in. */
 
 import { batch, computed, signal } from "@preact/signals";
-import { ApiError, at, get } from "../api";
+import { ApiError, at, get, ifRefused, refusesCursor } from "../api";
 import { brief } from "../format";
 import { place, setQuery } from "../router";
 import { ENDS, follow } from "../sse";
@@ -9,7 +9,7 @@ import type { Branch, Message, Page, RunEvent, Thread } from "../types";
 import { FamilyModel } from "./family";
 import { build, forksOf, headOf } from "./lanes";
 import { after, NOTHING, Seen, settled } from "./live";
-import { type Chunk, type Found, PAGE, pathOf, resultsOf, withAdded, withEnd } from "./path";
+import { type Chunk, inOrder, lastMessage, PAGE, pathOf, resultsOf, withAdded, withEnd } from "./path";
 import { Repeated } from "./repeated";
 import { ThreadRuns } from "./runs";
 import { isLive } from "../runs";
@@ -43,6 +43,8 @@ export class ThreadModel extends ThreadRuns {
   readonly error = signal<ApiError | null>(null);
   /** Why the path, or what is beside it, could not be read. */
   readonly failure = signal<unknown>(null);
+  /** Why what a link names, or the end of the path, was not found, and how to try again. */
+  readonly lost = signal<{ says: string; again: () => unknown } | null>(null);
   readonly family = new FamilyModel(() => this.over.signal);
   /** The message that ends the path; null follows the head of the thread. */
   readonly leaf = signal<string | null>(null);
@@ -94,6 +96,8 @@ export class ThreadModel extends ThreadRuns {
   private paths = 0;
   /** The path that the place named last. The shown one may have grown since. */
   private named: string | null = null;
+  /** Ends the search for a path. */
+  private search = new AbortController();
   private seen = new Seen();
   private readonly repeated = new Repeated(() => this.reload());
 
@@ -107,11 +111,11 @@ export class ThreadModel extends ThreadRuns {
 
   /** Change the place so that it names a path. */
   to(leaf: string | null, replace = false): void {
-    setQuery({ [this.parameter]: leaf, message: null, run: null, request: null }, replace);
+    setQuery({ [this.parameter]: leaf, message: null, run: null, request: null, event: null }, replace);
   }
 
-  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. */
-  async open(leaf: string | null): Promise<void> {
+  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. Returns whether nobody chose another path meanwhile. */
+  async open(leaf: string | null): Promise<boolean> {
     const own = ++this.generation;
     this.over.abort();
     this.over = new AbortController();
@@ -126,12 +130,13 @@ export class ThreadModel extends ThreadRuns {
       this.gaps.value = 0;
     });
     this.seen = new Seen();
+    const search = this.search;
     const reads = [this.readThread(own), this.readPath(path), this.readRuns(own), this.family.readLeaves(this.id)];
     const reasons = (await Promise.allSettled(reads)).map((each) => (each.status === "rejected" ? (each.reason as unknown) : null));
-    if (own !== this.generation) return;
+    if (own !== this.generation) return false;
     const [missing] = reasons;
     if (path === this.paths) this.loading.value = false;
-    if (missing instanceof ApiError && missing.status === 404) return;
+    if (missing instanceof ApiError && missing.status === 404) return false;
     if (path === this.paths) this.failure.value = reasons.find((each) => each !== null) ?? null;
     void this.family.open(this.id);
     void follow(at.thread(this.id, "stream"), signal, (event) => this.hear(event), {
@@ -141,10 +146,12 @@ export class ThreadModel extends ThreadRuns {
       },
       onGap: () => (this.gaps.value += 1),
     });
+    return search === this.search;
   }
 
   close(): void {
     this.generation += 1;
+    this.search.abort();
     this.over.abort();
     this.family.close();
     this.repeated.stop();
@@ -152,6 +159,7 @@ export class ThreadModel extends ThreadRuns {
 
   /** Choose a path, of which nothing is read yet. Returns its number. */
   private choose(leaf: string | null): number {
+    this.seek();
     this.named = leaf;
     batch(() => {
       this.leaf.value = leaf;
@@ -176,43 +184,61 @@ export class ThreadModel extends ThreadRuns {
   }
 
   /** Show what a link names. A link without a path leads to the branch that has its message or run. */
-  async visit({ leaf, message, run }: Target): Promise<void> {
-    if (leaf !== this.named) await this.show(leaf);
-    const path = this.paths;
-    if (this.error.value !== null || leaf !== this.named) return;
+  async visit(target: Target): Promise<void> {
+    const { leaf, message, run } = target;
+    const reading = leaf === this.named ? this.seek() : this.show(leaf);
+    const over = this.search.signal;
+    await reading;
+    if (over.aborted || this.error.value !== null || this.failure.value !== null) return;
     const shown = this.messages.value;
     if (message === null ? run === null || shown.some((each) => each.run_id === run) : shown.some((each) => each.id === message)) return;
-    const end = message ?? (await this.lastMessage(run as string));
-    if (end !== undefined && path === this.paths) await this.reveal(end, MOST_SEARCHED);
+    await this.lead(over, "What the link names", () => this.visit(target), async () => {
+      const end = message ?? (await lastMessage(this.id, run as string, over));
+      if (end !== undefined) await this.reveal(end, MOST_SEARCHED, over);
+    });
   }
 
   /** Show the end of a path that was chosen by a message before it. */
   async showEnd(): Promise<void> {
     const leaf = this.leaf.value;
     if (leaf === null) return;
-    await this.reveal(leaf, MOST_SEARCHED_FOR_END);
-    if (leaf === this.leaf.value) note("The end of this path is far from here. The tree has all branches.", true);
+    this.seek();
+    const over = this.search.signal;
+    await this.lead(over, "The end of the path", () => this.showEnd(), async () => {
+      if (!(await this.reveal(leaf, MOST_SEARCHED_FOR_END, over))) note("The end of this path is far from here. The tree has all branches.", true);
+    });
   }
 
-  /** Show the branch that has a message, from the message to its end. If it is not found, the path ends with the message. */
-  private async reveal(id: string, most: number): Promise<void> {
-    const path = this.paths;
-    const current = this.path.value;
-    // the shown path first, then the head, then the newest
-    const order = (each: Branch): number => (each.message_id === id ? 3 : each === current ? 2 : each.head ? 1 : 0);
-    const leaves = [...this.leaves.value].sort((a, b) => order(b) - order(a) || (a.created_at < b.created_at ? 1 : -1));
-    let found: Found | null = null;
+  /** End the search for a path: another choice was made. */
+  private seek(): void {
+    this.search.abort();
+    this.search = new AbortController();
+    this.lost.value = null;
+  }
+
+  /** Look for a path. A failure is kept, with the way to try again; after another choice, nothing is. */
+  private async lead(over: AbortSignal, what: string, again: () => unknown, look: () => Promise<void>): Promise<void> {
     try {
-      const message = await get<Message>(at.thread(this.id, "messages", id), {}, this.over.signal);
-      const all = leaves.filter((each) => each.depth > 0);
-      found = await pathOf(message, all, (leaf, cursor) => this.page(leaf, cursor), most);
+      await look();
     } catch (error) {
-      if (path === this.paths && error instanceof ApiError) note(`The thread has no message ${brief(id, 40)}. This is its end.`, true);
-      return;
+      if (!over.aborted) this.lost.value = { says: `${what} could not be read: ${(error as Error).message}`, again };
     }
-    if (path !== this.paths) return;
+  }
+
+  /** Show the branch that has a message, from the message to its end. If it is not found, the path ends with the message.
+   *  Returns whether it was found, or is known not to exist. */
+  private async reveal(id: string, most: number, over: AbortSignal): Promise<boolean> {
+    const leaves = inOrder(this.leaves.value, id, this.path.value);
+    const message = await get<Message>(at.thread(this.id, "messages", id), {}, over).catch(ifRefused);
+    if (over.aborted) return true;
+    if (message === null) {
+      note(`The thread has no message ${brief(id, 40)}. This is its end.`, true);
+      return true;
+    }
+    const found = await pathOf(message, leaves, (leaf, cursor) => this.page(leaf, cursor, over), most);
+    if (over.aborted) return true;
     const end = found === null ? id : found.leaf.head ? null : found.leaf.message_id;
-    if (found === null && this.named === id) return;
+    if (found === null && this.named === id) return false;
     if (found === null) await this.show(end);
     else {
       const { chunks, older } = found;
@@ -224,17 +250,10 @@ export class ThreadModel extends ThreadRuns {
       });
       this.reloadSoon(0);
     }
-    if (end !== this.named) return;
+    if (end !== this.named) return true;
     this.revealed.value += 1;
     setQuery({ [this.parameter]: end });
-  }
-
-  private async lastMessage(run: string): Promise<string | undefined> {
-    try {
-      return (await get<{ messages?: Message[] }>(at.run(this.id, run, "wait"), { wait: 0 })).messages?.at(-1)?.id;
-    } catch {
-      return undefined; // a fork job has no messages
-    }
+    return found !== null;
   }
 
   /** Read a page of older messages. Returns whether it is shown; what was read for another path is not. */
@@ -252,7 +271,8 @@ export class ThreadModel extends ThreadRuns {
         this.older.value = page.next;
       });
       return true;
-    } catch {
+    } catch (error) {
+      if (refusesCursor(error) && path === this.paths && cursor === this.older.value) await this.show(leaf);
       return false;
     } finally {
       this.reading = false;
@@ -261,8 +281,8 @@ export class ThreadModel extends ThreadRuns {
 
   private reading = false;
 
-  private page(leaf: string | null, cursor: string | null): Promise<Page<Message>> {
-    return get<Page<Message>>(at.thread(this.id, "messages"), { order: "newest_first", limit: PAGE, leaf_id: leaf, cursor }, this.over.signal);
+  private page(leaf: string | null, cursor: string | null, over = this.over.signal): Promise<Page<Message>> {
+    return get<Page<Message>>(at.thread(this.id, "messages"), { order: "newest_first", limit: PAGE, leaf_id: leaf, cursor }, over);
   }
 
   /** Read the newest page of the path. A path to a message that the thread does not have is replaced by that to the head. */

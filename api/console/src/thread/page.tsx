@@ -12,6 +12,7 @@ import { ask, note } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { useWhileActive } from "../ui/live";
+import { useTitle } from "../ui/title";
 import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
@@ -41,11 +42,19 @@ export function select(selection: Selection | null): void {
 export function ThreadPage({ id }: { id: string }) {
   const model = useMemo(() => new ThreadModel(id), [id]);
   const filter = useRef<HTMLInputElement>(null);
-  const [pane, setPane] = useState<"tree" | "path" | "details">("path");
   const { leaf, message, run } = targetOf(place.value.query);
+  const inspected = inspectedBy(place.value.query);
+  const [pane, setPane] = useState<"tree" | "path" | "details">(inspected === null ? "path" : "details");
+  useTitle(model.thread.value?.title ?? id);
   useEffect(() => {
-    void model.open(leaf).then(() => {
-      void model.visit(targetOf(place.value.query)); // the person may have gone to another path while it was read
+    if (inspected !== null) setPane("details");
+  }, [inspected]);
+  useEffect(() => {
+    if (message !== null) setPane("path");
+  }, [message]);
+  useEffect(() => {
+    void model.open(leaf).then((undisturbed) => {
+      if (undisturbed) void model.visit(targetOf(place.value.query));
       void leadToEvent(model);
     });
     return () => model.close();
@@ -91,7 +100,7 @@ export function ThreadPage({ id }: { id: string }) {
             <Transcript />
             {can("write") && <Composer />}
           </div>
-          <aside class="details-pane" aria-label="Inspector">
+          <aside class="details-pane" aria-label="Inspector" tabIndex={-1}>
             <Inspector />
           </aside>
         </div>
@@ -100,19 +109,38 @@ export function ThreadPage({ id }: { id: string }) {
   );
 }
 
+/** What the inspector shows for its own sake. A link to an event leads to its run, too. */
+function inspectedBy(query: URLSearchParams): string | null {
+  const name = ["request", "event", "run"].find((each) => query.has(each));
+  return name === undefined ? null : `${name} ${query.get(name)}`;
+}
+
 function targetOf(query: URLSearchParams): Target {
   return { leaf: query.get("leaf"), message: query.get("message"), run: query.get("run") };
 }
 
-/** Lead a link that names only an event to its run, or say that the run is not known. */
+/** Lead a link that names only an event to its run, or say that the run is not known. Another choice ends this. */
 async function leadToEvent(model: ThreadModel): Promise<void> {
   const { query } = place.value;
   const event = query.get("event");
   if (event === null || query.has("run") || model.error.value !== null) return;
-  const run = await runOfEvent(event, [...model.runs.value.values()]).catch(() => null);
-  if (place.value.query !== query) return;
-  if (run !== null) setQuery({ run, message: null, request: null });
-  else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
+  const over = new AbortController();
+  const end = place.subscribe((now) => now.query !== query && over.abort());
+  try {
+    const run = await runOfEvent(event, [...model.runs.value.values()], over.signal);
+    if (over.signal.aborted) return;
+    if (run !== null) setQuery({ run, message: null, request: null });
+    else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
+  } catch (error) {
+    if (over.signal.aborted) return;
+    const again = (): void => {
+      model.lost.value = null;
+      void leadToEvent(model);
+    };
+    model.lost.value = { says: `The run of the event could not be read: ${(error as Error).message}`, again };
+  } finally {
+    end();
+  }
 }
 
 function step(model: ThreadModel, by: number): void {

@@ -1,5 +1,6 @@
 /** The messages of a path in chunks, the search for the path of a message, and the results of tool calls. */
 
+import { at, get, ifRefused } from "../api";
 import type { Branch, Message, Page, ToolCall, ToolResult } from "../types";
 
 export interface Chunk {
@@ -61,6 +62,19 @@ export interface Found {
 
 /** Reads a page of the path to a message, the newest messages first. */
 export type Read = (leaf: string, cursor: string | null) => Promise<Page<Message>>;
+
+/** The leaves to search for the path of a message: those of the shown path first, then the head, then the newest. */
+export function inOrder(leaves: readonly Branch[], message: string, shown: Branch | null): Branch[] {
+  const order = (each: Branch): number => (each.message_id === message ? 3 : each === shown ? 2 : each.head ? 1 : 0);
+  const all = leaves.filter((each) => each.depth > 0);
+  return all.sort((a, b) => order(b) - order(a) || (a.created_at < b.created_at ? 1 : -1));
+}
+
+/** The id of the last message of a run. None: it has no messages, as a fork job. */
+export async function lastMessage(thread: string, run: string, over: AbortSignal): Promise<string | undefined> {
+  const outcome = await get<{ messages?: Message[] }>(at.run(thread, run, "wait"), { wait: 0 }, over).catch(ifRefused);
+  return outcome?.messages?.at(-1)?.id;
+}
 
 /** The branch that has a message. Null if it is not found in `most` pages. `leaves`: those that are searched first are first. */
 export async function pathOf(message: Message, leaves: readonly Branch[], read: Read, most: number): Promise<Found | null> {

@@ -1,19 +1,26 @@
-/** The runs of a thread, with their attempts and pending requests: the newest, those that have not ended, and those in sight. */
+/** The runs of a thread and its pending requests: the newest runs, those that have not ended, and those in sight with their attempts. */
 
 import { batch, computed, signal } from "@preact/signals";
-import { at, get } from "../api";
+import { at, get, ifRefused } from "../api";
 import { isLive } from "../runs";
-import type { Attempt, HitlRequest, Page, Run, RunStatus } from "../types";
+import type { Attempt, HitlRequest, Message, Page, Run, RunStatus } from "../types";
 import { readAttempts } from "./attempts";
-import { Reads } from "./reads";
+import { Repeated } from "./repeated";
 
-/** The newest runs of the thread, and its oldest pending requests, that are read. */
+/** The newest runs of the thread that are read. */
 export const RUNS = 100;
-const REQUESTS = 50;
+/** Pending requests of a page of them. The oldest come first. */
+export const REQUESTS = 50;
+/** Most pages of requests that are read. */
+const MOST_PAGES = 20;
 /** Fewest milliseconds between two reads of the runs that have not ended and are older than the newest. */
 const BETWEEN = 5000;
 /** Runs whose end is looked for at once: those that no list of runs that have not ended has. */
 const ENDED = 5;
+/** Runs in sight, and runs whose attempts, that are read at once: each by itself. */
+const FEW = 5;
+/** Milliseconds until what came into sight is read: somebody may only scroll past it. */
+const SOON = 300;
 const LIVE: RunStatus[] = ["queued", "running", "suspended"];
 
 /** Stands for the message at the end of the thread. */
@@ -44,22 +51,31 @@ export class ThreadRuns {
   /** Ends what the page reads. */
   protected over = new AbortController();
   private beyond = new Map<string, Run>();
-  private reads = new Reads();
   private looked = -BETWEEN;
-  /** Whether the newest runs were read. What is wanted before waits for them. */
+  private requestPages = 1;
+  /** Whether the newest runs were read. Those in sight wait for them. */
   private ready = false;
-  private wanted = new Set<string>();
+  /** The messages that are near sight, by their chunk. */
+  private near = new Map<string, Message[]>();
+  /** Runs that no page of runs has: those of an ancestor. */
+  private unlisted = new Set<string>();
+  /** Runs that there are no more. */
+  private missing = new Set<string>();
+  /** The status and the number of attempts of each run when its attempts were read. */
+  private states = new Map<string, string>();
+  private looking = new Repeated(() => this.readInSight());
 
   constructor(readonly id: string) {}
 
   /** Forget the runs and the requests. */
   protected clear(): void {
     this.ready = false;
-    this.wanted.clear();
     this.runs.value = new Map();
     this.requests.value = [];
+    this.requestPages = 1;
     this.beyond = new Map();
-    this.reads.clear();
+    this.unlisted.clear();
+    this.missing.clear();
     this.looked = -BETWEEN;
   }
 
@@ -67,7 +83,7 @@ export class ThreadRuns {
   protected async read(over: AbortSignal, wanted: () => boolean): Promise<void> {
     const [page, requests] = await Promise.all([
       get<Page<Run>>(at.thread(this.id, "runs"), { limit: RUNS }, over),
-      get<Page<HitlRequest>>("v1/requests", { thread_id: this.id, limit: REQUESTS }, over),
+      this.readRequests(over),
     ]);
     if (page.next !== null) await this.readBeyond(page.items, over);
     if (!wanted()) return;
@@ -78,32 +94,76 @@ export class ThreadRuns {
       this.moreRequests.value = requests.next !== null;
     });
     this.ready = true;
-    for (const id of this.wanted) this.want(id);
-    this.wanted.clear();
-    for (const run of this.runs.value.values()) if (run.attempt > 1) void this.readAttempts(run);
+    this.looking.soon(0);
   }
 
-  /** Read a run that somebody looks at, unless it is known. */
-  want(id: string): void {
-    if (!this.ready) return void this.wanted.add(id);
-    if (this.runs.value.has(id)) return;
-    this.reads.once(id, async () => {
-      const run = await get<Run>(at.run(this.id, id));
-      this.beyond.set(id, run);
-      this.put([...this.runs.value.values()]);
-      if (run.attempt > 1) await this.readAttempts(run);
+  /** Read another page of requests. */
+  async readMoreRequests(): Promise<void> {
+    this.requestPages = Math.min(this.requestPages + 1, MOST_PAGES);
+    const { items, next } = await this.readRequests(this.over.signal);
+    batch(() => {
+      this.requests.value = items;
+      this.moreRequests.value = next !== null;
     });
   }
 
-  async readAttempts(run: Run): Promise<void> {
-    const known = this.attempts.value.get(run.run_id);
-    if (known && known.length === run.attempt && known.at(-1)?.outcome !== "running") return;
-    try {
-      const { items } = await readAttempts(run.thread_id, run.run_id);
-      this.attempts.value = new Map(this.attempts.value).set(run.run_id, items);
-    } catch {
-      // the inspector reports it
+  private async readRequests(over: AbortSignal): Promise<Page<HitlRequest>> {
+    const items: HitlRequest[] = [];
+    let next: string | null = null;
+    for (let n = 0; n < this.requestPages && (n === 0 || next !== null); n++) {
+      const page: Page<HitlRequest> = await get("v1/requests", { thread_id: this.id, limit: REQUESTS, cursor: next }, over);
+      items.push(...page.items);
+      next = page.next;
     }
+    return { items, next };
+  }
+
+  /** Read the runs of a chunk of messages, which is near sight. Returns what ends this. */
+  look(chunk: string, messages: Message[]): () => void {
+    this.near.set(chunk, messages);
+    this.looking.soon(SOON);
+    return () => void (this.near.get(chunk) === messages && this.near.delete(chunk));
+  }
+
+  /** Read the runs near sight, and their attempts: a page of runs, and a few by themselves. The rest is read after them. */
+  private async readInSight(): Promise<void> {
+    const over = this.over.signal;
+    if (!this.ready || over.aborted) return;
+    // of each run the newest message, the newest first
+    const messages = [...this.near.values()].flat().sort((a, b) => (a.created_at ?? "").localeCompare(b.created_at ?? ""));
+    const ids = new Map(messages.flatMap((each) => (each.run_id === null ? [] : [[each.run_id, each.created_at] as const])));
+    const lacking = [...ids].reverse().filter(([id]) => !this.runs.value.has(id) && !this.missing.has(id));
+    if (lacking.length > 0) await this.readLacking(new Map(lacking), over);
+    const known = [...ids.keys()].flatMap((id) => this.runs.value.get(id) ?? []);
+    const changed = known.filter((run) => run.attempt > 1 && this.states.get(run.run_id) !== stateOf(run));
+    await Promise.all(changed.slice(0, FEW).map((run) => this.readAttempts(run, over)));
+    if (lacking.some(([id]) => !this.runs.value.has(id) && !this.missing.has(id)) || changed.length > FEW) this.looking.soon(SOON);
+  }
+
+  /** Read runs that are not among the newest. `lacking`: the time of a message of each. */
+  private async readLacking(lacking: Map<string, string | null>, over: AbortSignal): Promise<void> {
+    const listed = [...lacking].filter(([id]) => !this.unlisted.has(id));
+    const until = Math.max(...listed.map(([, time]) => Date.parse(time ?? "") || 0)) + 1000;
+    const page = listed.length === 0 ? [] : (await get<Page<Run>>(at.thread(this.id, "runs"), { before: new Date(until).toISOString(), limit: RUNS }, over)).items;
+    const found = page.filter((run) => lacking.has(run.run_id));
+    const has = new Set(found.map((run) => run.run_id));
+    for (const [id] of listed) if (!has.has(id)) this.unlisted.add(id);
+    const single = async (id: string): Promise<void> => {
+      const run = await get<Run>(at.run(this.id, id), {}, over).catch(ifRefused);
+      if (run === null) this.missing.add(id);
+      else found.push(run);
+    };
+    await Promise.all([...lacking.keys()].filter((id) => !has.has(id)).slice(0, FEW).map(single));
+    if (over.aborted) return;
+    for (const run of found) this.beyond.set(run.run_id, run);
+    this.put([...this.runs.value.values()]);
+  }
+
+  private async readAttempts(run: Run, over: AbortSignal): Promise<void> {
+    const { items } = await readAttempts(this.id, run.run_id, over);
+    if (over.aborted) return;
+    this.states.set(run.run_id, stateOf(run));
+    this.attempts.value = new Map(this.attempts.value).set(run.run_id, items);
   }
 
   /** Read the runs that have not ended, or had not when they were read last, and are not among the newest. */
@@ -130,4 +190,9 @@ export class ThreadRuns {
     const order = (a: Run, b: Run): number => (a.accepted_at < b.accepted_at ? 1 : a.accepted_at > b.accepted_at ? -1 : 0);
     this.runs.value = new Map([...all].sort(([, a], [, b]) => order(a, b)));
   }
+}
+
+/** What the attempts of a run change with. */
+function stateOf(run: Run): string {
+  return `${run.status} ${run.attempt}`;
 }

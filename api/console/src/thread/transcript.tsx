@@ -6,16 +6,15 @@ import { go, href, page } from "../router";
 import { can } from "../session";
 import { isLive, promptOf } from "../runs";
 import type { Attempt, Branch, Message, Run } from "../types";
-import { AnswerForm, callOf, question } from "../ui/answer_form";
-import { Bound, Boundary, Button, Empty, Id, Problem, Status } from "../ui/bits";
+import { Boundary, Button, Empty, Id, Problem, Status } from "../ui/bits";
 import { Icon } from "../ui/icons";
-import { Code, LongText } from "../ui/long";
 import { cancel } from "./actions";
 import type { Fork } from "./lanes";
 import { LiveView, MessageView } from "./message";
 import type { Selection, ThreadModel } from "./model";
 import { select, useModel } from "./page";
 import type { Chunk } from "./path";
+import { Requests } from "./requests";
 
 /** Most runs without an answer that are shown. The list of runs has all. */
 const MOST_UNANSWERED = 3;
@@ -51,7 +50,9 @@ export function Transcript() {
   const ended = model.forks.value.filter((fork) => fork.seq >= (last?.seq ?? 0));
   const live = [...writing.messages.values()].filter((each) => onPath.has(each.run_id));
   const tools = [...writing.tools.values()].filter((each) => onPath.has(each.run_id));
-  const waiting = model.live.value.filter((run) => run.kind === "prompt" && (run.status === "queued" || !onPath.has(run.run_id)));
+  // which runs have no messages on the path is known when the path was read
+  const unanswered = model.loading.value ? [] : model.unanswered.value;
+  const waiting = model.loading.value ? [] : model.live.value.filter((run) => run.kind === "prompt" && (run.status === "queued" || !onPath.has(run.run_id)));
   return (
     <div class="transcript" ref={box} onScroll={scroll} tabIndex={0} aria-label="Transcript" role="log" aria-live="off">
       {model.older.value !== null && (
@@ -70,6 +71,12 @@ export function Transcript() {
           <Button onClick={() => model.open(model.leaf.value)}>Try again</Button>
         </div>
       )}
+      {model.lost.value !== null && (
+        <div class="broken">
+          <Problem error={model.lost.value.says} />
+          <Button onClick={model.lost.value.again}>Try again</Button>
+        </div>
+      )}
       {live.map((each) => (
         <LiveView key={each.id} message={each} />
       ))}
@@ -79,31 +86,16 @@ export function Transcript() {
         </p>
       ))}
       {model.gaps.value > 0 && <p class="mark gap">Events were lost here. The messages were read again.</p>}
-      {model.requests.value.map((request) => (
-        <section key={request.request_id} class="inline-request" aria-label="Request">
-          <p class="request-kind">
-            <span class="chip">{request.kind}</span> {request.agent ?? ""}
-            <button type="button" class="link" onClick={() => select({ kind: "request", id: request.request_id })}>
-              details
-            </button>
-          </p>
-          <LongText class="request-question" text={question(request)} />
-          {request.kind === "approval" && callOf(request) && <Code value={callOf(request)?.arguments} label="Arguments" />}
-          <AnswerForm request={request} onDone={() => model.reloadSoon(0)} />
-        </section>
-      ))}
-      <Bound shown={model.requests.value.length} one="request" more={model.moreRequests.value}>
-        <a href={href(["inbox"])}>Inbox</a>
-      </Bound>
-      {model.unanswered.value.length > MOST_UNANSWERED && (
+      <Requests />
+      {unanswered.length > MOST_UNANSWERED && (
         <p class="mark">
-          {count(model.unanswered.value.length - MOST_UNANSWERED, "earlier prompt")} ended without an answer.
+          {count(unanswered.length - MOST_UNANSWERED, "earlier prompt")} ended without an answer.
           <a class="link" href={href(["runs"], { thread: model.id })}>
             all runs
           </a>
         </p>
       )}
-      {model.unanswered.value.slice(0, MOST_UNANSWERED).reverse().map((run) => (
+      {unanswered.slice(0, MOST_UNANSWERED).reverse().map((run) => (
         <RunBeside key={run.run_id} run={run} />
       ))}
       {waiting.map((run) => (
@@ -120,7 +112,7 @@ export function Transcript() {
       {ended.map((fork) => (
         <Continuations key={fork.seq} fork={fork} />
       ))}
-      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && model.unanswered.value.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
+      {!model.loading.value && model.failure.value === null && shown.length === 0 && waiting.length === 0 && unanswered.length === 0 && <Empty title="No messages yet">The first prompt starts a run.</Empty>}
     </div>
   );
 }
@@ -175,6 +167,7 @@ function ChunkView({ chunk, before, box }: { chunk: Chunk; before: Message | und
     watch.observe(element.current);
     return () => watch.disconnect();
   }, []);
+  useEffect(() => (near ? model.look(chunk.key, chunk.messages) : undefined), [model, near, chunk.key, chunk.messages]);
   if (!near) return <div class="chunk" id={`c-${chunk.key}`} ref={element} style={{ height: `${height.current}px` }} />;
   const selected = model.selection.value;
   const forks = model.forks.value;
@@ -204,7 +197,6 @@ function RunHead({ message, selected }: { message: Message; selected: boolean })
   const model = useModel();
   const id = message.run_id as string;
   const run = model.runs.value.get(id);
-  useEffect(() => model.want(id), [model, id]);
   const status = run?.status ?? message.run_status ?? "completed";
   return (
     <div class={`run-head${selected ? " selected" : ""}`} id={`r-${id}`}>

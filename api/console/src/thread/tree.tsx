@@ -28,7 +28,7 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
   const model = useModel();
   // signals, not states: keys that follow one another quickly see what the last one did
   const text = useSignal("");
-  const cursor = useSignal<string | null>(null);
+  const cursor = useSignal<Node | null>(null);
   const shown = useComputed(() => {
     const wanted = text.value.trim().toLowerCase();
     return rows(model.tree.value, folded.value, wanted === "" ? null : (each) => describes(each, words.value).includes(wanted));
@@ -37,7 +37,7 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
     const leaf = model.path.value?.message_id;
     return shown.value.findIndex(({ node }) => node.branch !== null && node.branch.message_id === leaf && node.thread.thread_id === model.id);
   });
-  const at = useComputed(() => (cursor.value === null ? current.value : shown.value.findIndex(({ node }) => node.key === cursor.value)));
+  const at = useComputed(() => (cursor.value === null ? current.value : rowOf(cursor.value, shown.value)));
   const active = useComputed(() => {
     const found = new Set<Node>();
     for (let up: Node | null = shown.value[current.value]?.node ?? null; up !== null; up = up.parent) found.add(up);
@@ -49,13 +49,14 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
     if (node.kind === "more") return void attempt(() => model.family.moreCandidates(node.run as Run));
     onOpen();
     openNode(node, model.id);
+    requestAnimationFrame(() => focusOn(leadsToRun(node) ? ".details-pane" : ".transcript"));
   };
   const keys = (event: KeyboardEvent): void => {
     const all = shown.value;
     const row = all[at.value];
     const move = (index: number): void => {
       const next = all[Math.max(0, Math.min(all.length - 1, index))];
-      if (next) cursor.value = next.node.key;
+      if (next) cursor.value = next.node;
     };
     if (event.key === "ArrowDown") move(at.value + 1);
     else if (event.key === "ArrowUp") move(at.value - 1);
@@ -106,6 +107,12 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
       <NotShown />
     </>
   );
+}
+
+/** The row of a node. A leaf that has grown, and a thread whose leaves were read since, are other nodes: then the first row of the thread. */
+function rowOf(wanted: Node, shown: Row[]): number {
+  const index = shown.findIndex(({ node }) => node.key === wanted.key);
+  return index >= 0 ? index : shown.findIndex(({ node }) => node.thread.thread_id === wanted.thread.thread_id);
 }
 
 /** What the tree does not show. */
@@ -282,8 +289,17 @@ function describes(node: Node, known: ReadonlyMap<string, string>): string {
   return [node.thread.thread_id, node.thread.title, node.thread.agent, ...tags, ...own, said].join(" ").toLowerCase();
 }
 
+function leadsToRun(node: Node): boolean {
+  return node.kind === "job" || node.candidate?.thread_id === null;
+}
+
+/** Focus a part of the page that a row was opened in, so that the keys go on there. */
+function focusOn(selector: string): void {
+  document.querySelector<HTMLElement>(selector)?.focus({ preventScroll: true });
+}
+
 export function openNode(node: Node, thread: string): void {
-  if (node.kind === "job" || (node.candidate && node.candidate.thread_id === null)) {
+  if (leadsToRun(node)) {
     go(href(["threads", node.thread.thread_id], { run: node.run?.run_id ?? null }));
     return;
   }

@@ -1,19 +1,22 @@
 /** The answer to a request: a form made from the JSON schema of its answers, or approval with edited arguments. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
-import { at, post } from "../api";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { ApiError, at, get, post } from "../api";
 import { moment } from "../format";
 import { parse, write } from "../json";
 import { can } from "../session";
 import type { HitlRequest, Json, JsonObject } from "../types";
 import { countPending } from "../pending";
-import { Button, Fold, Problem } from "./bits";
+import { Age, Button, Fold, Problem } from "./bits";
 import { Code, json, visible } from "./long";
 import { useOnce } from "./once";
 import { initial, SchemaInput } from "./schema_input";
 
 /** Milliseconds for which a new form takes no answer: a click that was meant for what was there before answers nothing. */
 const CLICK_TIME = 400;
+
+/** Stands for the person who answers if the deadline does. */
+const AT_DEADLINE = "deadline";
 
 /** Characters of a field from which on it is folded. */
 const LARGE = 1000;
@@ -90,37 +93,65 @@ function AtDeadline({ at: deadline, outcome }: { at: string; outcome: JsonObject
   );
 }
 
-export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?: (answered: HitlRequest) => void }) {
+type Draft = (typed: Json | undefined) => void;
+
+interface Answering {
+  request: HitlRequest;
+  onDone?: ((answered: HitlRequest) => void) | undefined;
+  /** Is told whether something is typed and not sent. */
+  onDraft?: ((typed: boolean) => void) | undefined;
+}
+
+/** The answer of a request, or the form for it. What was typed stays readable after somebody else has answered. */
+export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
+  const [later, setLater] = useState<HitlRequest | null>(null);
+  const request = later ?? given;
   const [error, setError] = useState<unknown>(null);
   const [ready, setReady] = useState(false);
+  const [draft, setDraft] = useState<Json | undefined>(undefined);
+  const sent = useRef<string | null>(null);
   useEffect(() => {
     const timer = setTimeout(() => setReady(true), CLICK_TIME);
     return () => clearTimeout(timer);
   }, []);
+  const unsent = request.answered_at !== null && sent.current === write(request.answer) ? undefined : draft;
+  useEffect(() => onDraft?.(unsent !== undefined), [unsent !== undefined]);
   const once = useOnce();
   const answer = async (value: Json): Promise<void> => {
     setError(null);
+    sent.current = write(value);
     try {
-      await once.act(write(value), async (key) => {
+      await once.act(sent.current, async (key) => {
         const answered = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value }, {}, key);
+        setDraft(undefined);
         void countPending();
         onDone?.(answered);
       });
     } catch (found) {
       setError(found);
+      if (found instanceof ApiError && found.status === 409) get<HitlRequest>(at.request(request.request_id)).then(setLater, () => undefined);
     }
   };
+  if (request.answered_at !== null) {
+    return (
+      <>
+        <Given request={request} />
+        <Answered request={request} />
+        {unsent !== undefined && <Unsent draft={unsent} by={whoAnswered(request)} discard={() => setDraft(undefined)} />}
+      </>
+    );
+  }
   return (
     <>
       <Given request={request} />
       {can("respond") ? (
         <fieldset class="answer" disabled={!ready || once.busy}>
           {request.kind === "approval" ? (
-            <Approve request={request} answer={answer} />
+            <Approve request={request} answer={answer} draft={setDraft} />
           ) : request.kind === "step" ? (
-            <Decide answer={answer} />
+            <Decide answer={answer} draft={setDraft} />
           ) : (
-            <Question schema={request.answer_schema} answer={answer} />
+            <Question schema={request.answer_schema} answer={answer} draft={setDraft} />
           )}
           {error !== null && <Problem error={error} />}
         </fieldset>
@@ -131,27 +162,63 @@ export function AnswerForm({ request, onDone }: { request: HitlRequest; onDone?:
   );
 }
 
-function Approve({ request, answer }: { request: HitlRequest; answer: (value: Json) => Promise<void> }) {
+function whoAnswered({ answered_by, on_behalf_of }: HitlRequest): string {
+  if (answered_by === AT_DEADLINE) return "the deadline";
+  return `${answered_by ?? "somebody"}${on_behalf_of ? ` for ${on_behalf_of}` : ""}`;
+}
+
+function Answered({ request }: { request: HitlRequest }) {
+  return (
+    <div class="answered">
+      <p>
+        Answered by {whoAnswered(request)}, <Age at={request.answered_at} /> ago
+      </p>
+      <Code value={request.answer} label="Answer" />
+    </div>
+  );
+}
+
+/** What was typed for a request that somebody else answered. */
+function Unsent({ draft, by, discard }: { draft: Json; by: string; discard: () => void }) {
+  return (
+    <div class="answered" role="status">
+      <p>The request was answered by {by} while you typed. What you typed was not sent:</p>
+      <Code value={draft} label="What you typed" />
+      <Button kind="quiet" onClick={discard}>
+        Discard what you typed
+      </Button>
+    </div>
+  );
+}
+
+interface Answers {
+  answer: (value: Json) => Promise<void>;
+  draft: Draft;
+}
+
+function Approve({ request, answer, draft }: Answers & { request: HitlRequest }) {
   const call = callOf(request);
   const before = visible(json(call?.arguments ?? {}));
   const [mode, setMode] = useState<"ask" | "edit" | "deny">("ask");
   const [reason, setReason] = useState("");
+  const back = (): void => (setMode("ask"), setReason(""), draft(undefined));
   if (mode === "edit") {
     const send = (edited: Json): Promise<void> => answer({ approved: true, arguments: edited });
-    return <JsonEditor label={`Arguments of ${call?.name ?? "the call"}`} before={before} confirm="Approve with these" send={send} back={() => setMode("ask")} />;
+    return <JsonEditor label={`Arguments of ${call?.name ?? "the call"}`} before={before} confirm="Approve with these" send={send} back={back} draft={draft} />;
   }
   if (mode === "deny") {
+    const type = (text: string): void => (setReason(text), draft(text || undefined));
     return (
       <div class="answer-body">
         <label class="labelled">
           <span>Reason, which the model reads</span>
-          <input value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+          <input value={reason} onInput={(e) => type(e.currentTarget.value)} />
         </label>
         <div class="actions">
           <Button kind="danger" onClick={() => answer(reason ? { approved: false, reason } : false)}>
             Deny
           </Button>
-          <Button onClick={() => setMode("ask")}>Back</Button>
+          <Button onClick={back}>Back</Button>
         </div>
       </div>
     );
@@ -174,9 +241,10 @@ function Approve({ request, answer }: { request: HitlRequest; answer: (value: Js
 }
 
 /** A value as JSON, to be edited and sent. */
-function JsonEditor(props: { label: string; before: string; confirm: string; send: (value: Json) => Promise<void>; back: () => void }) {
+function JsonEditor(props: { label: string; before: string; confirm: string; send: (value: Json) => Promise<void>; back: () => void; draft: Draft }) {
   const [text, setText] = useState(props.before);
   const [wrong, setWrong] = useState<string | null>(null);
+  const type = (typed: string): void => (setText(typed), props.draft(typed === props.before ? undefined : typed));
   const send = async (): Promise<void> => {
     try {
       const value = parse(text);
@@ -190,7 +258,7 @@ function JsonEditor(props: { label: string; before: string; confirm: string; sen
     <div class="answer-body">
       <label class="labelled">
         <span>{props.label}</span>
-        <textarea class="mono" rows={Math.min(14, text.split("\n").length + 1)} value={text} onInput={(e) => setText(e.currentTarget.value)} />
+        <textarea class="mono" rows={Math.min(14, text.split("\n").length + 1)} value={text} onInput={(e) => type(e.currentTarget.value)} />
       </label>
       {wrong && <Problem error={wrong} />}
       <div class="actions">
@@ -204,11 +272,12 @@ function JsonEditor(props: { label: string; before: string; confirm: string; sen
 }
 
 /** The answer for a step whose end is not recorded: whether it was done. */
-function Decide({ answer }: { answer: (value: Json) => Promise<void> }) {
+function Decide({ answer, draft }: Answers) {
   const [done, setDone] = useState(false);
   if (done) {
     const send = (result: Json): Promise<void> => answer({ action: "done", result });
-    return <JsonEditor label="Result of the step (JSON)" before="null" confirm="Record this result" send={send} back={() => setDone(false)} />;
+    const back = (): void => (setDone(false), draft(undefined));
+    return <JsonEditor label="Result of the step (JSON)" before="null" confirm="Record this result" send={send} back={back} draft={draft} />;
   }
   return (
     <div class="actions">
@@ -225,9 +294,10 @@ function Decide({ answer }: { answer: (value: Json) => Promise<void> }) {
   );
 }
 
-function Question({ schema, answer }: { schema: JsonObject | null; answer: (value: Json) => Promise<void> }) {
+function Question({ schema, answer, draft }: Answers & { schema: JsonObject | null }) {
   const root = schema ?? { type: "string" };
   const [value, setValue] = useState<Json | undefined>(() => initial(root, root) ?? "");
+  const type = (typed: Json | undefined): void => (setValue(typed), draft(typed === "" ? undefined : typed));
   const given = value !== undefined && (schema !== null || value !== "");
   return (
     <form
@@ -237,7 +307,7 @@ function Question({ schema, answer }: { schema: JsonObject | null; answer: (valu
         if (value !== undefined) void answer(value);
       }}
     >
-      <SchemaInput schema={root} root={root} value={value} onChange={setValue} label="Answer" required />
+      <SchemaInput schema={root} root={root} value={value} onChange={type} label="Answer" required />
       <div class="actions">
         <Button kind="primary" type="submit" icon="send" disabled={!given}>
           Answer

@@ -1,7 +1,8 @@
-/** Lists that are read page by page, as far as somebody scrolls. The beginning and what is in sight are read again. */
+/** Lists that are read page by page, as far as somebody scrolls. The beginning and what is in sight are read again. A list whose
+ * cursor the API refuses begins again with its first page. */
 
 import { useCallback, useRef } from "preact/hooks";
-import { get, type Query } from "../api";
+import { get, refusesCursor, type Query } from "../api";
 import type { Page } from "../types";
 import { note } from "./dialog";
 import { useLive } from "./live";
@@ -49,6 +50,8 @@ export function usePaged<T>(path: string, query: Query, of: (item: T) => string,
   const key = JSON.stringify([path, query, within]);
   const known = useRef<Known<T>>({ key, items: [], parts: [], next: null, deep: false });
   const reading = useRef(false);
+  /** The list that began again and has read no further page since. */
+  const begun = useRef<string | null>(null);
   const sight = useRef<[number, number]>([0, Infinity]);
   const read = async (cursor: string | null, signal?: AbortSignal): Promise<[Part<T>, string | null]> => {
     const page = await get<Page<T>>(path, { limit, ...query, ...recent(within), cursor }, signal);
@@ -58,7 +61,18 @@ export function usePaged<T>(path: string, query: Query, of: (item: T) => string,
     (known.current = { key, parts, next, deep, items: distinct(parts.flatMap((each) => each.items), of) });
   const kept = (): Known<T> | null => (known.current.key === key && known.current.deep && known.current.items.length <= MOST_KEPT ? known.current : null);
 
+  const begin = (): void => void (known.current = { key, items: [], parts: [], next: null, deep: false });
+
   const refresh = async (signal: AbortSignal): Promise<Known<T>> => {
+    try {
+      return await again(signal);
+    } catch (error) {
+      if (!refusesCursor(error)) throw error;
+      begin();
+      return again(signal);
+    }
+  };
+  const again = async (signal: AbortSignal): Promise<Known<T>> => {
     let [part, next] = await read(null, signal);
     const fresh = [part];
     const before = new Set(kept()?.items.map(of));
@@ -68,13 +82,13 @@ export function usePaged<T>(path: string, query: Query, of: (item: T) => string,
       fresh.push(part);
     }
     const all = (): Part<T>[] => [...fresh, ...behind(part, next, kept(), of)];
-    const again = new Map<string | null, [Part<T>, string | null]>();
-    for (const each of inSight(all(), fresh.length, sight.current, of)) again.set(each.cursor, await read(each.cursor, signal));
+    const reread = new Map<string | null, [Part<T>, string | null]>();
+    for (const each of inSight(all(), fresh.length, sight.current, of)) reread.set(each.cursor, await read(each.cursor, signal));
     const parts = all(); // somebody may have asked for more meanwhile
     const last = parts.at(-1) as Part<T>;
-    const reread = again.get(last.cursor);
-    const end = parts.length === fresh.length ? next : reread ? reread[1] : known.current.next;
-    return made(parts.map((each) => renewed(each, again.get(each.cursor), of)), end, parts.length > 1);
+    const page = reread.get(last.cursor);
+    const end = parts.length === fresh.length ? next : page ? page[1] : known.current.next;
+    return made(parts.map((each) => renewed(each, reread.get(each.cursor), of)), end, parts.length > 1);
   };
   const list = useLive<Known<T>>(key, refresh, every);
   const more = useCallback(async (): Promise<void> => {
@@ -84,8 +98,15 @@ export function usePaged<T>(path: string, query: Query, of: (item: T) => string,
     known.current.deep = true;
     try {
       const [part, after] = await read(next);
+      begun.current = null;
       if (known.current.key === key && known.current.next === next) list.set(made([...known.current.parts, part], after, true));
     } catch (error) {
+      if (known.current.key !== key || known.current.next !== next) return;
+      if (refusesCursor(error) && begun.current !== key) {
+        begun.current = key;
+        begin();
+        return await list.refresh();
+      }
       note(error instanceof Error ? error.message : String(error), true);
     } finally {
       reading.current = false;

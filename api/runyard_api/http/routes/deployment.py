@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from runyard.errors import AgentNotFoundError, CursorExpiredError, InvalidCursorError
 from runyard.ports.workers import WorkerInfo
 
-from ..answers import Agent, Agents, FeedPage, Worker, Workers
+from ..answers import Agent, AgentBudget, Agents, FeedPage, Worker, Workers
 from ..tenant_client import Caller
 from .arguments import AgentName, Paging
 from .documentation import operation
@@ -63,6 +63,7 @@ async def _served(caller: Caller) -> dict[str, Agent]:
             queues=sorted({queue for queue, _ in found}),
             workers=len(found),
             versions=sorted({worker.app_version for _, worker in found if worker.app_version}),
+            budgets=[AgentBudget.model_validate(each) for each in found[-1][1].budgets.get(name, ())],
         )
         for name, found in served.items()
     }
