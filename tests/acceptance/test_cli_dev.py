@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
@@ -23,13 +23,22 @@ from runyard_api.cli.dev.servers import forget
 from tests.support.forked import completed
 
 RUNYARD = [sys.executable, "-P", "-m", "runyard_api.cli"]
+ON_A_DESKTOP = [
+    sys.executable,
+    "-P",
+    "-c",
+    "import sys; from runyard_api.cli import main; from runyard_api.cli.dev import browser; browser.CONTAINER_FILES = (); "
+    "sys.exit(main.main())",
+]
+"""The command, where the tests run in a container."""
 BOUND = 60.0
 """Seconds that any one step may take on a busy machine."""
 
 
 def environment() -> dict[str, str]:
     """Nothing of the caller's deployment: these tests start their own servers."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
+    seen = ("CI", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "container", "KUBERNETES_SERVICE_HOST")
+    return {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_") and name not in seen}
 
 
 def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
@@ -42,11 +51,18 @@ def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
 class Dev:
     """A running ``runyard dev`` whose output is read as it comes."""
 
-    def __init__(self, folder: Path, *arguments: str, terminal: bool = False, **variables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        terminal: bool = False,
+        command: Sequence[str] = RUNYARD,
+        **variables: str,
+    ) -> None:
         """``terminal``: whether input and output are a terminal."""
         reading, writing = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(
-            [*RUNYARD, "dev", "app:app", *arguments],
+            [*command, "dev", "app:app", *arguments],
             cwd=folder,
             env={**environment(), **variables},
             stdin=writing if terminal else subprocess.DEVNULL,
@@ -84,8 +100,10 @@ class Dev:
 
 
 @contextmanager
-def dev(folder: Path, *arguments: str, terminal: bool = False, **variables: str) -> Iterator[Dev]:
-    running = Dev(folder, *arguments, terminal=terminal, **variables)
+def dev(
+    folder: Path, *arguments: str, terminal: bool = False, command: Sequence[str] = RUNYARD, **variables: str
+) -> Iterator[Dev]:
+    running = Dev(folder, *arguments, terminal=terminal, command=command, **variables)
     try:
         running.wait_for("serving")
         yield running
@@ -132,16 +150,20 @@ def test_init_dev_prompt_edit_fork(project: Path) -> None:
 
 
 def test_dev_in_a_terminal_opens_the_console(project: Path, tmp_path: Path) -> None:
-    """Once the API answers. With `--no-open`, it opens nothing."""
+    """Once the API answers. With `--no-open` or in CI, it opens nothing and prints the address."""
     opened, browser = tmp_path / "opened", tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n', encoding="utf-8")
     browser.chmod(0o755)
-    terminal = {"TERM": "dumb", "BROWSER": str(browser)}
+    terminal = {"TERM": "dumb", "BROWSER": str(browser), "DISPLAY": ":0"}
+    with dev(project, "--port", "0", terminal=True, **terminal, CI="true") as running:
+        running.wait_for("console: http://127.0.0.1:")
+        assert running.interrupt() in (0, 130)
+    assert not opened.exists()
     with dev(project, "--port", "0", "--no-open", terminal=True, **terminal) as running:
         running.wait_for("Redis:")
         assert running.interrupt() in (0, 130)
     assert not opened.exists()
-    with dev(project, "--port", "0", terminal=True, **terminal) as running:
+    with dev(project, "--port", "0", terminal=True, command=ON_A_DESKTOP, **terminal) as running:
         address = running.wait_for("console:").split()[-1]
         deadline = time.monotonic() + BOUND
         while not opened.exists() or not opened.read_text(encoding="utf-8").endswith("\n"):
