@@ -38,6 +38,7 @@ from runyard_api.cli.main import app, main
 from runyard_api.cli.view import graph
 from runyard_api.http.settings import ApiSettings
 from runyard_api.worker.process import warn_without_agents
+from runyard_backends.memory.runs import MemoryRunStore
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -748,6 +749,36 @@ class TestTroubleOfDev:
         assert f"\n{sentence}\n" in runyard("runs", "show", "r")[1]
         serve(world, "t")
         assert "runyard dev" not in runyard("runs", "explain", "r")[1]
+
+    @pytest.mark.usefixtures("_dev")
+    @pytest.mark.parametrize("command", [("runs", "explain"), ("runs", "show"), ("prompt", "t", "hi", "--run-id"), ("doctor",)])
+    def test_its_text_does_not_drive_the_terminal(
+        self, runyard: Command, world: Backend, tmp_path: Path, command: tuple[str, ...]
+    ) -> None:
+        """It has the message of an error of the app."""
+        trouble = "ended\x1b]0;owned\x07\x1b[2J\nFORGED \u202e[red]x[/red]\ud800"
+        deployment = dev_file.Deployment(os.getpid(), self.SHARED, "redis://x", "app:app", trouble)
+        dev_file.write(tmp_path / dev_file.FOLDER, deployment)
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        ids = () if command == ("doctor",) else ("r",)
+        waits = ("--wait", "--wait-timeout", "0.05") if command[0] == "prompt" else ()
+        _, out, err = runyard(*command, *ids, *waits)
+        assert "[red]x[/red]" in out + err and "ended" in out + err
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]|^FORGED", out + err, re.MULTILINE)
+
+    @pytest.mark.usefixtures("_dev")
+    def test_a_dev_that_stops_meanwhile_does_not_hide_the_sentence(
+        self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        explain = MemoryRunStore.explain
+
+        async def last(self: MemoryRunStore, thread_id: str, run_id: str) -> str:
+            dev_file.remove(tmp_path / dev_file.FOLDER)
+            return await explain(self, thread_id, run_id)
+
+        monkeypatch.setattr(MemoryRunStore, "explain", last)
+        assert runyard("runs", "explain", "r") == (0, "no live worker serves queue default\n", "")
 
     @pytest.mark.usefixtures("_dev")
     def test_the_doctor_fails(self, runyard: Command, tmp_path: Path) -> None:
