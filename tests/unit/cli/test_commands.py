@@ -256,21 +256,6 @@ class TestExitCodes:
         assert err.count("\n") == 1
         assert "Traceback" not in err
 
-    @pytest.mark.parametrize(
-        ("arguments", "meant"),
-        [
-            ("explain RUN", "`runyard runs explain`"),
-            ("runs timeline RUN", "`runyard runs show`"),
-            ("timeline RUN", "`runyard runs show`"),
-            ("drain w", "`runyard workers drain`"),
-            ("list", "`runyard threads list`"),
-        ],
-    )
-    def test_an_unknown_command_names_the_one_that_was_meant(self, runyard: Command, arguments: str, meant: str) -> None:
-        code, _, err = runyard(*arguments.split())
-        assert code == exit_codes.Exit.USAGE and err.count("\n") == 1
-        assert "No such command" in err and f"did you mean {meant}" in err.replace("Did", "did"), err
-
     def test_conflict(self, runyard: Command) -> None:
         assert runyard("prompt", "t", "one", "--run-id", "r")[0] == exit_codes.Exit.OK
         assert runyard("prompt", "t", "two", "--run-id", "r")[0] == exit_codes.Exit.CONFLICT
