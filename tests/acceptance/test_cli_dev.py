@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import stat
 import subprocess
@@ -197,6 +198,51 @@ def test_a_broken_save_is_named_in_a_second_terminal(project: Path) -> None:
         assert "again" in runyard(project, "prompt", "t1", "again", "--wait")
 
 
+HANGS = """
+import os, socket
+with open("pids", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+socket.create_server(("127.0.0.1", 0)).accept()
+"""
+"""An app whose import waits at its line 5."""
+
+
+def test_an_import_that_hangs_is_named_and_stops_nothing(project: Path) -> None:
+    """Neither the reaction to the next save nor Ctrl-C, which leaves no process."""
+    source = project / "app.py"
+    sound = source.read_text(encoding="utf-8")
+    with dev(project, "--reload") as running:
+        source.write_text(HANGS, encoding="utf-8")
+        running.wait_for("app.py changed")
+        note = running.wait_for("the import of app:app has taken")
+        assert re.search(r"has taken \d+ s; it is at app\.py:5$", note.strip())
+        source.write_text(sound, encoding="utf-8")
+        running.wait_for("app.py changed")
+        assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
+        before = len(_pids(project))
+        source.write_text(HANGS, encoding="utf-8")
+        running.wait_for("app.py changed")
+        deadline = time.monotonic() + BOUND
+        while len(_pids(project)) < before + 2:  # those of the worker and of the check
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert running.interrupt() in (0, 130)
+    assert not any(map(_alive, _pids(project)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_that_hangs_at_the_start_is_named(project: Path, number: signal.Signals) -> None:
+    (project / "app.py").write_text(HANGS, encoding="utf-8")
+    running = Dev(project)
+    try:
+        assert "it is at app.py:5" in running.wait_for("the import of app:app has taken")
+    finally:
+        running.process.send_signal(number)
+    assert running.process.wait(BOUND) == 130
+    assert len(_pids(project)) == 1 and not any(map(_alive, _pids(project)))
+    assert not (project / ".runyard").exists()
+
+
 def test_data_survives_a_restart_and_of_two_resets_at_once_one_clears_it(project: Path) -> None:
     with dev(project):
         assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
@@ -256,6 +302,11 @@ def test_an_app_that_cannot_be_loaded_is_one_line(project: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert not (project / ".runyard").exists()
+
+
+def _pids(project: Path) -> list[int]:
+    """The processes that have begun to import HANGS."""
+    return [int(line) for line in (project / "pids").read_text(encoding="utf-8").split()]
 
 
 def _children(pid: int) -> list[int]:

@@ -78,10 +78,10 @@ def dev(
     console = output.console()
     dev_file.check(folder)
     check_servers(configured=configured)
-    files = AppFiles(app)
-    folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(terminable())
+        files = stack.enter_context(AppFiles(app, lambda note: console.print(f"[yellow]▲[/] {escape(note)}")))
+        folder.mkdir(mode=0o700, exist_ok=True)
         stack.enter_context(dev_file.locked(folder))
         if reset:
             forget(folder)
