@@ -212,6 +212,7 @@ def test_an_import_that_hangs_is_named_and_stops_nothing(project: Path) -> None:
     source = project / "app.py"
     sound = source.read_text(encoding="utf-8")
     with dev(project, "--reload") as running:
+        assert "hello" in runyard(project, "prompt", "t0", "hello", "--wait")
         source.write_text(HANGS, encoding="utf-8")
         running.wait_for("app.py changed")
         note = running.wait_for("the import of app:app has taken")

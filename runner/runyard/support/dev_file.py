@@ -155,11 +155,11 @@ def _deployment(found: Any) -> Deployment | None:
     """Return the deployment that a JSON document describes, or None if a field is missing or has a wrong type."""
     if not isinstance(found, dict) or type(found.get("pid")) is not int:
         return None
-    texts = [found.get(name) for name in ("postgres_url", "redis_url", "app")]
-    if not all(isinstance(text, str) for text in texts):
+    postgres_url, redis_url, app, trouble = (found.get(name) for name in ("postgres_url", "redis_url", "app", "trouble"))
+    if not (isinstance(postgres_url, str) and isinstance(redis_url, str) and isinstance(app, str)):
         return None
-    trouble = found.get("trouble")
-    return Deployment(found["pid"], *texts, trouble=trouble[:MAX_TROUBLE_CHARACTERS] if isinstance(trouble, str) else "")
+    trouble = trouble[:MAX_TROUBLE_CHARACTERS] if isinstance(trouble, str) else ""
+    return Deployment(found["pid"], postgres_url, redis_url, app, trouble)
 
 
 def check(folder: Path) -> None:

@@ -1,9 +1,10 @@
 """Load an app in a separate process: ``python -m runyard_api.cli.dev.app_check module:app REPORT``.
 
-REPORT is the number of an open file. The process writes lines to it, each a JSON object. The last line has the result.
-``files``: the files of the working directory that the app imports. ``agents``: the names of the app's agents. ``error``: the
-error if the app cannot be loaded, or null. If the import takes longer than SLOW_SECONDS, there is a line before the last line.
-``at``: the file and the number of the line at which the import is. The process ends when standard input ends.
+REPORT is the number of an open file. The process writes lines to it, each a JSON object. The first line has the beginning of
+the import. ``began``: the time of the monotonic clock. If the import takes longer than SLOW_SECONDS, the next line has its
+place. ``at``: the file and the number of the line at which the import is. The last line has the result. ``files``: the files of
+the working directory that the app imports. ``agents``: the names of the app's agents. ``error``: the error if the app cannot be
+loaded, or null. The process ends when standard input ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ast
 import json
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +83,7 @@ def main(app: str, report: int) -> None:
             file, _, line = place.rpartition(":")
             write({"at": [file, int(line)]})
 
+    write({"began": time.monotonic()})
     ended = threading.Event()
     placing = threading.Thread(target=write_place, name="runyard-place", daemon=True)
     placing.start()

@@ -37,7 +37,7 @@ class AppImport:
     """A process that imports ``app``, and reports to a file (:mod:`runyard_api.cli.dev.app_check`)."""
 
     def __init__(self, app: str) -> None:
-        self._app, self._began = app, time.monotonic()
+        self._app = app
         self._read = self._noted = False
         self._report = tempfile.TemporaryFile()  # noqa: SIM115 - stop closes it
         report = self._report.fileno()
@@ -53,11 +53,11 @@ class AppImport:
         """Wait a moment. Return whether the import has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(POLL_SECONDS)
-        return self._process.returncode is not None or "files" in self._last()
+        return self._process.returncode is not None or "files" in self._reported()
 
     def result(self) -> Imported | None:
         """Return the result when the import has ended. Return None before this, and after the result was returned once."""
-        code, found = self._process.poll(), self._last()
+        code, found = self._process.poll(), self._reported()
         if self._read or (code is None and "files" not in found):
             return None
         self._read = True
@@ -70,10 +70,10 @@ class AppImport:
     def note(self) -> str:
         """Return that the import takes long, and the line at which it is. Return an empty text before SLOW_SECONDS, and after
         the note was returned once."""
-        if self._read or self._noted or (seconds := time.monotonic() - self._began) < SLOW_SECONDS:
+        if self._read or self._noted or "began" not in (found := self._reported()):
             return ""
-        place = self._last().get("at")
-        if place is None and seconds < SLOW_SECONDS + PLACE_SECONDS:
+        seconds, place = time.monotonic() - found["began"], found.get("at")
+        if seconds < SLOW_SECONDS + (PLACE_SECONDS if place is None else 0.0):
             return ""
         self._noted = True
         where = f"; it is at {os.path.relpath(place[0])}:{place[1]}" if place is not None else ""
@@ -89,10 +89,11 @@ class AppImport:
         self._process.stdin.close()
         self._report.close()
 
-    def _last(self) -> dict[str, Any]:
-        """Return the last complete line of the report, or {}."""
+    def _reported(self) -> dict[str, Any]:
+        """Return the values of all complete lines of the report."""
         report = self._report.fileno()
         written = os.pread(report, os.fstat(report).st_size, 0)
-        lines = written[: written.rfind(b"\n") + 1].splitlines()
-        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        found: dict[str, Any] = {}
+        for line in written[: written.rfind(b"\n") + 1].splitlines():
+            found |= json.loads(line)
         return found
