@@ -496,14 +496,16 @@ class TestForkWithAPrompt:
         code, out, err = fork(ask="really?")
         assert (code, out) == (exit_codes.Exit.SUSPENDED, "") and "really?" in err and "runyard respond t2" in err
 
-    def test_the_wait_has_a_time_limit(self, runyard: Command, world: Backend) -> None:
-        """It covers the run of the cut and the answer."""
+    def test_the_wait_for_the_cut_has_a_time_limit(self, runyard: Command) -> None:
         runyard("prompt", "t", "hi", "--run-id", "r1")
         code, out, err = runyard("fork", "t", "t2", "--after", "r1", "--wait", "--message", "m", "--wait-timeout", "0.05")
         assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "run of the cut" in err and err.count("\n") == 1
+
+    def test_the_wait_for_the_answer_has_the_rest_of_the_time(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hi")
         serve(world, "t", "hello")
-        code, out, err = runyard("fork", "t", "t3", "--message", "m", "--wait", "--wait-timeout", "0.05")
-        assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "no live worker" in err.splitlines()[-1]
+        code, out, err = runyard("fork", "t", "t2", "--message", "m", "--wait", "--wait-timeout", "0.2")
+        assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "waiting for a free worker" in err.splitlines()[-1]
 
     def test_without_a_message_the_id_is_printed(self, runyard: Command, world: Backend) -> None:
         runyard("prompt", "t", "hi", "--run-id", "r1")
