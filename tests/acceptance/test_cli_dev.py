@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
@@ -23,13 +24,22 @@ from runyard_api.cli.dev.servers import forget
 from tests.support.forked import completed
 
 RUNYARD = [sys.executable, "-P", "-m", "runyard_api.cli"]
+ON_A_DESKTOP = [
+    sys.executable,
+    "-P",
+    "-c",
+    "import sys; from runyard_api.cli import main; from runyard_api.cli.dev import browser; browser.CONTAINER_FILES = (); "
+    "sys.exit(main.main())",
+]
+"""The command, where the tests run in a container."""
 BOUND = 60.0
 """Seconds that any one step may take on a busy machine."""
 
 
 def environment() -> dict[str, str]:
     """Nothing of the caller's deployment: these tests start their own servers."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
+    seen = ("CI", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "container", "KUBERNETES_SERVICE_HOST")
+    return {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_") and name not in seen}
 
 
 def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
@@ -42,11 +52,18 @@ def runyard(folder: Path, *arguments: str, code: int = 0) -> str:
 class Dev:
     """A running ``runyard dev`` whose output is read as it comes."""
 
-    def __init__(self, folder: Path, *arguments: str, terminal: bool = False, **variables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        terminal: bool = False,
+        command: Sequence[str] = RUNYARD,
+        **variables: str,
+    ) -> None:
         """``terminal``: whether input and output are a terminal."""
         reading, writing = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(
-            [*RUNYARD, "dev", "app:app", *arguments],
+            [*command, "dev", "app:app", *arguments],
             cwd=folder,
             env={**environment(), **variables},
             stdin=writing if terminal else subprocess.DEVNULL,
@@ -84,8 +101,10 @@ class Dev:
 
 
 @contextmanager
-def dev(folder: Path, *arguments: str, terminal: bool = False, **variables: str) -> Iterator[Dev]:
-    running = Dev(folder, *arguments, terminal=terminal, **variables)
+def dev(
+    folder: Path, *arguments: str, terminal: bool = False, command: Sequence[str] = RUNYARD, **variables: str
+) -> Iterator[Dev]:
+    running = Dev(folder, *arguments, terminal=terminal, command=command, **variables)
     try:
         running.wait_for("serving")
         yield running
@@ -132,16 +151,20 @@ def test_init_dev_prompt_edit_fork(project: Path) -> None:
 
 
 def test_dev_in_a_terminal_opens_the_console(project: Path, tmp_path: Path) -> None:
-    """Once the API answers. With `--no-open`, it opens nothing."""
+    """Once the API answers. With `--no-open` or in CI, it opens nothing and prints the address."""
     opened, browser = tmp_path / "opened", tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n', encoding="utf-8")
     browser.chmod(0o755)
-    terminal = {"TERM": "dumb", "BROWSER": str(browser)}
+    terminal = {"TERM": "dumb", "BROWSER": str(browser), "DISPLAY": ":0"}
+    with dev(project, "--port", "0", terminal=True, **terminal, CI="true") as running:
+        running.wait_for("console: http://127.0.0.1:")
+        assert running.interrupt() in (0, 130)
+    assert not opened.exists()
     with dev(project, "--port", "0", "--no-open", terminal=True, **terminal) as running:
         running.wait_for("Redis:")
         assert running.interrupt() in (0, 130)
     assert not opened.exists()
-    with dev(project, "--port", "0", terminal=True, **terminal) as running:
+    with dev(project, "--port", "0", terminal=True, command=ON_A_DESKTOP, **terminal) as running:
         address = running.wait_for("console:").split()[-1]
         deadline = time.monotonic() + BOUND
         while not opened.exists() or not opened.read_text(encoding="utf-8").endswith("\n"):
@@ -173,6 +196,52 @@ def test_a_broken_save_is_named_in_a_second_terminal(project: Path) -> None:
         runyard(project, "workers", "drain", next(each["worker_id"] for each in listed if each["state"] == "live"))
         assert "another" in running.wait_for("a worker was drained")
         assert "again" in runyard(project, "prompt", "t1", "again", "--wait")
+
+
+HANGS = """
+import os, socket
+with open("pids", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+socket.create_server(("127.0.0.1", 0)).accept()
+"""
+"""An app whose import waits at its line 5."""
+
+
+def test_an_import_that_hangs_is_named_and_stops_nothing(project: Path) -> None:
+    """Neither the reaction to the next save nor Ctrl-C, which leaves no process."""
+    source = project / "app.py"
+    sound = source.read_text(encoding="utf-8")
+    with dev(project, "--reload") as running:
+        assert "hello" in runyard(project, "prompt", "t0", "hello", "--wait")
+        source.write_text(HANGS, encoding="utf-8")
+        running.wait_for("app.py changed")
+        note = running.wait_for("the import of app:app has taken")
+        assert re.search(r"has taken \d+ s; it is at app\.py:5$", note.strip())
+        source.write_text(sound, encoding="utf-8")
+        running.wait_for("app.py changed")
+        assert "hello" in runyard(project, "prompt", "t1", "hello", "--wait")
+        before = len(_pids(project))
+        source.write_text(HANGS, encoding="utf-8")
+        running.wait_for("app.py changed")
+        deadline = time.monotonic() + BOUND
+        while len(_pids(project)) < before + 2:  # those of the worker and of the check
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert running.interrupt() in (0, 130)
+    assert not any(map(_alive, _pids(project)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_that_hangs_at_the_start_is_named(project: Path, number: signal.Signals) -> None:
+    (project / "app.py").write_text(HANGS, encoding="utf-8")
+    running = Dev(project)
+    try:
+        assert "it is at app.py:5" in running.wait_for("the import of app:app has taken")
+    finally:
+        running.process.send_signal(number)
+    assert running.process.wait(BOUND) == 130
+    assert len(_pids(project)) == 1 and not any(map(_alive, _pids(project)))
+    assert not (project / ".runyard").exists()
 
 
 def test_data_survives_a_restart_and_of_two_resets_at_once_one_clears_it(project: Path) -> None:
@@ -234,6 +303,11 @@ def test_an_app_that_cannot_be_loaded_is_one_line(project: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert not (project / ".runyard").exists()
+
+
+def _pids(project: Path) -> list[int]:
+    """The processes that have begun to import HANGS."""
+    return [int(line) for line in (project / "pids").read_text(encoding="utf-8").split()]
 
 
 def _children(pid: int) -> list[int]:

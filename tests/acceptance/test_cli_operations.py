@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 
 import pytest
 
 from runyard_api.cli import exit_codes
 from runyard_api.cli.main import main
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, until
 
 
 @pytest.fixture
@@ -33,6 +34,19 @@ async def test_stacks_show_the_code_that_blocks_a_worker(deployment: Fleet, caps
     await deployment.holder("t", handle.id, 3)
     assert await runyard("workers", "stacks", f"{pid}-") == exit_codes.Exit.OK
     assert "in _spin" in capsys.readouterr().out
+
+
+async def test_doctor_names_the_line_that_blocks_the_only_worker(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    await deployment.start()
+    await deployment.client.enqueue("t", "say one | tool add 1 2 | spin 30")
+
+    async def named() -> bool:
+        await runyard("doctor", "--json")
+        found = json.loads(capsys.readouterr().out)["findings"]
+        says = [one["says"] for one in found if one["about"] == "main loop" and one["level"] == "warn"]
+        return any(re.search(r"main loop blocked for \d+ s at \S+\.py:\d+$", line) for line in says)
+
+    await until(named, 60)
 
 
 async def test_drain_waits_for_the_end(deployment: Fleet, capsys: pytest.CaptureFixture[str]) -> None:

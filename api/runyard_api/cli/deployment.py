@@ -78,11 +78,12 @@ def locate_servers(context: typer.Context) -> Location:
 
 def trouble_of_dev(context: typer.Context) -> str:
     """Return how the last worker of the ``runyard dev`` ended to which this command connects. Return an empty text if ``dev``
-    has all its workers, or if the command connects to another deployment."""
-    if target(context).locate().source != "runyard dev":
-        return ""
-    found = dev_file.find()
-    return found.trouble if found is not None else ""
+    has all its workers, if it has stopped, or if the command connects to another deployment."""
+    with suppress(RunyardError):
+        place, found = target(context).locate(), dev_file.find()
+        if place.source == "runyard dev" and found is not None and found.postgres_url == place.url:
+            return found.trouble
+    return ""
 
 
 async def explain(context: typer.Context, handle: RunHandle) -> str:

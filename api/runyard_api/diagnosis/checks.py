@@ -146,6 +146,10 @@ def of_clocks(postgres: PostgresFacts, redis: RedisFacts | None) -> Finding:
 def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Finding]:
     """Check that there are live workers, that they have one version, and that one is the leader."""
     live = [worker for worker in workers if worker.dead_at is None]
+    for worker in workers:
+        if (blocked := blocked_words(worker)) is not None:
+            says = f"{worker.worker_id}: {blocked}"
+            yield Finding("warn", "main loop", says, "move the blocking call to a thread: `await asyncio.to_thread(…)`")
     if not live:
         yield Finding("fail", "workers", "there is no live worker", "start one: `runyard worker MODULE:APP`")
         return
@@ -157,10 +161,6 @@ def of_workers(workers: Sequence[WorkerInfo], leader: str | None) -> Iterator[Fi
     else:
         draining = sum(worker.draining for worker in live)
         yield Finding("ok", "workers", f"{len(live)} live" + (f", {draining} of them draining" if draining else ""))
-    for worker in workers:
-        if (blocked := blocked_words(worker)) is not None:
-            says = f"{worker.worker_id}: {blocked}"
-            yield Finding("warn", "main loop", says, "move the blocking call to a thread: `await asyncio.to_thread(…)`")
     for worker in live:
         if (outage := outage_words(worker)) is not None:
             says = f"{worker.worker_id} {outage}"

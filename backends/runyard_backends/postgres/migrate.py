@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -305,10 +306,11 @@ async def check_schema(db: Database) -> None:
             missing_functions=state["missing"],
         )
     if state["forbidden"]:
-        role = state["role"]
+        role, quoted = state["role"], '"' + state["role"].replace('"', '""') + '"'
         raise SchemaRightsError(
-            f"role {role!r} may not call functions that this code calls: {', '.join(state['forbidden'])}; "
-            f"run `runyard migrate --grant-to {role}` as the owner of the schema",
+            f"role {role!r} may not call functions that this code calls; as the owner of the schema, run "
+            f"`GRANT EXECUTE ON FUNCTION {', '.join(state['forbidden'])} TO {quoted}`, or give the role all rights of workers "
+            f"and clients with `runyard migrate --grant-to {shlex.quote(role)}`",
             role=role,
             functions=state["forbidden"],
         )

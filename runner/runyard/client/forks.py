@@ -16,7 +16,7 @@ from ..domain.runs import ForkOnceResult
 from ..domain.size_limits import JsonObject
 from ..domain.threads import Thread
 from ..domain.validation import check_id, new_id
-from ..errors import InvalidInputError
+from ..errors import CutRunNotFoundError, InvalidInputError, RunNotCompletedError
 from ..ports.commands import AcceptRequest, Cut, ForkRequest
 from ..ports.results import Forked
 from .accepting import accept_request
@@ -67,12 +67,14 @@ class ForkCalls(RunCalls):
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         request = fork_request(src, new_thread_id, cut, metadata, title, tags, self._agent(agent), reset_usage)
         prompt, run_id = as_message(message), prompt_id(request.new, message, run_id, "run_id")
-        if wait:
+        try:
+            await make_fork(self, request, prompt, run_id)
+        except RunNotCompletedError as error:
+            if not wait or isinstance(error, CutRunNotFoundError):
+                raise
             job = await self._accept_fork(request, None)
             (await job.result()).raise_for_status()
             await prompt_fork(self, request.new, prompt, run_id)
-        else:
-            await make_fork(self, request, prompt, run_id)
         return await self.thread(request.new)
 
     async def enqueue_fork(

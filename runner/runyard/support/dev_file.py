@@ -16,9 +16,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..errors import InvalidInputError
 
@@ -32,7 +32,7 @@ LOCK_SECONDS: Final = 1.0
 MAX_CHARACTERS: Final = 65_536
 """Maximum number of characters to read from the file."""
 MAX_TROUBLE_CHARACTERS: Final = 2_000
-"""Maximum number of characters of ``Deployment.trouble`` that are written."""
+"""Maximum number of characters of ``Deployment.trouble`` that are written and read."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +97,42 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _open(file: Path, flags: int) -> int:
-    """Open ``file``. Raises FileNotFoundError, NotADirectoryError, or InvalidInputError for a link."""
+    """Open ``file``. Raises FileNotFoundError, NotADirectoryError, or InvalidInputError for a link, a folder or a pipe."""
     try:
-        return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        opened = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         why = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
         raise _not_followed(file, why, "remove it") from None
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise _not_followed(file, "is not a file", "remove it")
+    return opened
 
 
 def write(folder: Path, deployment: Deployment) -> Path:
-    """Write ``deployment`` to the file in ``folder``. Return the path. Readers see the old file or the complete new file."""
+    """Write ``deployment`` to the file in ``folder``. Return the path. Readers see the old file or the complete new file.
+
+    An empty ``trouble`` is not written, because releases without this field refuse the file.
+    """
+    fields = asdict(deployment)
+    if trouble := fields.pop("trouble"):
+        fields["trouble"] = trouble[:MAX_TROUBLE_CHARACTERS]
     draft = folder / f"{FILE}.{os.getpid()}"
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        trouble = deployment.trouble[:MAX_TROUBLE_CHARACTERS]
-        json.dump(asdict(replace(deployment, trouble=trouble)), file, indent=2)
-    return draft.replace(folder / FILE)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(fields, file, indent=2)
+        return draft.replace(folder / FILE)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> Deployment | None:
     """Return the deployment in ``folder``. Return None if there is no valid file, or if no ``runyard dev`` holds the lock.
+
+    Fields that this release does not know are ignored.
 
     Raises InvalidInputError if the folder or the file is a link, belongs to another user, or can be changed by another user.
     """
@@ -131,12 +145,21 @@ def read(folder: Path) -> Deployment | None:
     with os.fdopen(opened, errors="replace") as source:
         check_owner(file, os.fstat(opened))
         try:
-            found = json.loads(source.read(MAX_CHARACTERS))
-            deployment = Deployment(**found)
-        except (ValueError, TypeError, RecursionError, OSError):
+            deployment = _deployment(json.loads(source.read(MAX_CHARACTERS)))
+        except (ValueError, RecursionError, OSError):
             return None
-    fits = isinstance(found.pop("pid"), int) and all(isinstance(value, str) for value in found.values())
-    return deployment if fits and _is_locked(folder) else None
+    return deployment if deployment is not None and _is_locked(folder) else None
+
+
+def _deployment(found: Any) -> Deployment | None:
+    """Return the deployment that a JSON document describes, or None if a field is missing or has a wrong type."""
+    if not isinstance(found, dict) or type(found.get("pid")) is not int:
+        return None
+    postgres_url, redis_url, app, trouble = (found.get(name) for name in ("postgres_url", "redis_url", "app", "trouble"))
+    if not (isinstance(postgres_url, str) and isinstance(redis_url, str) and isinstance(app, str)):
+        return None
+    trouble = trouble[:MAX_TROUBLE_CHARACTERS] if isinstance(trouble, str) else ""
+    return Deployment(found["pid"], postgres_url, redis_url, app, trouble)
 
 
 def check(folder: Path) -> None:

@@ -35,9 +35,10 @@ from runyard_api.cli.commands import enqueue
 from runyard_api.cli.dev import servers
 from runyard_api.cli.dev.app_files import AppFiles
 from runyard_api.cli.main import app, main
-from runyard_api.cli.view import graph
+from runyard_api.cli.view import graph, waiting
 from runyard_api.http.settings import ApiSettings
 from runyard_api.worker.process import warn_without_agents
+from runyard_backends.memory.runs import MemoryRunStore
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -83,25 +84,25 @@ def _messages(runyard: Command) -> list[dict[str, Any]]:
 
 def serve(world: Backend, thread_id: str, text: str | None = "hi", *, ask: str | None = None) -> None:
     """Play a worker for the next run of a thread: answer with ``text`` or, for None, with no message; or ask."""
+    asyncio.run(answer(world, thread_id, text, ask=ask))
 
-    async def work() -> None:
-        await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
-        key = await world.threads.thread_key(thread_id)
-        assert key is not None
-        queued = await world.runs.runs(RunFilter(thread_id=thread_id, status=RunStatus.QUEUED))
-        for run in reversed(queued.items):
-            [claim] = await world.runs.claim("hand", [RunRef(key, run.run_id)])
-            if claim.attempt is None:
-                continue
-            if ask:
-                request = HitlRequest(payload={"question": ask}, thread_id=thread_id, run_id=run.run_id)
-                await world.runs.suspend(Write(attempt=claim.attempt, first_event=3), [request])
-            else:
-                await world.runs.complete(
-                    [Write(attempt=claim.attempt, messages=[Message.assistant(text)] if text else [], first_event=3)]
-                )
 
-    asyncio.run(work())
+async def answer(world: Backend, thread_id: str, text: str | None, *, ask: str | None) -> None:
+    await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
+    key = await world.threads.thread_key(thread_id)
+    assert key is not None
+    queued = await world.runs.runs(RunFilter(thread_id=thread_id, status=RunStatus.QUEUED))
+    for run in reversed(queued.items):
+        [claim] = await world.runs.claim("hand", [RunRef(key, run.run_id)])
+        if claim.attempt is None:
+            continue
+        if ask:
+            request = HitlRequest(payload={"question": ask}, thread_id=thread_id, run_id=run.run_id)
+            await world.runs.suspend(Write(attempt=claim.attempt, first_event=3), [request])
+        else:
+            await world.runs.complete(
+                [Write(attempt=claim.attempt, messages=[Message.assistant(text)] if text else [], first_event=3)]
+            )
 
 
 def fail(world: Backend, thread_id: str, error: ErrorInfo) -> None:
@@ -254,21 +255,6 @@ class TestExitCodes:
         assert err.startswith("runyard: ")
         assert err.count("\n") == 1
         assert "Traceback" not in err
-
-    @pytest.mark.parametrize(
-        ("arguments", "meant"),
-        [
-            ("explain RUN", "`runyard runs explain`"),
-            ("runs timeline RUN", "`runyard runs show`"),
-            ("timeline RUN", "`runyard runs show`"),
-            ("drain w", "`runyard workers drain`"),
-            ("list", "`runyard threads list`"),
-        ],
-    )
-    def test_an_unknown_command_names_the_one_that_was_meant(self, runyard: Command, arguments: str, meant: str) -> None:
-        code, _, err = runyard(*arguments.split())
-        assert code == exit_codes.Exit.USAGE and err.count("\n") == 1
-        assert "No such command" in err and f"did you mean {meant}" in err.replace("Did", "did"), err
 
     def test_conflict(self, runyard: Command) -> None:
         assert runyard("prompt", "t", "one", "--run-id", "r")[0] == exit_codes.Exit.OK
@@ -474,6 +460,58 @@ class TestPrompt:
         assert runyard("prompt", "u", "hello")[1] != "from-env\n"
         monkeypatch.delenv("RUNYARD_TENANT")
         assert runyard("runs", "show", "t", "r")[0] == exit_codes.Exit.NOT_FOUND
+
+
+class TestForkWithAPrompt:
+    """`fork --message … --wait` ends like `prompt --wait`."""
+
+    @pytest.fixture
+    def fork(self, runyard: Command, world: Backend, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+        """Fork a thread with a prompt and wait, while a worker answers with ``text`` or asks a question."""
+        runyard("prompt", "t", "hi", "--run-id", "r1")
+        serve(world, "t", "hello")
+        follow = waiting.follow
+
+        def command(*options: str, text: str | None = "forked", ask: str | None = None) -> tuple[int, str, str]:
+            async def served(*arguments: Any, **named: Any) -> None:
+                await answer(world, "t2", text, ask=ask)
+                await follow(*arguments, **named)
+
+            monkeypatch.setattr(waiting, "follow", served)
+            return runyard("fork", "t", "t2", "--message", "and then?", "--wait", *options)
+
+        return command
+
+    def test_the_answer_is_printed(self, fork: Callable[..., tuple[int, str, str]]) -> None:
+        code, out, err = fork()
+        assert (code, out) == (exit_codes.Exit.OK, "forked\n") and "t2" in err
+
+    def test_json_is_that_of_prompt(self, fork: Callable[..., tuple[int, str, str]]) -> None:
+        code, out, _ = fork("--json", "--run-id", "f1")
+        found = json.loads(out)
+        assert code == exit_codes.Exit.OK and set(found) == {"run", "text", "messages", "requests"}
+        assert (found["text"], found["run"]["thread_id"], found["run"]["run_id"]) == ("forked", "t2", "f1")
+
+    def test_a_suspended_run_says_what_it_asks(self, fork: Callable[..., tuple[int, str, str]]) -> None:
+        code, out, err = fork(ask="really?")
+        assert (code, out) == (exit_codes.Exit.SUSPENDED, "") and "really?" in err and "runyard respond t2" in err
+
+    def test_the_wait_for_the_cut_has_a_time_limit(self, runyard: Command) -> None:
+        runyard("prompt", "t", "hi", "--run-id", "r1")
+        code, out, err = runyard("fork", "t", "t2", "--after", "r1", "--wait", "--message", "m", "--wait-timeout", "0.05")
+        assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "run of the cut" in err and err.count("\n") == 1
+
+    def test_the_wait_for_the_answer_has_the_rest_of_the_time(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hi")
+        serve(world, "t", "hello")
+        code, out, err = runyard("fork", "t", "t2", "--message", "m", "--wait", "--wait-timeout", "0.2")
+        assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "waiting for a free worker" in err.splitlines()[-1]
+
+    def test_without_a_message_the_id_is_printed(self, runyard: Command, world: Backend) -> None:
+        runyard("prompt", "t", "hi", "--run-id", "r1")
+        serve(world, "t", "hello")
+        assert runyard("fork", "t", "t2", "--wait")[:2] == (exit_codes.Exit.OK, "t2\n")
+        assert runyard("fork", "t", "t3", "--message", "m")[:2] == (exit_codes.Exit.OK, "t3\n")
 
 
 class TestReads:
@@ -748,6 +786,36 @@ class TestTroubleOfDev:
         assert f"\n{sentence}\n" in runyard("runs", "show", "r")[1]
         serve(world, "t")
         assert "runyard dev" not in runyard("runs", "explain", "r")[1]
+
+    @pytest.mark.usefixtures("_dev")
+    @pytest.mark.parametrize("command", [("runs", "explain"), ("runs", "show"), ("prompt", "t", "hi", "--run-id"), ("doctor",)])
+    def test_its_text_does_not_drive_the_terminal(
+        self, runyard: Command, world: Backend, tmp_path: Path, command: tuple[str, ...]
+    ) -> None:
+        """It has the message of an error of the app."""
+        trouble = "ended\x1b]0;owned\x07\x1b[2J\nFORGED \u202e[red]x[/red]\ud800"
+        deployment = dev_file.Deployment(os.getpid(), self.SHARED, "redis://x", "app:app", trouble)
+        dev_file.write(tmp_path / dev_file.FOLDER, deployment)
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        ids = () if command == ("doctor",) else ("r",)
+        waits = ("--wait", "--wait-timeout", "0.05") if command[0] == "prompt" else ()
+        _, out, err = runyard(*command, *ids, *waits)
+        assert "[red]x[/red]" in out + err and "ended" in out + err
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]|^FORGED", out + err, re.MULTILINE)
+
+    @pytest.mark.usefixtures("_dev")
+    def test_a_dev_that_stops_meanwhile_does_not_hide_the_sentence(
+        self, runyard: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        runyard("prompt", "t", "hi", "--run-id", "r")
+        explain = MemoryRunStore.explain
+
+        async def last(self: MemoryRunStore, thread_id: str, run_id: str) -> str:
+            dev_file.remove(tmp_path / dev_file.FOLDER)
+            return await explain(self, thread_id, run_id)
+
+        monkeypatch.setattr(MemoryRunStore, "explain", last)
+        assert runyard("runs", "explain", "r") == (0, "no live worker serves queue default\n", "")
 
     @pytest.mark.usefixtures("_dev")
     def test_the_doctor_fails(self, runyard: Command, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -128,12 +131,84 @@ def test_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1}', '{"pid": "1", "postgres_url": 1, "redis_url": 2, "app": 3}'])
-def test_a_broken_file_is_no_deployment(tmp_path: Path, text: str) -> None:
-    file = tmp_path / dev_file.FILE
+def store(folder: Path, text: str) -> None:
+    """Put ``text`` in the place of the file."""
+    (folder / dev_file.FILE).write_text(text, encoding="utf-8")
+    (folder / dev_file.FILE).chmod(0o600)
+
+
+def test_a_file_of_another_release_is_read(tmp_path: Path) -> None:
+    """A newer release may write fields that this one does not know, or a trouble of another type."""
+    newer = {**asdict(HERE), "trouble": {"code": 8}, "started_at": [1], "pid_of": None}
     with dev_file.locked(tmp_path):
-        file.write_text(text)
-        file.chmod(0o600)
+        store(tmp_path, json.dumps(newer))
+        assert dev_file.read(tmp_path) == HERE
+
+
+def test_an_empty_trouble_is_not_written(project: Path) -> None:
+    """Releases that do not know the field refuse a file that has it."""
+    file = project / dev_file.FOLDER / dev_file.FILE
+    assert set(json.loads(file.read_text("utf-8"))) == {"pid", "postgres_url", "redis_url", "app"}
+    dev_file.write(file.parent, replace(HERE, trouble="no worker"))
+    assert dev_file.find(project) == replace(HERE, trouble="no worker")
+    dev_file.write(file.parent, HERE)
+    assert dev_file.find(project) == HERE
+
+
+def test_a_trouble_that_was_put_into_the_file_is_short(project: Path) -> None:
+    """Each command that explains a run prints it."""
+    store(project / dev_file.FOLDER, json.dumps({**asdict(HERE), "trouble": "x" * 50_000}))
+    found = dev_file.find(project)
+    assert found is not None and len(found.trouble) == dev_file.MAX_TROUBLE_CHARACTERS
+
+
+def test_a_huge_file_is_not_read_whole(project: Path) -> None:
+    store(project / dev_file.FOLDER, json.dumps({**asdict(HERE), "trouble": "x" * 10_000_000}))
+    tracemalloc.start()
+    try:
+        assert dev_file.find(project) is None
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", [dev_file.FILE, dev_file.LOCK])
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_not_followed(project: Path, name: str, kind: str) -> None:
+    path = project / dev_file.FOLDER / name
+    path.unlink()
+    path.mkdir() if kind == "folder" else os.mkfifo(path, 0o600)
+    with pytest.raises(InvalidInputError, match=r"is not a file|Is a directory"):
+        dev_file.find(project)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_draft(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example on a full disk."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = project / dev_file.FOLDER
+    with monkeypatch.context() as patched:
+        patched.setattr(json, "dump", full)
+        with pytest.raises(OSError, match="No space"):
+            dev_file.write(folder, replace(HERE, app="other:app"))
+    assert dev_file.find(project) == HERE
+    assert {path.name for path in folder.iterdir()} == {dev_file.FILE, dev_file.LOCK}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"pid": 1}', '{"pid": "1", "postgres_url": 1, "redis_url": 2, "app": 3}', "null", "[" * 60_000),
+        '{"pid": true, "postgres_url": "x", "redis_url": "x", "app": "x"}',
+        '{"pid": 1e999, "postgres_url": "x", "redis_url": "x", "app": "x"}',
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_broken_file_is_no_deployment(tmp_path: Path, text: str) -> None:
+    with dev_file.locked(tmp_path):
+        store(tmp_path, text)
         assert dev_file.read(tmp_path) is None
 
 

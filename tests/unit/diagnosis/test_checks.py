@@ -190,14 +190,13 @@ def test_a_blocked_main_loop_is_named_with_its_line() -> None:
 
 
 def test_a_dead_worker_is_not_blocked_any_more() -> None:
-    """``doctor`` says which code blocked the main loop of a worker that was declared dead."""
+    """``doctor`` says which code blocked the main loop of a worker that was declared dead, also if it was the only worker."""
     dead = WorkerInfo(worker_id="w", queues=["default"], blocked=BlockedLoop(30.4, "app.py:26", "Stack"), dead_at=NOW)
-    found = [
-        finding for finding in checks.of_workers([dead, replace(WORKER, worker_id="v")], "v") if finding.about == "main loop"
-    ]
-    says = "w: main loop was blocked at app.py:26 when it was declared dead"
-    assert [(finding.level, finding.says) for finding in found] == [("warn", says)]
-    assert "to_thread" in found[0].do
+    for others in ([], [replace(WORKER, worker_id="v")]):
+        found = [finding for finding in checks.of_workers([dead, *others], "v") if finding.about == "main loop"]
+        says = "w: main loop was blocked at app.py:26 when it was declared dead"
+        assert [(finding.level, finding.says) for finding in found] == [("warn", says)]
+        assert "to_thread" in found[0].do
 
 
 def test_webhooks_that_the_workers_cannot_sign_are_named() -> None:

@@ -30,7 +30,7 @@ from ..dev.servers import check_servers, named_servers, private_servers
 from ..dev.worker_processes import WorkerProcesses, ready
 from ..exit_codes import Exit
 from ..view import thread_tree
-from ..view.output import Terminal, escape
+from ..view.output import Terminal, escape, is_terminal
 from . import migrate, threads
 
 APP: Final = "runyard_api.cli.demo.agents:app"
@@ -90,7 +90,7 @@ def demo(
     # On servers that the environment names, the demo has a tenant of its own, because there may be other tenants. On private
     # servers, the console has no tenant, so that it can also operate the deployment.
     tenant = "" if console and not named_servers() else f"demo-{secrets.token_hex(4)}"
-    wide = None if sys.stdout.isatty() and not picture else 108
+    wide = None if is_terminal(sys.stdout) and not picture else 108
     stage = Stage(Terminal(file=sys.stdout, width=wide, record=picture is not None))
     began = time.monotonic()
     stage.console.print(Panel.fit("[bold]runyard[/]  agent conversations as durable, distributed jobs", border_style="cyan"))

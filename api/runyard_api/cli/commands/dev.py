@@ -21,7 +21,7 @@ from ... import quantities
 from .. import deployment
 from ..dev.api_process import ApiProcess
 from ..dev.app_files import AppFiles
-from ..dev.browser import has_terminal, open_page
+from ..dev.browser import has_viewer, open_page
 from ..dev.interruption import terminable
 from ..dev.servers import check_servers, forget, named_servers, private_servers
 from ..dev.user_program import user_program
@@ -71,16 +71,17 @@ def dev(
     private one.
     If such a server is on another machine, `dev` asks before it uses the server, unless --configured is given. `dev` migrates
     the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the workers. `dev` ends
-    when this command ends. Without a COMMAND, `dev` in a terminal opens the console in the browser.
+    when this command ends. Without a COMMAND, `dev` opens the console in the browser if it runs in a terminal on a
+    machine with a display.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
     dev_file.check(folder)
     check_servers(configured=configured)
-    files = AppFiles(app)
-    folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(terminable())
+        files = stack.enter_context(AppFiles(app, lambda note: console.print(f"[yellow]▲[/] {escape(note)}")))
+        folder.mkdir(mode=0o700, exist_ok=True)
         stack.enter_context(dev_file.locked(folder))
         if reset:
             forget(folder)
@@ -107,7 +108,7 @@ def dev(
         console.print(f"[bright_black]  console: {api.url}/console[/]")
         for line in _server_lines(postgres_url, redis_url):
             console.print(f"[bright_black]  {escape(line)}[/]")
-        if listens and not command and not no_open and has_terminal():
+        if listens and not command and not no_open and has_viewer():
             open_page(f"{api.url}/console")
         program = stack.enter_context(user_program(command or (), postgres_url, redis_url))
         code = 0

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Annotated
 
 import typer
 
 from runyard.client.fan_out import MAX_PARALLEL
+from runyard.client.forks import prompt_id
 from runyard.errors import InvalidInputError
 from runyard.models import ErrorInfo, StopAt, Thread
 
 from .. import deployment, options, values
 from ..exit_codes import Exit
-from ..view import output
+from ..view import output, waiting
 from ..view.output import escape
 from ..view.timeline import usage_words
 
@@ -36,37 +39,65 @@ def fork(
     agent: options.Agent = None,
     message: Annotated[str | None, typer.Option(help="First prompt of the new thread.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Id of the run of the first prompt.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="If the run at the cut has not ended, wait until it completes.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Wait until the run at the cut has completed. With --message, also wait for the answer and print it."
+        ),
+    ] = False,
+    wait_timeout: options.WaitTimeout = None,
     as_json: options.Json = False,
 ) -> None:
     """Fork a thread after a completed run and print the id of the new thread. No message is copied."""
 
-    async def go() -> Thread:
+    async def go() -> None:
         async with deployment.connect(context) as client:
-            return await client.fork(
-                source,
-                new,
-                after,
-                at_message_id=at,
-                at_seq=at_seq,
-                repair=repair,
-                metadata=None if metadata is None else values.json_object(metadata, "--metadata"),
-                reset_usage=not keep_usage,
-                title=title,
-                tags=dict(values.key_value(pair, "--tag") for pair in tag or []),
-                agent=agent,
-                message=message,
-                run_id=run_id,
-                wait=wait,
-            )
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(wait_timeout if wait else None):
+                    made = await client.fork(
+                        source,
+                        new,
+                        after,
+                        at_message_id=at,
+                        at_seq=at_seq,
+                        repair=repair,
+                        metadata=None if metadata is None else values.json_object(metadata, "--metadata"),
+                        reset_usage=not keep_usage,
+                        title=title,
+                        tags=dict(values.key_value(pair, "--tag") for pair in tag or []),
+                        agent=agent,
+                        message=message,
+                        run_id=run_id,
+                        wait=wait,
+                    )
+            except TimeoutError:
+                raise TimeoutError("the run at the cut has not ended") from None
+            prompt = prompt_id(made.thread_id, message, run_id, "run_id")
+            if prompt is None or not wait:
+                _print_fork(made, source, as_json=as_json)
+            else:
+                if not as_json:
+                    output.notes().print(f"[bright_black]{escape(made.thread_id)} is {_origin(made, source)}[/]")
+                left = None if wait_timeout is None else max(wait_timeout - (time.monotonic() - began), 0.0)
+                handle = client.handle(made.thread_id, prompt)
+                await waiting.follow(context, client, handle, wait=True, stream=False, timeout=left, as_json=as_json)
 
-    made = deployment.wait(go())
+    deployment.wait(go())
+
+
+def _print_fork(made: Thread, source: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json(made)
     else:
         output.print_line(made.thread_id)
-        cut = f" after run {escape(made.forked_after_run_id)}" if made.forked_after_run_id else ""
-        output.notes().print(f"[bright_black]forked from {escape(source)}{cut}[/]")
+        output.notes().print(f"[bright_black]{_origin(made, source)}[/]")
+
+
+def _origin(made: Thread, source: str) -> str:
+    """Return words for the source and the cut of a fork, as markup."""
+    cut = f" after run {escape(made.forked_after_run_id)}" if made.forked_after_run_id else ""
+    return f"forked from {escape(source)}{cut}"
 
 
 def fork_once(

@@ -1,7 +1,10 @@
-"""Load an app in a separate process: ``python -m runyard_api.cli.dev.app_check module:app``.
+"""Load an app in a separate process: ``python -m runyard_api.cli.dev.app_check module:app REPORT``.
 
-The last line of standard output is a JSON object. ``files``: the files of the working directory that the app imports.
-``agents``: the names of the app's agents. ``error``: the error if the app cannot be loaded, or null.
+REPORT is the number of an open file. The process writes lines to it, each a JSON object. The first line has the beginning of
+the import. ``began``: the time of the monotonic clock. If the import takes longer than SLOW_SECONDS, the next line has its
+place. ``at``: the file and the number of the line at which the import is. The last line has the result. ``files``: the files of
+the working directory that the app imports. ``agents``: the names of the app's agents. ``error``: the error if the app cannot be
+loaded, or null. The process ends when standard input ends.
 """
 
 from __future__ import annotations
@@ -9,13 +12,21 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 from runyard.app import load_app
 from runyard.errors import RunyardError
+from runyard.support.tracebacks import innermost_place
 
-from ..view import output
+from ..commands.worker import stop_with_owner
+
+SLOW_SECONDS: Final = 5.0
+"""Seconds after which an import takes long."""
 
 
 def imported_files(app: str, folder: Path) -> set[Path]:
@@ -38,7 +49,7 @@ def named_in(file: Path, folder: Path) -> Iterator[Path]:
     """Yield the files below ``folder`` that the import statements of ``file`` name, including statements inside functions."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, OSError):
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -57,13 +68,37 @@ def places(base: Path, name: str) -> Iterator[Path]:
         yield from (path for path in (base.with_name(f"{part}.py"), base / "__init__.py") if path.is_file())
 
 
-if __name__ == "__main__":
-    problem: RunyardError | None = None
+def main(app: str, report: int) -> None:
+    """Load ``app``, and write the lines to the file ``report``."""
+
+    def write(line: dict[str, Any]) -> None:
+        with open(report, "a", encoding="utf-8", closefd=False) as file:
+            file.write(f"{json.dumps(line)}\n")
+
+    def write_place() -> None:
+        if ended.wait(SLOW_SECONDS):
+            return
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        if (place := innermost_place(reversed(list(traceback.walk_stack(frame))) if frame else ())) is not None:
+            file, _, line = place.rpartition(":")
+            write({"at": [file, int(line)]})
+
+    write({"began": time.monotonic()})
+    ended = threading.Event()
+    placing = threading.Thread(target=write_place, name="runyard-place", daemon=True)
+    placing.start()
+    threading.Thread(target=stop_with_owner, name="runyard-owner", daemon=True).start()
+    error: RunyardError | None = None
     agents: list[str] = []
     try:
-        agents = list(load_app(sys.argv[1]).agents)
-    except RunyardError as error:
-        problem = error
-    files = sorted(map(str, imported_files(sys.argv[1], Path.cwd().resolve())))
-    output.print_line("")  # ends an incomplete line of the app
-    output.print_line(json.dumps({"files": files, "agents": agents, "error": problem and problem.to_dict()}))
+        agents = list(load_app(app).agents)
+    except RunyardError as problem:
+        error = problem
+    ended.set()
+    placing.join()
+    files = sorted(map(str, imported_files(app, Path.cwd().resolve())))
+    write({"files": files, "agents": agents, "error": error and error.to_dict()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

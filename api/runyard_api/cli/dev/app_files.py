@@ -2,49 +2,77 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from runyard.errors import InvalidInputError, RunyardError, from_dict
+from runyard.errors import RunyardError
+
+from .app_check import imported_files
+from .app_import import AppImport
 
 
 class AppFiles:
     """The files of ``app``, a ``MODULE:APP`` of the working directory.
 
-    The app is loaded in a separate process, so that this process imports no module of the project. If the app cannot be loaded,
-    the error of :func:`runyard.app.load_app` is raised. ``agents``: the names of its agents.
-    ``error``: the error of the last :meth:`refresh`, or None.
+    The app is loaded in a separate process, so that this process imports no module of the project. The constructor waits for
+    the end of the import. If the app cannot be loaded, the error of :func:`runyard.app.load_app` is raised. ``say``: gets
+    :meth:`note` if the import takes long. The ``with`` block ends an import that still runs. ``agents``: the names of the app's
+    agents. ``error``: the error of the last import, or None.
     """
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, say: Callable[[str], None] = lambda _: None) -> None:
         self._app = app
-        self._files, self.agents, self.error = _load(app)
-        if self.error is not None:
-            raise self.error
+        self._files: set[Path] = set()
+        self.agents: list[str] = []
+        self.error: RunyardError | None = None
+        self._import = AppImport(app)
+        try:
+            while not self._import.wait():
+                if note := self.note():
+                    say(note)
+            self.ended()
+            if self.error is not None:
+                raise self.error
+        except BaseException:
+            self._import.stop()
+            raise
+
+    def __enter__(self) -> AppFiles:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._import.stop()
 
     def among(self, changed: Iterable[Path]) -> list[Path]:
         """Return the ``changed`` files that the app imports."""
         return sorted(path for path in changed if path.resolve() in self._files)
 
     def refresh(self) -> None:
-        """Read the imports again. If the app cannot be loaded, also keep the files that it imported before: the user may repair
-        one of them."""
-        files, self.agents, self.error = _load(self._app)
-        self._files = files if self.error is None else self._files | files
+        """Start another import, and end an import that still runs.
 
+        Until the end of the import, the files are those of the earlier import, and those that import statements name. The user
+        may repair one of them.
+        """
+        self._import.stop()
+        self.error = None
+        self._files |= imported_files(self._app, Path.cwd().resolve())
+        self._import = AppImport(self._app)
 
-def _load(app: str) -> tuple[set[Path], list[str], RunyardError | None]:
-    """Return the files that the app imports, the names of its agents, and the error if the app cannot be loaded."""
-    module = "runyard_api.cli.dev.app_check"
-    done = subprocess.run([sys.executable, "-P", "-m", module, app], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        return (
-            set(),
-            [],
-            InvalidInputError(f"the process that imported {app} exited with status {done.returncode}", field="app"),
-        )
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {Path(file) for file in found["files"]}, found["agents"], from_dict(found["error"]) if found["error"] else None
+    def ended(self) -> bool:
+        """If an import has ended since the last call, read its result and return True. If the app cannot be loaded, also keep
+        the files of earlier imports."""
+        if (found := self._import.result()) is None:
+            return False
+        self.agents, self.error = found.agents, found.error
+        self._files = found.files if found.error is None else self._files | found.files
+        return True
+
+    def wait(self) -> None:
+        """Wait for the end of an import, and read its result."""
+        while not self._import.wait():
+            pass
+        self.ended()
+
+    def note(self) -> str:
+        """Return a sentence about an import that takes long, once for each import. Otherwise return an empty text."""
+        return self._import.note()

@@ -19,7 +19,7 @@ from runyard.errors import BackendUnavailableError, InvalidInputError
 from runyard.support import location
 from runyard.support.dev_file import LOCK, try_lock
 
-from ..view.output import without_password
+from ..view.output import is_terminal, without_password
 
 SERVER_LOCKS: Final = "*/lock"
 """The files that the servers of a folder keep locked while they run."""
@@ -63,7 +63,7 @@ def check_servers(*, configured: bool = False) -> None:
     if not elsewhere or configured:
         return
     words = ", ".join(elsewhere)
-    if sys.stdin.isatty() and typer.confirm(f"{words}: migrate these servers and serve their runs with this app?"):
+    if is_terminal(sys.stdin) and typer.confirm(f"{words}: migrate these servers and serve their runs with this app?"):
         return
     raise InvalidInputError(
         f"{words} names a server on another machine. `runyard dev` migrates the schema of a named server and serves its runs. "

@@ -3,6 +3,7 @@ are restarted."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,40 +40,48 @@ def watch(
 
     Returns the exit code of ``program``.
     """
-    pause = 0.0
+    pause, start_at = 0.0, math.inf
+    lost: list[int] = []  # the exit codes of workers that have not been replaced
     for changed in _changes(files if reload else None):
         if program is not None and (code := program.exit_code) is not None:
             return code if code >= 0 else 128 - code
+        if note := files.note():
+            console.print(f"[yellow]▲[/] {escape(note)}")
         if changed:
             console.print(f"[yellow]↻[/] {escape(', '.join(changed))} changed; restarting the workers")
             record("")
             pool.replace()
             files.refresh()
-            pause = 0.0
+            pause, start_at, lost = 0.0, math.inf, []
             continue
         if (ended := api.revive()) is not None:
             console.print(f"[red]●[/] the HTTP API ended with code {ended}; started again")
         if codes := pool.dead():
             pause = min(pause * 2 or 0.5, 10.0)
             failed = [code for code in codes if code > 0]
+            lost = failed or codes
             if Exit.APP in failed and not reload:
                 files.refresh()  # the error of the import is the reason of the end
-            record(_trouble(failed or codes, files.error if failed else None))
+            record(_trouble(lost, files.error))
             if failed and reload:
                 left = "" if pool.processes else "; `runyard dev` has no worker"
                 console.print(f"[red]●[/] a worker ended with code {failed[0]}{left}; correct the app and save it to get one")
                 continue
             how = f"ended with code {codes[0]}; starting it again" if any(codes) else "was drained; starting another"
             console.print(f"[{'red' if any(codes) else 'yellow'}]●[/] a worker {how} in {pause:g} s")
-            time.sleep(pause)
+            start_at = time.monotonic() + pause
+        if files.ended() and lost:
+            record(_trouble(lost, files.error))
+        if time.monotonic() >= start_at:
             pool.start()
             record("")
+            start_at, lost = math.inf, []
     raise AssertionError("the iterator over changes ended")
 
 
 def _trouble(codes: Sequence[int], error: RunyardError | None) -> str:
-    """Return how a worker ended, as one line."""
-    why = f": {one_line(error.message)}" if error is not None else ""
+    """Return how a worker ended, as one line. ``error``: the error of the app's import, the reason of a positive code."""
+    why = f": {one_line(error.message)}" if error is not None and codes[0] > 0 else ""
     return f"the worker of `runyard dev` ended with code {codes[0]}{why}"
 
 

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import to_jsonable_python
@@ -69,6 +69,11 @@ class _Legible:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement.get(console, options, self._shown)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return True if ``stream`` is a terminal. A process that was started without a standard stream has None for it."""
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 def console() -> Terminal:
@@ -169,7 +174,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) 
     if not lines:
         notes().print(escape(empty))
         return
-    out = Terminal(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    out = Terminal(file=sys.stdout, width=None if is_terminal(sys.stdout) else PIPE_COLUMNS)
     cells = [[column, *(Text.from_markup(line[place]).plain for line in lines)] for place, column in enumerate(columns)]
     *widths, last = (max(map(cell_len, column)) for column in cells)
     taken = sum(widths) + COLUMN_GAP * len(widths)
