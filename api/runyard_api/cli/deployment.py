@@ -86,11 +86,13 @@ def trouble_of_dev(context: typer.Context) -> str:
     return ""
 
 
-async def explain(context: typer.Context, handle: RunHandle) -> str:
-    """Return the sentence of ``explain``. If the run has not stopped, add the trouble of ``runyard dev``."""
+async def explain(context: typer.Context, handle: RunHandle, *, stopped: bool | None = None) -> str:
+    """Return the sentence of ``explain``. If the run has not stopped, add the trouble of ``runyard dev``. ``stopped``: whether
+    the run has stopped, or None to read this from the store."""
     sentence = await handle.explain()
-    trouble = trouble_of_dev(context)
-    return f"{sentence}; {trouble}" if trouble and not (await handle.run()).stopped else sentence
+    if stopped or not (trouble := trouble_of_dev(context)):
+        return sentence
+    return sentence if stopped is None and (await handle.run()).stopped else f"{sentence}; {trouble}"
 
 
 async def unserved(client: Client, agent: str | None) -> str:

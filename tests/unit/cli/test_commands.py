@@ -818,6 +818,22 @@ class TestTroubleOfDev:
         assert runyard("runs", "explain", "r") == (0, "no live worker serves queue default\n", "")
 
     @pytest.mark.usefixtures("_dev")
+    def test_a_wait_that_times_out_reads_the_run_once_after_its_time(
+        self, runyard: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reads = list[str]()
+        for name in ("run", "explain"):
+            read = getattr(MemoryRunStore, name)
+
+            async def counted(self: MemoryRunStore, *ids: str, name: str = name, read: Any = read) -> Any:
+                reads.append(name)
+                return await read(self, *ids)
+
+            monkeypatch.setattr(MemoryRunStore, name, counted)
+        assert self.TROUBLE in runyard("prompt", "t", "hi", "--wait", "--wait-timeout", "0.05")[2]
+        assert reads[reads.index("explain") :] == ["explain"]
+
+    @pytest.mark.usefixtures("_dev")
     def test_the_doctor_fails(self, runyard: Command, tmp_path: Path) -> None:
         code, out, _ = runyard("doctor")
         assert code == exit_codes.Exit.FAILED_RUN and self.TROUBLE in out and "correct the app" in out

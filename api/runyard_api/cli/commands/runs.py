@@ -72,7 +72,7 @@ def show(
         async with deployment.connect(context) as client:
             thread, run = await deployment.run_of(client, ids)
             found = await client.run(thread, run)
-            sentence = await deployment.explain(context, client.handle(thread, run))
+            sentence = await deployment.explain(context, client.handle(thread, run), stopped=found.stopped)
             shown = await client.timeline(thread, run, limit=limit, cursor=cursor)
             progress = await _progress(client, found)
             traces = any(entry.error is not None and entry.error.traceback is not None for entry in shown.entries)

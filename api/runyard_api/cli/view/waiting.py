@@ -60,7 +60,7 @@ async def follow(
     except TimeoutError:
         sentence = ""
         with suppress(RunyardError):  # the timeout is the error to report
-            sentence = await deployment.explain(context, handle)
+            sentence = await deployment.explain(context, handle, stopped=False)
         raise TimeoutError(sentence) from None
     finally:
         explaining.cancel()
@@ -72,7 +72,7 @@ async def _explain_wait(context: typer.Context, handle: RunHandle) -> None:
     """If the run still waits after EXPLAIN_SECONDS, print the reason."""
     await asyncio.sleep(EXPLAIN_SECONDS)
     if (await handle.run()).status is RunStatus.QUEUED:
-        output.notes().print(f"[bright_black]{escape(await deployment.explain(context, handle))}[/]")
+        output.notes().print(f"[bright_black]{escape(await deployment.explain(context, handle, stopped=False))}[/]")
 
 
 def finish(result: RunResult, *, as_json: bool, shown: bool = False) -> None:
