@@ -463,7 +463,7 @@ class TestForks:
         assert (await post(http, "/v1/threads/t/fork", 400, at_seq=1, at_message_id=made["id"]))["code"] == "invalid_input"
 
     async def test_fork_when_the_run_completes(self, http: httpx.AsyncClient, client: Client) -> None:
-        """F5: a job that waits for the run of the cut."""
+        """F5: a job that waits for the run at the cut."""
         await post(http, "/v1/threads/t/runs", 202, message="x", run_id="r")
         job = await post(http, "/v1/threads/t/fork", 202, new_thread_id="f", after_run_id="r", wait=True, job_id="j")
         assert (job["kind"], job["status"]) == ("fork", "queued")

@@ -499,7 +499,7 @@ class TestForkWithAPrompt:
     def test_the_wait_for_the_cut_has_a_time_limit(self, runyard: Command) -> None:
         runyard("prompt", "t", "hi", "--run-id", "r1")
         code, out, err = runyard("fork", "t", "t2", "--after", "r1", "--wait", "--message", "m", "--wait-timeout", "0.05")
-        assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "run of the cut" in err and err.count("\n") == 1
+        assert (code, out) == (exit_codes.Exit.TIMEOUT, "") and "run at the cut" in err and err.count("\n") == 1
 
     def test_the_wait_for_the_answer_has_the_rest_of_the_time(self, runyard: Command, world: Backend) -> None:
         runyard("prompt", "t", "hi")
