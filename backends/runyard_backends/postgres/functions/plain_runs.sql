@@ -15,17 +15,12 @@
 CREATE OR REPLACE FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_nestloop = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
-    names text[]; -- the thread of each request
-    run_ids text[];
+    names text[]; run_ids text[]; -- the thread and the run of each request
     special text[]; -- the threads with a request that is not plain
     named text[] := '{}'; -- the threads without an agent for which a request names one
-    keys bigint[];
-    ids text[];
-    agents text[];
-    floors bigint[];
+    keys bigint[]; ids text[]; agents text[]; floors bigint[]; -- the columns of the threads
     a runyard.accepted;
-    usual_timeout text := current_setting('lock_timeout');
-    ignored text;
+    usual_timeout text := current_setting('lock_timeout'); ignored text;
 BEGIN
     SELECT array_agg(q.thread_id), array_agg(q.run_id),
            coalesce(array_agg(q.thread_id) FILTER (WHERE (
@@ -39,7 +34,7 @@ BEGIN
     SELECT array_agg(l.thread_key), array_agg(l.thread_id), array_agg(l.agent), array_agg(l.lane_floor) INTO keys, ids, agents, floors
     FROM (SELECT t.thread_key, t.thread_id, t.agent,
               CASE WHEN t.parent_thread_id IS NULL AND t.deleted_at IS NULL THEN t.lane_floor END AS lane_floor
-          FROM runyard.threads t WHERE t.thread_key = ANY (keys) ORDER BY t.thread_key + 0 FOR UPDATE) l;
+          FROM runyard.threads t WHERE t.thread_key = ANY (keys) ORDER BY t.thread_key + 0 FOR UPDATE) l; -- those that are deleted are not plain
     IF array_position(agents, NULL) IS NOT NULL THEN
         named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL)));
     END IF;
